@@ -40,7 +40,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
-use safetensors_core::{Checkpoint, Error, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
 use crate::device::cannot_place;
@@ -52,14 +52,13 @@ use crate::error::from_candle_error;
 /// The memory of the device is allocated first. So tensors that do not fit are an error before
 /// anything is read.
 pub(crate) fn read<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &CudaDevice,
     options: &LoadOptions,
 ) -> Result<Vec<Tensor>> {
     let options = options.clone().for_framework::<Candle>();
-    let mut staged = Staged::new(checkpoint, tensors, device, &options)?;
-    read_staged(checkpoint, tensors, &options, Ring::default(), &mut staged)?;
+    let mut staged = Staged::new(tensors, device, &options)?;
+    read_staged(tensors, &options, Ring::default(), &mut staged)?;
     staged.into_tensors()
 }
 
@@ -83,14 +82,13 @@ struct Slot {
 impl<'t, 'a, S> Staged<'t, 'a, S> {
     /// Allocates the memory of all tensors on the device.
     fn new(
-        checkpoint: &Checkpoint<S>,
         tensors: &'t [LazyTensor<'a, S>],
         device: &CudaDevice,
         options: &LoadOptions,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let allocate = |tensor: &LazyTensor<'a, S>| {
-            let loaded = checkpoint.loaded(tensor, options)?;
+            let loaded = tensor.loaded(options)?;
             let shape = Shape::from(loaded.shape(tensor.shape()));
             let memory = cuda_memory(loaded.dtype(), shape.elem_count(), &stream);
             let place = Device::Cuda(device.clone());

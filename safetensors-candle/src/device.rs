@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use safetensors_core::framework::{read_in_batches, read_together};
-use safetensors_core::{Checkpoint, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
 use crate::error::from_candle_error;
@@ -16,18 +16,17 @@ const PINNED: u64 = 4 << 20;
 
 /// Reads tensors onto a device, in the order given. See the [crate's section](crate#devices).
 pub(crate) fn read<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &Device,
     options: &LoadOptions,
 ) -> Result<Vec<Tensor>> {
     match device {
-        Device::Cpu => read_together::<Candle, S>(checkpoint, tensors, device, options),
+        Device::Cpu => read_together::<Candle, S>(tensors, device, options),
         #[cfg(feature = "cuda")]
         Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
-            crate::cuda::read(checkpoint, tensors, cuda, options)
+            crate::cuda::read(tensors, cuda, options)
         }
-        _ => read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH),
+        _ => read_in_batches::<Candle, S>(tensors, device, options, BATCH),
     }
 }
 

@@ -3,7 +3,7 @@
 use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{
-    Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
+    Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
 };
 
 use crate::error::from_candle_error;
@@ -67,12 +67,11 @@ impl Framework for Candle {
     /// Reads tensors onto a device, in parallel. How they get there depends on the device; see the
     /// [crate's section](crate#devices).
     fn read_tensors<S: ReadAt>(
-        checkpoint: &Checkpoint<S>,
         tensors: &[LazyTensor<'_, S>],
         device: &Device,
         options: &LoadOptions,
     ) -> Result<Vec<Tensor>> {
-        device::read(checkpoint, tensors, device, options)
+        device::read(tensors, device, options)
     }
 
     /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of

@@ -92,12 +92,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Checkpoint::scales_of`] says how scales are found, and which shapes they may have.
+//! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
 //! [`LoadOptions::scale_block`] sets another size of blocks.
 //!
 //! [`LoadOptions::scaled_weights`]: safetensors_core::LoadOptions::scaled_weights
 //! [`LoadOptions::scale_block`]: safetensors_core::LoadOptions::scale_block
-//! [`Checkpoint::scales_of`]: safetensors_core::Checkpoint::scales_of
+//! [`LazyTensor::scales`]: safetensors_core::LazyTensor::scales
 //!
 //! # What is copied
 //!

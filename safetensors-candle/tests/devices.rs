@@ -41,7 +41,7 @@ fn on_the_cpu_every_load_is_that_of_the_core() {
         let loaded = load_with(&path, &Device::Cpu, &options).unwrap();
         let opened = framework::load::<Candle>(&checkpoint, &Device::Cpu, &options).unwrap();
         let tensors: Vec<_> = checkpoint.tensors().collect();
-        let read = Candle::read_tensors(&checkpoint, &tensors, &Device::Cpu, &options).unwrap();
+        let read = Candle::read_tensors(&tensors, &Device::Cpu, &options).unwrap();
         for ((tensor, expected), read) in tensors.iter().zip(&expected).zip(&read) {
             for found in [&loaded[tensor.name()], &opened[tensor.name()], read] {
                 assert!(found.device().is_cpu());
@@ -61,7 +61,7 @@ fn some_tensors_come_in_the_order_given() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensors = ["c", "a", "c"].map(|name| checkpoint.tensor(name).unwrap());
     let read =
-        Candle::read_tensors(&checkpoint, &tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
+        Candle::read_tensors(&tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
     let values: Vec<_> = read.iter().map(|t| t.to_vec1::<f32>().unwrap()[0]).collect();
     assert_eq!(values, [2.0, 0.0, 2.0]);
 }

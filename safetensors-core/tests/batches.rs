@@ -83,8 +83,7 @@ fn batches_are_the_tensors_in_order_and_hold_no_more_than_they_may() {
             ControlFlow::Continue(())
         });
         let batch = batch.saturating_mul(MIB);
-        let loaded =
-            read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, batch).unwrap();
+        let loaded = read_in_batches::<Apart, _>(&tensors, &device, &options, batch).unwrap();
         for (tensor, loaded) in tensors.iter().zip(&loaded) {
             let expected = tensor.read().unwrap();
             assert_eq!(loaded.shape(), expected.shape());
@@ -113,7 +112,7 @@ fn everything_is_checked_before_the_first_batch() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let device = Device::default();
     let read = |options: &LoadOptions| {
-        read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, options, 0).unwrap_err()
+        read_in_batches::<Apart, _>(&tensors, &device, options, 0).unwrap_err()
     };
     let error = read(&LoadOptions::new());
     assert!(matches!(error.kind(), ErrorKind::UnsupportedDtype { .. }), "{error}");
@@ -147,13 +146,13 @@ fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
 
     let device = Device::default();
     let options = LoadOptions::new().floats_as(Dtype::F32);
-    let error = read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, 0);
+    let error = read_in_batches::<Apart, _>(&tensors, &device, &options, 0);
     let error = error.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
     assert_eq!((error.tensor(), device.moved.load(Ordering::SeqCst)), (Some("w"), 0));
 
     let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    let read = read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, 0).unwrap();
+    let read = read_in_batches::<Apart, _>(&tensors, &device, &options, 0).unwrap();
     assert_eq!(read[1].as_slice::<f32>().unwrap(), [0.5, 1.0]);
     let loaded = load::<Apart>(&checkpoint, &device, &options).unwrap();
     assert_eq!(loaded["w"].as_slice::<f32>().unwrap(), [0.5, 1.0]);
@@ -168,8 +167,7 @@ fn a_tensor_that_the_device_refuses_is_named() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     for batch in [MIB, 4 * MIB, 100 * MIB] {
         let device = Device { refused: Cell::new(Some(3 * MIB)), ..Device::default() };
-        let error =
-            read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &LoadOptions::new(), batch);
+        let error = read_in_batches::<Apart, _>(&tensors, &device, &LoadOptions::new(), batch);
         let error = error.unwrap_err();
         assert_eq!((error.tensor(), error.file()), (Some("t03"), path.to_str()));
     }

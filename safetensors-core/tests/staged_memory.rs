@@ -59,7 +59,7 @@ fn staging_takes_the_slots_and_16_mib_at_most() {
     let plain = LoadOptions::new().threads(8);
     for (options, factor) in [(plain.clone(), 1), (plain.floats_as(Dtype::F32), 2)] {
         let mut device = Large::default();
-        read_staged(&checkpoint, &tensors, &options, ring, &mut device).unwrap();
+        read_staged(&tensors, &options, ring, &mut device).unwrap();
         assert_eq!(device.arrived, factor * end);
         let taken = peak() - before;
         assert!(taken < (32 + 16) * MIB, "{} MiB", taken / MIB);

@@ -59,6 +59,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Reader<S = FileSource> {
     checkpoint: Checkpoint<S>,
+    convert: ConvertOptions,
 }
 
 impl Reader {
@@ -164,7 +165,7 @@ impl<S: ReadAt> Reader<S> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ReadArrayExt::read_array_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
-        self.checkpoint.tensor(name)?.read_array_as(&ConvertOptions::new())
+        self.checkpoint.tensor(name)?.read_array_as(&self.convert)
     }
 
     /// Reads an array of the element type and the shape that it has in the file.
@@ -239,7 +240,7 @@ impl<S: ReadAt> Reader<S> {
         name: &str,
         slice: I,
     ) -> Result<Array<T, I::OutDim>> {
-        self.lazy_slice(name, slice)?.read_as(&ConvertOptions::new())
+        self.lazy_slice(name, slice)?.read_as(&self.convert)
     }
 
     /// Reads a part of an array into an existing array.

@@ -13,7 +13,6 @@ pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::Framework;
 use safetensors_core::save::Sink;
-use safetensors_core::slice::TensorPart;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
@@ -38,7 +37,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     options: &LoadOptions,
 ) -> Result<PackTensor> {
     let described = options.clone().widening(Widening::Lossless);
-    let loaded = checkpoint.loaded(tensor, &described);
+    let loaded = tensor.loaded(&described);
     let loaded = loaded.or_else(|_| described.loaded(tensor.dtype()))?;
     let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
     let bytes = shape::byte_len(to, &shape)?;
@@ -50,8 +49,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
-        let buf = checkpoint.read_part(&in_file, TensorPart::Whole, &options)?;
-        let data = Burn::from_exact(buf, &());
+        let data = Burn::from_exact(tensor.read_with(&options)?, &());
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };

@@ -92,9 +92,9 @@ impl<'a> Plan<'a> {
                 if found.insert(tensor.name()) {
                     let cast = options.cast_to(dtype);
                     let load = options.for_cast(cast);
-                    let loaded = loaded(checkpoint, &tensor, &load)?;
+                    let loaded = loaded(&tensor, &load)?;
                     if loaded.is_some_and(|loaded| loaded.is_dequantized()) {
-                        applied.extend(checkpoint.scales_of(&tensor).map(|scales| scales.name()));
+                        applied.extend(tensor.scales().map(|scales| scales.name()));
                     }
                     compare(&tensor, loaded, name, slot, dtype, &load, &mut mismatches);
                     plan.slots.entry(tensor.name()).or_default().push((position, cast));
@@ -170,11 +170,10 @@ impl<'a, S> Group<'a, S> {
 /// Scales that are missing from the options, or that do not belong to their weight, are an error of
 /// their own: they are no difference between the checkpoint and a slot.
 fn loaded<S>(
-    checkpoint: &Checkpoint<S>,
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<Option<LoadedDtype>> {
-    match checkpoint.loaded(tensor, options) {
+    match tensor.loaded(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {
             ErrorKind::UnsupportedDtype { .. } | ErrorKind::WouldWiden { .. } => Ok(None),

@@ -6,7 +6,6 @@ use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use safetensors_core::convert::can_convert;
-use safetensors_core::slice::TensorPart;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
 };
@@ -50,7 +49,7 @@ impl<S> Reader<'_, S> {
         let is_expected = from != Dtype::C64
             && from.is_float() == to.is_float()
             && (from == to || can_convert(from, to))
-            && self.checkpoint.loaded(tensor, &self.options).is_ok();
+            && tensor.loaded(&self.options).is_ok();
         let bits = tensor.element_count().saturating_mul(to.bits().into());
         is_expected.then(|| bits.div_ceil(8))
     }
@@ -58,7 +57,7 @@ impl<S> Reader<'_, S> {
     /// Whether a tensor of this name is the one at the position, or has its scales.
     fn is_part_of(&self, name: &str, position: usize) -> bool {
         self.checkpoint.tensor_at(position).is_some_and(|tensor| {
-            let scales = || self.checkpoint.scales_of(&tensor);
+            let scales = || tensor.scales();
             tensor.name() == name || scales().is_some_and(|scales| scales.name() == name)
         })
     }
@@ -67,7 +66,7 @@ impl<S> Reader<'_, S> {
 impl<S: ReadAt> Reader<'_, S> {
     /// Reads one tensor, with its scales if it has any.
     fn read(&self, tensor: &LazyTensor<'_, S>) -> Result<TensorBuf> {
-        self.checkpoint.read_part(tensor.name(), TensorPart::Whole, &self.options)
+        tensor.read_with(&self.options)
     }
 }
 

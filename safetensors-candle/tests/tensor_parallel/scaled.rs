@@ -85,7 +85,7 @@ fn what_is_read_ahead_or_prefetched_is_dequantized_too() {
         let checkpoint = Checkpoint::open(fixture("small")).unwrap();
         let names: Vec<_> = checkpoint
             .tensors()
-            .filter(|tensor| checkpoint.scales_of(tensor).is_some())
+            .filter(|tensor| tensor.scales().is_some())
             .map(|tensor| tensor.name().to_string())
             .collect();
         let backend = CheckpointBackend::new(checkpoint).load_options(dequantize());

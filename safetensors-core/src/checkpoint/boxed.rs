@@ -1,6 +1,6 @@
 //! [`Checkpoint::into_boxed`]: one type for checkpoints from anywhere.
 
-use super::{Checkpoint, CheckpointFile};
+use super::Checkpoint;
 use crate::io::ReadAt;
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
@@ -23,16 +23,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn into_boxed(self) -> Checkpoint<Box<dyn ReadAt>> {
-        let boxed = |file: CheckpointFile<S>| CheckpointFile {
-            path: file.path,
-            archive: file.archive.map_source(|source| Box::new(source) as Box<dyn ReadAt>),
-        };
         Checkpoint {
-            shards: self.shards.into_iter().map(boxed).collect(),
-            places: self.places,
-            table: self.table,
-            aliases: self.aliases,
-            aliases_by_place: self.aliases_by_place,
+            catalog: self.catalog.map_sources(|source| Box::new(source) as Box<dyn ReadAt>),
             metadata: self.metadata,
             index: self.index,
             index_total_size: self.index_total_size,

@@ -15,12 +15,12 @@ mod open;
 mod opening;
 mod options;
 mod owned;
+mod parts;
 mod pattern;
 mod planned;
 #[cfg(test)]
 mod races;
 mod save;
-mod scaled;
 mod siblings;
 mod size;
 mod split;
@@ -31,7 +31,6 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,9 +51,11 @@ pub(crate) use split::{Split, split_into_shards};
 pub(crate) use staging::Staging;
 
 use crate::error::{Error, Result};
-use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
-use crate::io::{FileSource, ReadAt, SafeTensors};
-use crate::load::{LazyTensor, LoadOptions};
+use crate::header::{Metadata, TensorInfo};
+use crate::io::{FileSource, ReadAt};
+pub use crate::load::catalog::CheckpointFile;
+use crate::load::catalog::{Catalog, Place};
+use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
@@ -90,16 +91,7 @@ use crate::tensor::TensorBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Checkpoint<S = FileSource> {
-    shards: Vec<CheckpointFile<S>>,
-    /// Every tensor: shards in order, each shard's tensors in file order. So the places are sorted.
-    places: Vec<Place>,
-    /// Finds the position of a name in `places`. `None` for a single file without an index: its
-    /// header has such a table.
-    table: Option<NameTable>,
-    /// The aliases that the metadata records, with the places of their tensors.
-    aliases: BTreeMap<Arc<str>, Place>,
-    /// The same by the places of the tensors, sorted.
-    aliases_by_place: Vec<(Place, Arc<str>)>,
+    catalog: Catalog<S>,
     /// The metadata of all files and of the index. `None` for a single file, whose header has it.
     metadata: Option<Metadata>,
     index: Option<PathBuf>,
@@ -116,100 +108,46 @@ impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Checkpoint")
             .field("index", &self.index)
-            .field("shards", &self.shards)
+            .field("catalog", &self.catalog)
             .field("metadata", &self.metadata)
-            .field("aliases", &self.aliases)
             .finish_non_exhaustive()
     }
 }
 
-/// One file of a [`Checkpoint`].
-#[derive(Debug)]
-pub struct CheckpointFile<S = FileSource> {
-    path: PathBuf,
-    archive: SafeTensors<S>,
-}
-
-impl<S> CheckpointFile<S> {
-    /// The path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The file's header and source.
-    pub fn safetensors(&self) -> &SafeTensors<S> {
-        &self.archive
-    }
-}
-
-/// Where a tensor lies: which shard, and which of the shard's tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    shard: usize,
-    position: usize,
-}
-
 impl<S: ReadAt> Checkpoint<S> {
     fn assemble(
-        shards: Vec<CheckpointFile<S>>,
+        files: Vec<CheckpointFile<S>>,
         places: Vec<Place>,
         index: Option<(&Index, PathBuf)>,
     ) -> Self {
         let (index, path) = index.unzip();
-        let mut checkpoint = Self {
-            shards,
-            places,
-            table: None,
-            aliases: BTreeMap::new(),
-            aliases_by_place: Vec::new(),
-            metadata: None,
+        let catalog = Catalog::new(files, places, index.map(|index| &index.metadata));
+        let metadata = (!catalog.is_single_file()).then(|| {
+            let mut metadata = Metadata::new();
+            let of_files = catalog.files().iter().map(|file| file.archive.metadata());
+            for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
+                metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+            metadata
+        });
+        Self {
+            catalog,
+            metadata,
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
             index_version: None,
             siblings: None,
             is_of_directory: false,
-        };
-        if index.is_some() || checkpoint.shards.len() != 1 {
-            let mut table = NameTable::default();
-            let name_at = |i: usize| checkpoint.name_at(i);
-            table.reserve(checkpoint.places.len(), name_at);
-            for i in 0..checkpoint.places.len() {
-                table.insert(name_at(i), i, name_at);
-            }
-            checkpoint.table = Some(table);
         }
-
-        let mut metadata = Metadata::new();
-        let mut aliases: BTreeMap<Arc<str>, Place> = BTreeMap::new();
-        let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
-        for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
-            // Metadata can say anything. An entry is an alias only if its value names a tensor, and
-            // its key neither names a tensor nor is reserved.
-            if !is_reserved(key)
-                && let (None, Some(kept)) = (checkpoint.named(key), checkpoint.named(value))
-            {
-                aliases.entry(key.as_str().into()).or_insert(checkpoint.places[kept]);
-            }
-            if checkpoint.table.is_some() {
-                metadata.entry(key.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        checkpoint.metadata = checkpoint.table.is_some().then_some(metadata);
-        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
-        checkpoint.aliases_by_place = by_place.collect();
-        checkpoint.aliases_by_place.sort_unstable();
-        checkpoint.aliases = aliases;
-        checkpoint
     }
 
     /// Reads all tensors in parallel, in the order of [`tensors`](Checkpoint::tensors).
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`], and those of [`read_parts`](Checkpoint::read_parts) for
-    /// weights with scales.
+    /// Those of [`read_tensors`].
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-        self.read_whole(&self.tensors().collect::<Vec<_>>(), options)
+        read_tensors(&self.tensors().collect::<Vec<_>>(), options)
     }
 
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
@@ -218,8 +156,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read;
-    /// those of [`read_tensors`](crate::load::read_tensors), and those of
-    /// [`read_parts`](Checkpoint::read_parts) for weights with scales.
+    /// those of [`read_tensors`].
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -227,7 +164,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Vec<TensorBuf>> {
         let tensors =
             names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        self.read_whole(&tensors, options)
+        read_tensors(&tensors, options)
     }
 }
 
@@ -235,7 +172,7 @@ impl<S> Checkpoint<S> {
     /// The tensors: shards in order of file name, each shard's tensors in file order. Each appears
     /// once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other names.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
-        self.places.iter().filter_map(|&place| self.lazy(place))
+        self.catalog.tensors()
     }
 
     /// The aliases, sorted, each with its tensor. Tensors that share one storage are saved once,
@@ -249,38 +186,21 @@ impl<S> Checkpoint<S> {
     /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry
     /// whose value is the name of a tensor by chance looks the same, and is taken for an alias.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
-        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
-    }
-
-    /// The aliases of a tensor of this checkpoint, sorted.
-    fn aliases_of<'a>(
-        &'a self,
-        tensor: &LazyTensor<'_, S>,
-    ) -> impl Iterator<Item = &'a str> + use<'a, S> {
-        let place = self.named(tensor.name()).map(|position| self.places[position]);
-        let aliases = place.map_or(&[][..], |place| {
-            let start = self.aliases_by_place.partition_point(|(other, _)| *other < place);
-            let rest = &self.aliases_by_place[start..];
-            &rest[..rest.partition_point(|(other, _)| *other == place)]
-        });
-        aliases.iter().map(|(_, name)| &**name)
+        self.catalog.aliases()
     }
 
     /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. A tensor's own
     /// name costs one hash and one comparison. An alias costs one more lookup. Nothing is read or
     /// allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
-        self.tensor_at(self.position(name)?)
+        self.catalog.get(name)
     }
 
     /// The position among [`tensors`](Checkpoint::tensors) of the tensor of this name or
     /// [alias](Checkpoint::aliases), if there is one. It costs as much as
     /// [`get`](Checkpoint::get).
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.named(name).or_else(|| {
-            let &place = self.aliases.get(name)?;
-            self.places.binary_search(&place).ok()
-        })
+        self.catalog.position(name)
     }
 
     /// The tensor at a position among [`tensors`](Checkpoint::tensors), if there are so many.
@@ -298,7 +218,7 @@ impl<S> Checkpoint<S> {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
-        self.places.get(position).and_then(|&place| self.lazy(place))
+        self.catalog.tensor_at(position)
     }
 
     /// The tensor of this name or [alias](Checkpoint::aliases).
@@ -309,10 +229,10 @@ impl<S> Checkpoint<S> {
     /// or index, and [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
-            let aliases = self.aliases.keys().map(|name| &**name);
+            let aliases = self.aliases().map(|(alias, _)| alias);
             let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
             let error = Error::not_found(name, names);
-            match self.index.as_deref().or_else(|| self.shards.first().map(CheckpointFile::path)) {
+            match self.index.as_deref().or_else(|| self.files().first().map(CheckpointFile::path)) {
                 Some(path) => error.in_path(path),
                 None => error,
             }
@@ -321,25 +241,25 @@ impl<S> Checkpoint<S> {
 
     /// The number of tensors, without aliases.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.catalog.places().len()
     }
 
     /// Whether there is no tensor.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.catalog.places().is_empty()
     }
 
     /// The `__metadata__` of all files together, and the strings in the index's `metadata`. If a
     /// key has several values, that of the first file wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
-        let of_file = || self.shards.first().map(|file| file.archive.metadata());
+        let of_file = || self.files().first().map(|file| file.archive.metadata());
         self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
     /// The files, in order of their names.
     pub fn files(&self) -> &[CheckpointFile<S>] {
-        &self.shards
+        self.catalog.files()
     }
 
     /// The path of the index, if there is one.
@@ -356,34 +276,17 @@ impl<S> Checkpoint<S> {
     /// The tensors that the index does not map to the file that contains them, each with that file.
     /// They are not part of the checkpoint.
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
-        self.shards.iter().enumerate().flat_map(|(shard, file)| {
-            // The places are sorted by shard and position.
-            let start = self.places.partition_point(|place| place.shard < shard);
-            let end = self.places.partition_point(|place| place.shard <= shard);
-            let mut mapped = self.places[start..end].iter().peekable();
+        self.files().iter().enumerate().flat_map(|(number, file)| {
+            let places = self.catalog.places();
+            // The places are sorted by file and position.
+            let start = places.partition_point(|place| place.file < number);
+            let end = places.partition_point(|place| place.file <= number);
+            let mut mapped = places[start..end].iter().peekable();
             let tensors = file.archive.header().iter().enumerate();
             tensors.filter_map(move |(position, info)| {
                 let is_mapped = mapped.next_if(|place| place.position == position).is_some();
                 (!is_mapped).then_some((file, info))
             })
         })
-    }
-
-    /// The position of the tensor that has this name in its file.
-    fn named(&self, name: &str) -> Option<usize> {
-        match &self.table {
-            Some(table) => table.find(name, |i| self.name_at(i)),
-            None => self.shards.first()?.archive.header().position(name),
-        }
-    }
-
-    fn name_at(&self, i: usize) -> &str {
-        self.lazy(self.places[i]).map_or("", |tensor| tensor.name())
-    }
-
-    fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
-        let shard = self.shards.get(place.shard)?;
-        let info = shard.archive.header().tensor_at(place.position)?;
-        Some(LazyTensor::new(info, &shard.archive, Some(&shard.path)).in_file(place.shard))
     }
 }

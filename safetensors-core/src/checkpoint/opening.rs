@@ -133,14 +133,14 @@ pub(super) fn open_each<T: Store>(
 pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoint<S>> {
     let mut places = Vec::new();
     let mut owners = HashMap::new();
-    for (shard, file) in shards.iter().enumerate() {
-        for (position, info) in file.archive.header().iter().enumerate() {
-            if let Some(other) = owners.insert(info.name(), shard) {
+    for (file, shard) in shards.iter().enumerate() {
+        for (position, info) in shard.archive.header().iter().enumerate() {
+            if let Some(other) = owners.insert(info.name(), file) {
                 let other = shards[other].path.display().to_string();
                 let error = Error::from(ErrorKind::InTwoFiles { other });
-                return Err(error.in_tensor(info.name()).in_path(&file.path));
+                return Err(error.in_tensor(info.name()).in_path(&shard.path));
             }
-            places.push(Place { shard, position });
+            places.push(Place { file, position });
         }
     }
     drop(owners);
@@ -150,9 +150,8 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
     pub(super) fn from_single(shard: CheckpointFile<S>) -> Self {
-        let places = (0..shard.archive.header().len())
-            .map(|position| Place { shard: 0, position })
-            .collect();
+        let places =
+            (0..shard.archive.header().len()).map(|position| Place { file: 0, position }).collect();
         Self::assemble(vec![shard], places, None)
     }
 
@@ -165,15 +164,15 @@ impl<S: ReadAt> Checkpoint<S> {
         version: Option<Version>,
     ) -> Result<Self> {
         let mut places = Vec::new();
-        for (shard, (file, names)) in index.shards().enumerate() {
-            let header = shards[shard].archive.header();
+        for (file, (shard, names)) in index.shards().enumerate() {
+            let header = shards[file].archive.header();
             let start = places.len();
             for name in names {
                 let Some(position) = header.position(name) else {
-                    let error = Error::from(ErrorKind::NotInShard { shard: file.to_owned() });
+                    let error = Error::from(ErrorKind::NotInShard { shard: shard.to_owned() });
                     return Err(error.in_tensor(name).in_path(path));
                 };
-                places.push(Place { shard, position });
+                places.push(Place { file, position });
             }
             places[start..].sort_unstable_by_key(|place| place.position);
         }

@@ -52,7 +52,7 @@ impl<S: ReadAt> Checkpoint<S> {
             let error = std::io::Error::other("the index has changed since it was opened");
             return Err(Error::io(error, index));
         }
-        self.shards.iter().try_for_each(|shard| {
+        self.files().iter().try_for_each(|shard| {
             let unchanged = shard.archive.source().check_unchanged();
             unchanged.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&shard.path))
         })
@@ -76,7 +76,7 @@ impl<S> Checkpoint<S> {
     /// directory opens as the file, so the index is not used.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) =
-            (&self.siblings, &*self.shards, self.is_of_directory && self.index.is_none())
+            (&self.siblings, self.files(), self.is_of_directory && self.index.is_none())
         else {
             return Ok(None);
         };

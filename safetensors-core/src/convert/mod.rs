@@ -48,9 +48,7 @@ mod double;
 mod encode;
 mod integer;
 mod options;
-#[cfg(feature = "std")]
 mod scaled;
-#[cfg(feature = "std")]
 mod scales;
 mod source;
 pub(crate) mod support;
@@ -60,13 +58,12 @@ pub(crate) mod widen;
 pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
-pub use options::{ConvertOptions, Overflow};
+pub use options::{ConvertOptions, Overflow, ScaledWeights};
 #[cfg(feature = "std")]
 pub(crate) use scaled::ReadConversion;
+pub(crate) use scales::ScaleLayout;
 #[cfg(feature = "std")]
-pub use scaled::ScaledWeights;
-#[cfg(feature = "std")]
-pub(crate) use scales::{ScaleLayout, Scales};
+pub(crate) use scales::{FoundScales, Scales, may_have_scales, names_of_scales};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
 pub use support::Widening;

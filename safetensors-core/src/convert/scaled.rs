@@ -7,27 +7,7 @@ use super::{Conversion, ConvertOptions, Overflow, Scales};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 
-/// How quantised weights are converted. Such a weight has elements of F8_E4M3, or of another 8-bit
-/// float, and a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or
-/// `w_scale`. The values of the weight are its elements, multiplied by their scales. The
-/// checkpoints of DeepSeek and of the `compressed-tensors` library have such weights.
-///
-/// This applies to conversions that the caller asks for. A framework that lacks the dtype gets the
-/// elements without their scales, in a wider dtype, and the scales as another tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScaledWeights {
-    /// Converting such a weight is an error. Reading it in its own dtype is not.
-    #[default]
-    Refuse,
-    /// Each element is multiplied by its scale while it is read. The product is rounded to F32, as
-    /// DeepSeek's own conversion does, and then to the requested dtype. That is F32 if none is
-    /// requested. A request for the dtype of the file itself returns the elements without scales.
-    Dequantize,
-    /// The elements are converted without their scales.
-    Raw,
-}
-
-/// The conversion of elements while they are read.
+/// The conversion of elements while they are read or saved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadConversion<'s> {
     from: Dtype,

@@ -1,9 +1,90 @@
-//! [`Scales`]: the factors of quantised weights, and the elements that each belongs to.
+//! [`Scales`]: the factors of quantised weights: how their tensors are called, when they are
+//! applied, and the elements that each belongs to.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::block::vectorized;
+use super::{ConvertOptions, ScaledWeights};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::shape::Positions;
+
+/// The names that the scales of a weight may have, the first that exists counts.
+///
+/// DeepSeek's checkpoints use the first. `inv` means that these are the inverse of the factors by
+/// which the weight was multiplied when it was quantised. So the elements are multiplied by all
+/// kinds. `compressed-tensors` uses the second, ComfyUI the third, for weights called `X.weight`.
+pub(crate) fn names_of_scales(weight: &str) -> impl Iterator<Item = String> {
+    let module =
+        weight.strip_suffix("weight").filter(|rest| rest.is_empty() || rest.ends_with('.'));
+    let of_comfy = module.map(|module| alloc::format!("{module}scale_weight"));
+    ["_scale_inv", "_scale"]
+        .map(|suffix| alloc::format!("{weight}{suffix}"))
+        .into_iter()
+        .chain(of_comfy)
+}
+
+/// Whether a tensor of this dtype may be a quantised weight with scales beside it.
+pub(crate) fn may_have_scales(dtype: Dtype) -> bool {
+    dtype.is_float() && dtype.bits() == 8 && dtype != Dtype::F8_E8M0
+}
+
+/// What is known of the scales of a weight before they are read.
+pub(crate) struct FoundScales<'n> {
+    /// The name of their tensor.
+    pub(crate) name: &'n str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'n [usize],
+    /// Other scales, beside another name of the weight.
+    pub(crate) other: Option<&'n str>,
+    /// The name of the whole weight, if the tensor is a part of it that a rank has saved.
+    pub(crate) whole: Option<&'n str>,
+}
+
+impl ConvertOptions {
+    /// Decides whether a weight of this shape is multiplied by its scales when it becomes another
+    /// dtype, and which scale belongs to which element. Every conversion asks here.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`], [`ErrorKind::ScalesOfWhole`] and
+    /// [`ErrorKind::WrongScales`], to which the caller adds the name of the weight;
+    /// [`ErrorKind::WrongDtype`], which names the scales.
+    pub(crate) fn scale_layout(
+        &self,
+        weight: &[usize],
+        to: Dtype,
+        found: &FoundScales<'_>,
+    ) -> Result<Option<ScaleLayout>> {
+        let scales = || found.name.into();
+        if self.scaled_weights == ScaledWeights::Raw {
+            return Ok(None);
+        }
+        if let Some(other) = found.other.map(Into::into) {
+            return Err(ErrorKind::AmbiguousScales { scales: scales(), other }.into());
+        }
+        if self.scaled_weights == ScaledWeights::Refuse {
+            return Err(ErrorKind::NeedsScales { scales: scales(), to }.into());
+        }
+        if let Some(whole) = found.whole.map(Into::into) {
+            return Err(ErrorKind::ScalesOfWhole { scales: scales(), whole }.into());
+        }
+        if !found.dtype.is_float() {
+            let wrong = ErrorKind::WrongDtype { expected: Dtype::F32, found: found.dtype };
+            return Err(Error::from(wrong).in_tensor(found.name));
+        }
+        let block = self.block();
+        let wrong = || ErrorKind::WrongScales {
+            scales: scales(),
+            block,
+            expected: ScaleLayout::block_shape(weight, block),
+            found: found.shape.into(),
+        };
+        Ok(Some(ScaleLayout::new(weight, found.shape, block).ok_or_else(wrong)?))
+    }
+}
 
 /// Which scale belongs to each element of a weight. There is one scale for each block of the last
 /// two dimensions, for each output channel, or for the whole weight.
@@ -45,15 +126,16 @@ impl ScaleLayout {
 
     /// The positions of the scales, in each dimension of their tensor, that these positions of the
     /// weight need.
-    pub(crate) fn needed(&self, part: &[Range<usize>]) -> Vec<Range<usize>> {
+    pub(crate) fn needed(&self, part: &[Positions]) -> Vec<Range<usize>> {
         let groups = part.iter().zip(&self.groups);
-        groups.take(self.scale_ndim).map(|(range, &group)| blocks(range, group)).collect()
+        groups.take(self.scale_ndim).map(|(part, &group)| blocks(part, group)).collect()
     }
 }
 
-/// The blocks of `group` positions that a range touches.
-fn blocks(range: &Range<usize>, group: usize) -> Range<usize> {
-    range.start / group..range.end.div_ceil(group).max(range.start / group)
+/// The blocks of `group` positions from the first to the last that these positions touch.
+fn blocks(part: &Positions, group: usize) -> Range<usize> {
+    let first = part.start / group;
+    first..part.end().div_ceil(group).max(first)
 }
 
 /// The scales of a weight, or of a part of one.
@@ -68,10 +150,11 @@ pub(crate) struct Scales {
 #[derive(Clone, Copy, Debug)]
 struct ScaledDim {
     len: usize,
-    /// How many neighbouring positions share a scale.
+    /// The distance between the positions of the weight that are neighbours in the part.
+    step: usize,
+    /// How many neighbouring positions of the weight share a scale.
     group: usize,
-    /// The position of the part's first element inside its group. It is above 0 if a part begins
-    /// inside a block.
+    /// The position of the part's first element, counted from the first group that `values` has.
     origin: usize,
     /// The distance between the scales of neighbouring groups.
     stride: usize,
@@ -80,26 +163,50 @@ struct ScaledDim {
 impl Scales {
     /// The scales of this part of a weight. `values` are those that [`ScaleLayout::needed`] names;
     /// `None` if their number is another.
-    pub(crate) fn new(
+    pub(crate) fn of_part(
         layout: &ScaleLayout,
-        part: &[Range<usize>],
+        part: &[Positions],
+        values: Vec<f32>,
+    ) -> Option<Self> {
+        Self::new(layout, part, part, values)
+    }
+
+    /// The scales of this part of a weight. `values` are all scales of the weight; `None` if their
+    /// number is another.
+    pub(crate) fn of_weight(
+        layout: &ScaleLayout,
+        weight: &[usize],
+        part: &[Positions],
+        values: Vec<f32>,
+    ) -> Option<Self> {
+        let whole: Vec<_> = weight.iter().map(|&len| Positions::all(len)).collect();
+        Self::new(layout, part, &whole, values)
+    }
+
+    /// The scales of `part`. `values` are those of the blocks that `held` touches.
+    fn new(
+        layout: &ScaleLayout,
+        part: &[Positions],
+        held: &[Positions],
         values: Vec<f32>,
     ) -> Option<Self> {
         let mut stride = 1;
         let mut dims: Vec<_> = part
             .iter()
+            .zip(held)
             .zip(&layout.groups)
             .rev()
-            .map(|(range, &group)| {
-                let dim =
-                    ScaledDim { len: range.len(), group, origin: range.start % group, stride };
-                stride *= blocks(range, group).len();
+            .map(|((part, held), &group)| {
+                let held = blocks(held, group);
+                let origin = part.start - held.start * group;
+                let dim = ScaledDim { len: part.count, step: part.step, group, origin, stride };
+                stride *= held.len();
                 dim
             })
             .collect();
         dims.reverse();
         if dims.is_empty() {
-            dims.push(ScaledDim { len: 1, group: 1, origin: 0, stride: 1 });
+            dims.push(ScaledDim { len: 1, step: 1, group: 1, origin: 0, stride: 1 });
         }
         let is_empty = dims.iter().any(|dim| dim.len == 0);
         (is_empty || values.len() == stride).then_some(Self { values, dims })
@@ -125,14 +232,16 @@ impl Scales {
     /// Multiplies neighbouring elements of one row, from `column` on. The scales of the row begin
     /// at `start`.
     fn apply_to_row(&self, inner: ScaledDim, start: usize, column: usize, row: &mut [f32]) {
-        let ScaledDim { group, origin, .. } = inner;
-        let mut position = origin + column;
+        let ScaledDim { step, group, origin, .. } = inner;
+        let mut position = origin + column * step;
         let mut rest = row;
         while !rest.is_empty() {
             let here;
-            (here, rest) = rest.split_at_mut(rest.len().min(group - position % group));
+            let to_next_group = (group - position % group).div_ceil(step);
+            (here, rest) = rest.split_at_mut(rest.len().min(to_next_group));
             let scale = self.values[start + position / group];
-            position += here.len();
+            // After the last element a large step may leave the numbers behind.
+            position = position.saturating_add(here.len().saturating_mul(step));
             vectorized(|| here.iter_mut().for_each(|element| *element *= scale));
         }
     }
@@ -144,7 +253,7 @@ fn scales_before(outer: &[ScaledDim], mut row: u64) -> usize {
     for dim in outer.iter().rev() {
         let position = (row % dim.len as u64) as usize;
         row /= dim.len as u64;
-        scales += (dim.origin + position) / dim.group * dim.stride;
+        scales += (dim.origin + position * dim.step) / dim.group * dim.stride;
     }
     scales
 }
@@ -157,7 +266,7 @@ mod tests {
     fn by_definition(
         groups: &[usize],
         weight: &[usize],
-        part: &[Range<usize>],
+        part: &[Positions],
         scale_of: impl Fn(&[usize]) -> f32,
     ) -> Vec<f32> {
         let count = weight.iter().product::<usize>();
@@ -173,7 +282,7 @@ mod tests {
                 })
                 .collect();
             position.reverse();
-            if position.iter().zip(part).all(|(at, range)| range.contains(at)) {
+            if position.iter().zip(part).all(|(&at, part)| part.contains(at)) {
                 let blocks: Vec<_> = position.iter().zip(groups).map(|(at, g)| at / g).collect();
                 found.push(scale_of(&blocks));
             }
@@ -187,14 +296,22 @@ mod tests {
         let layout = ScaleLayout::new(&weight, &grid, block).unwrap();
         let scale_of = |at: &[usize]| (1 + at[2] + 10 * at[1] + 100 * at[0]) as f32;
         let parts = [
-            [0..2, 0..5, 0..7],
-            [1..2, 1..4, 2..7],
-            [0..2, 3..5, 4..5],
-            [0..1, 4..5, 6..7],
-            [0..2, 2..2, 0..7],
-            [0..2, 5..5, 7..7],
+            [(0..2, 1), (0..5, 1), (0..7, 1)],
+            [(1..2, 1), (1..4, 1), (2..7, 1)],
+            [(0..2, 1), (3..5, 1), (4..5, 1)],
+            [(0..1, 1), (4..5, 1), (6..7, 1)],
+            [(0..2, 1), (2..2, 1), (0..7, 1)],
+            [(0..2, 1), (5..5, 1), (7..7, 1)],
+            [(0..2, 1), (0..5, 2), (1..7, 2)],
+            [(0..2, 2), (1..5, 3), (0..7, 4)],
+            [(1..2, 7), (4..5, 9), (2..7, 5)],
         ];
         for part in parts {
+            let part = part.map(|(range, step)| Positions {
+                start: range.start,
+                count: range.len().div_ceil(step),
+                step,
+            });
             let needed = layout.needed(&part);
             let mut values = Vec::new();
             for i in needed[0].clone() {
@@ -202,13 +319,18 @@ mod tests {
                     values.extend(needed[2].clone().map(|k| scale_of(&[i, j, k])));
                 }
             }
-            let scales = Scales::new(&layout, &part, values).unwrap();
+            let all = (0..18).map(|i| scale_of(&[i / 9, i / 3 % 3, i % 3])).collect();
             let expected = by_definition(&[1, 2, 3], &weight, &part, scale_of);
-            // All at once, and from each element on.
-            for first in 0..=expected.len() {
-                let mut elements = alloc::vec![1.0; expected.len() - first];
-                scales.apply(first as u64, &mut elements);
-                assert_eq!(elements, expected[first..], "{part:?} from {first}");
+            for scales in [
+                Scales::of_part(&layout, &part, values).unwrap(),
+                Scales::of_weight(&layout, &weight, &part, all).unwrap(),
+            ] {
+                // All at once, and from each element on.
+                for first in 0..=expected.len() {
+                    let mut elements = alloc::vec![1.0; expected.len() - first];
+                    scales.apply(first as u64, &mut elements);
+                    assert_eq!(elements, expected[first..], "{part:?} from {first}");
+                }
             }
         }
     }
@@ -237,9 +359,22 @@ mod tests {
     }
 
     #[test]
+    fn each_convention_has_its_name() {
+        let names = |weight| names_of_scales(weight).collect::<Vec<_>>();
+        assert_eq!(names("a.w"), ["a.w_scale_inv", "a.w_scale"]);
+        let of_weight = ["a.weight_scale_inv", "a.weight_scale", "a.scale_weight"];
+        assert_eq!(names("a.weight"), of_weight);
+        assert_eq!(names("weight")[2], "scale_weight");
+        assert_eq!(names("a.reweight").len(), 2);
+    }
+
+    #[test]
     fn values_of_another_number_are_refused() {
         let layout = ScaleLayout::new(&[4, 4], &[2, 2], [2, 2]).unwrap();
-        assert!(Scales::new(&layout, &[0..4, 0..4], alloc::vec![1.0; 3]).is_none());
-        assert!(Scales::new(&layout, &[0..2, 0..4], alloc::vec![1.0; 2]).is_some());
+        let all = Positions::all(4);
+        let rows = Positions { count: 2, ..all };
+        assert!(Scales::of_part(&layout, &[all, all], alloc::vec![1.0; 3]).is_none());
+        assert!(Scales::of_part(&layout, &[rows, all], alloc::vec![1.0; 2]).is_some());
+        assert!(Scales::of_weight(&layout, &[4, 4], &[rows, all], alloc::vec![1.0; 2]).is_none());
     }
 }

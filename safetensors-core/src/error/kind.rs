@@ -204,11 +204,11 @@ pub enum ErrorKind {
     /// A value does not fit the dtype that it is converted to.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
-    /// A quantised weight would be converted without the scales beside it. See
+    /// A quantised weight would become another dtype without the scales beside it. See
     /// [`ScaledWeights`](crate::convert::ScaledWeights).
     #[error(
-        "a conversion to {to} needs the scales in tensor {}; choose ScaledWeights::Dequantize, or \
-         Raw to convert without them",
+        "it would become {to} without the scales in tensor {}; choose ScaledWeights::Dequantize, \
+         or Raw to do so",
         Quoted(.scales)
     )]
     NeedsScales { scales: String, to: Dtype },
@@ -220,6 +220,13 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
+    /// A rank has saved this part of a quantised weight, and the scales may be those of the whole
+    /// weight. [`Rewrite::gather`](crate::Rewrite::gather) makes whole weights.
+    #[error(
+        "it is a part of tensor {}, whose scales are in tensor {}: gather the whole tensors first",
+        Quoted(.whole), Quoted(.scales)
+    )]
+    ScalesOfWhole { scales: String, whole: String },
     /// A quantised weight is saved once for several names, and two of the names have scales of
     /// their own.
     #[error(

@@ -9,7 +9,7 @@ use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::staged::{self, Ring, Staging};
-use crate::load::{LazyTensor, LoadOptions};
+use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -43,7 +43,7 @@ pub fn load<F: Framework>(
     let applied = checkpoint.applied_scales(options);
     let tensors: Vec<_> =
         checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
-    let loaded = F::read_tensors(checkpoint, &tensors, device, options)?;
+    let loaded = F::read_tensors(&tensors, device, options)?;
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
@@ -63,7 +63,6 @@ pub fn load<F: Framework>(
 ///
 /// Those of [`Framework::read_tensors`].
 pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,
@@ -72,7 +71,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     let options = options.clone().for_framework::<F>();
     // All dtypes are checked now, and progress counts over all batches.
     let len = |tensor: &LazyTensor<'_, S>| {
-        let loaded = checkpoint.loaded(tensor, &options)?;
+        let loaded = tensor.loaded(&options)?;
         loaded.byte_len(tensor.shape(), &options).map_err(|error| tensor.locate(error))
     };
     let lens = tensors.iter().map(len).collect::<Result<Vec<u64>>>()?;
@@ -86,7 +85,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
         };
         let count = rest.iter().take_while(fits).count().max(1);
         let batch = &tensors[loaded.len()..][..count];
-        loaded.extend(read_together::<F, S>(checkpoint, batch, device, &options)?);
+        loaded.extend(read_together::<F, S>(batch, device, &options)?);
     }
     Ok(loaded)
 }
@@ -98,12 +97,11 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// Those of [`Framework::read_tensors`].
 pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<Vec<F::Tensor>> {
-    let bufs = checkpoint.read_whole(tensors, &options.clone().for_framework::<F>())?;
+    let bufs = read_tensors(tensors, &options.clone().for_framework::<F>())?;
     let loaded = tensors
         .iter()
         .zip(bufs)
@@ -111,8 +109,8 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
     loaded.collect()
 }
 
-/// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
-/// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
+/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
+/// and copies overlap.
 ///
 /// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
 /// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
@@ -165,25 +163,23 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 /// let tensors: Vec<_> = checkpoint.tensors().collect();
 /// let mut device = Instant { memory: vec![vec![0; 256]], copied: Vec::new() };
 /// let ring = Ring { slots: 2, slot_bytes: 128 };
-/// read_staged(&checkpoint, &tensors, &LoadOptions::new(), ring, &mut device)?;
+/// read_staged(&tensors, &LoadOptions::new(), ring, &mut device)?;
 /// assert_eq!(device.memory, [values]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all
+/// Those of [`read_tensors`], and those of the device. The first failure stops all
 /// threads. If several reads fail, the error is that of the first in the order of the
 /// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
-    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
     ring: Ring,
     staging: &mut T,
 ) -> Result<()> {
-    let scales = checkpoint.read_scales(tensors, options)?;
-    staged::read_staged(tensors, scales, options, ring, staging)
+    staged::read_staged(tensors, options, ring, staging)
 }
 
 /// Saves tensors of a framework to one file, atomically.

@@ -17,8 +17,6 @@ pub use files::{
     load, read_in_batches, read_staged, read_together, save, save_sharded, synced_later,
 };
 
-#[cfg(feature = "std")]
-use crate::checkpoint::Checkpoint;
 pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
@@ -174,7 +172,7 @@ pub trait Framework {
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 
-    /// Reads tensors of a checkpoint onto a device, in parallel, and returns them in the order
+    /// Reads tensors onto a device, in parallel, and returns them in the order
     /// given. [`load`] does this with all tensors.
     ///
     /// The default is [`read_together`]: all of them go through main memory at once. A framework
@@ -183,17 +181,16 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::read_parts`], of [`Checkpoint::loaded`] and of
+    /// Those of [`read_tensors`](crate::load::read_tensors) and of
     /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]
     fn read_tensors<S: ReadAt>(
-        checkpoint: &Checkpoint<S>,
         tensors: &[LazyTensor<'_, S>],
         device: &Self::Device,
         options: &LoadOptions,
     ) -> Result<Vec<Self::Tensor>> {
-        read_together::<Self, S>(checkpoint, tensors, device, options)
+        read_together::<Self, S>(tensors, device, options)
     }
 }
 

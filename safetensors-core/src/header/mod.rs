@@ -27,6 +27,8 @@ pub(crate) use encode::{Entry, encode};
 #[cfg(feature = "std")]
 pub(crate) use keys::{ATTEMPT_KEY, AXIS_PREFIX, DIGESTS_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY};
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
+#[cfg(feature = "std")]
+pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain};

@@ -1,8 +1,8 @@
 //! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
 
-use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::{fmt, io};
 
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
@@ -10,8 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
+use crate::load::catalog::{Catalog, CheckpointFile};
 use crate::load::streaming::read_pieces;
-use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
+use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource, TensorView};
 
 /// One tensor of an open file or checkpoint: its description, and where its data lies.
 ///
@@ -44,12 +45,19 @@ use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 /// save(dir.path().join("copy.safetensors"), [("copy", weight)], &SaveOptions::new())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct LazyTensor<'a, S> {
     info: TensorInfo<'a>,
-    archive: &'a SafeTensors<S>,
+    pub(super) archive: &'a SafeTensors<S>,
+    /// The other tensors of the checkpoint; `None` if the file was opened without one.
+    pub(super) catalog: Option<&'a Catalog<S>>,
     file: Option<&'a Path>,
     file_index: usize,
+}
+
+impl<S> fmt::Debug for LazyTensor<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyTensor").field("info", &self.info).field("file", &self.file).finish()
+    }
 }
 
 impl<S> Clone for LazyTensor<'_, S> {
@@ -67,12 +75,18 @@ impl<'a, S> LazyTensor<'a, S> {
         archive: &'a SafeTensors<S>,
         file: Option<&'a Path>,
     ) -> Self {
-        Self { info, archive, file, file_index: 0 }
+        Self { info, archive, catalog: None, file, file_index: 0 }
     }
 
-    /// Sets the position of the tensor's file among the files of a checkpoint.
-    pub(crate) fn in_file(self, file_index: usize) -> Self {
-        Self { file_index, ..self }
+    /// A tensor of a checkpoint, in the file at this position among its files.
+    pub(super) fn of_catalog(
+        info: TensorInfo<'a>,
+        file: &'a CheckpointFile<S>,
+        catalog: &'a Catalog<S>,
+        file_index: usize,
+    ) -> Self {
+        let CheckpointFile { path, archive } = file;
+        Self { info, archive, catalog: Some(catalog), file: Some(path), file_index }
     }
 
     /// The name.
@@ -203,6 +217,10 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
         let start = self.file_offset();
         self.read_pieces(start..start + self.byte_len(), &mut Vec::new(), sink)?;
         self.check_unchanged()
+    }
+
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        self.scale_source(None)
     }
 }
 

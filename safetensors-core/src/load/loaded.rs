@@ -27,7 +27,9 @@ pub struct LoadedDtype {
 impl LoadOptions {
     /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
     /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
-    /// supports, and whether [widening](LoadOptions::widening) is allowed. Every load uses it.
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. The scales of quantised
+    /// weights are left aside: [`LazyTensor::loaded`](crate::LazyTensor::loaded) decides for a
+    /// tensor.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -83,7 +85,7 @@ impl LoadOptions {
 impl LoadOptions {
     /// [`loaded`](LoadOptions::loaded) for a weight that is multiplied by its scales.
     pub(crate) fn loaded_by_scales(&self, file: Dtype) -> Result<LoadedDtype> {
-        let read = self.dequantized(file).unwrap_or(Dtype::F32);
+        let read = self.requested(file).filter(|&to| to != file).unwrap_or(Dtype::F32);
         let held = match self.table {
             Some(table) => table.accept(read, self.widening)?,
             None => read,
@@ -101,7 +103,7 @@ impl LoadedDtype {
     /// Whether elements are multiplied by the scales of their tensor. They are computed as F32,
     /// which is then rounded to the dtype in memory. Always `false` for what
     /// [`LoadOptions::loaded`] returns, because only
-    /// [`Checkpoint::loaded`](crate::Checkpoint::loaded) knows of scales.
+    /// [`LazyTensor::loaded`](crate::LazyTensor::loaded) knows of scales.
     pub fn is_dequantized(&self) -> bool {
         self.dequantized
     }

@@ -4,6 +4,7 @@
 //! read many at once: they plan jobs, and threads read each job directly into the buffers of its
 //! tensors.
 
+pub(crate) mod catalog;
 mod fused;
 mod into;
 mod lazy;
@@ -11,6 +12,7 @@ mod loaded;
 mod options;
 mod pieces;
 mod plan;
+mod scaled;
 mod size;
 pub(crate) mod slice;
 pub(crate) mod staged;
@@ -23,9 +25,9 @@ pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
 pub use pieces::Piece;
 use plan::{Job, Reserved, Scratch, Wanted};
+use scaled::read_scales;
 pub use slice::LazySlice;
 
-use crate::convert::Scales;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::tensor::TensorBuf;
@@ -37,6 +39,12 @@ use crate::tensor::hugepage::Pages;
 /// Tensors that `options` converts are converted while they are read, through a small buffer in
 /// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
 /// each tensor.
+///
+/// If the options ask for it, quantised weights are multiplied by their [scales](LazyTensor::scales).
+/// The scales of all these tensors are in memory at once, as F32, while the weights are read. For
+/// blocks of 128 × 128 elements that is less than a thousandth of the weights. Scales of rows take
+/// more, the narrower the weights are: those of an FP8 weight of one column take four times the
+/// bytes of the weight in the file.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -58,7 +66,8 @@ use crate::tensor::hugepage::Pages;
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-/// [`ErrorKind::NoConversion`] and the errors of allocation are returned before anything is read.
+/// The errors of [`LazyTensor::loaded`], [`ErrorKind::NoConversion`] and the errors of allocation
+/// are returned before any of these tensors is read.
 /// [`ErrorKind::Io`] also means that a file has changed since it was opened.
 /// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
@@ -69,7 +78,7 @@ pub fn read_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
+    read(tensors.iter().map(|tensor| Wanted::whole(tensor, options)), options)
 }
 
 /// Reads slices in parallel, each into a buffer of its own, and returns them in the order given.
@@ -104,18 +113,7 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(&slices.iter().map(Wanted::part).collect::<Vec<_>>(), options)
-}
-
-/// [`read_slices`] with the scales of each slice, if it has any. A slice with scales must be one
-/// that the options convert.
-pub(crate) fn read_scaled<'a, S: ReadAt>(
-    slices: &[LazySlice<'a, S>],
-    scales: Vec<Option<Scales>>,
-    options: &LoadOptions,
-) -> Result<Vec<TensorBuf>> {
-    let each = slices.iter().zip(scales);
-    read(&each.map(|(slice, scales)| Wanted::scaled(slice, scales)).collect::<Vec<_>>(), options)
+    read(slices.iter().map(|slice| Wanted::part(slice, options)), options)
 }
 
 /// Reads one tensor, in several threads if it is large.
@@ -123,7 +121,7 @@ pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    read_one(&Wanted::whole(tensor), options)
+    read_one(Wanted::whole(tensor, options)?, options)
 }
 
 /// Reads one slice, in several threads if it is large.
@@ -131,29 +129,30 @@ pub(crate) fn read_slice<S: ReadAt>(
     slice: &LazySlice<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    read_one(&Wanted::part(slice), options)
+    read_one(Wanted::part(slice, options)?, options)
 }
 
-fn read_one<S: ReadAt>(wanted: &Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
-    let loaded = wanted.decide(options)?;
-    let mut bufs = [wanted.reserve(loaded, options)?];
+fn read_one<S: ReadAt>(wanted: Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+    let mut wanted = [wanted];
+    read_scales(&mut wanted, options)?;
+    let [wanted] = &wanted;
+    let mut bufs = [wanted.reserve(options)?];
     fill(from_ref(wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
-    wanted.finish(buf, loaded, options)
+    wanted.finish(buf, options)
 }
 
 /// Reads tensors, or parts of them, each into a buffer of its own.
-fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-    let loaded = wanted.iter().map(|wanted| wanted.decide(options)).collect::<Result<Vec<_>>>()?;
-    let each = || wanted.iter().zip(&loaded);
-    let mut bufs = each()
-        .map(|(wanted, loaded)| wanted.reserve(*loaded, options))
-        .collect::<Result<Vec<_>>>()?;
-    fill(wanted, &mut bufs, options)?;
-    let finish = |((wanted, loaded), (buf, _)): ((&Wanted<'_, '_, S>, &LoadedDtype), _)| {
-        wanted.finish(buf, *loaded, options)
-    };
-    each().zip(bufs).map(finish).collect()
+fn read<'t, 'a: 't, S: ReadAt + 'a>(
+    wanted: impl Iterator<Item = Result<Wanted<'t, 'a, S>>>,
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
+    let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
+    read_scales(&mut wanted, options)?;
+    let bufs = wanted.iter().map(|wanted| wanted.reserve(options));
+    let mut bufs = bufs.collect::<Result<Vec<_>>>()?;
+    fill(&wanted, &mut bufs, options)?;
+    wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
 }
 
 /// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.

@@ -24,8 +24,9 @@ pub struct LoadOptions {
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
-    pub(crate) scaled_weights: ScaledWeights,
-    pub(crate) scale_block: [usize; 2],
+    /// These go before what the options of conversions say.
+    scaled_weights: Option<ScaledWeights>,
+    scale_block: Option<[usize; 2]>,
 }
 
 impl Default for LoadOptions {
@@ -39,8 +40,8 @@ impl Default for LoadOptions {
             all: None,
             table: None,
             convert: ConvertOptions::default(),
-            scaled_weights: ScaledWeights::default(),
-            scale_block: [128, 128],
+            scaled_weights: None,
+            scale_block: None,
         }
     }
 }
@@ -164,31 +165,32 @@ impl LoadOptions {
 
     /// Sets how quantised weights are converted that have scales in another tensor, such as
     /// block-scaled FP8. By default their conversion is an error, because without the scales the
-    /// values would be wrong. [`Checkpoint::scales_of`](crate::Checkpoint::scales_of) says which
-    /// weights these are, and [`Checkpoint::read_parts`](crate::Checkpoint::read_parts) how much
-    /// memory the scales take.
+    /// values would be wrong. [`LazyTensor::scales`](crate::LazyTensor::scales) says which weights
+    /// these are, and [`Checkpoint::read_parts`](crate::Checkpoint::read_parts) how much memory the
+    /// scales take. This overrides what the [options of
+    /// conversions](LoadOptions::convert_options) say.
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
-        self.scaled_weights = scaled;
+        self.scaled_weights = Some(scaled);
         self
     }
 
-    /// Sets how many rows and columns of a weight share a scale, if the checkpoint has scales of
-    /// blocks. The default is 128 rows and 128 columns. The `config.json` of a model calls it
-    /// `quantization_config.weight_block_size`.
+    /// Sets how many rows and columns of a weight share a scale, see
+    /// [`ConvertOptions::scale_block`], which this overrides.
     #[must_use]
     pub fn scale_block(mut self, rows: usize, columns: usize) -> Self {
-        self.scale_block = [rows, columns];
+        self.scale_block = Some([rows, columns]);
         self
     }
 
-    /// The dtype to which elements of `dtype` are converted if they have scales; `None` if they are
-    /// to stay as they are in the file.
-    pub(crate) fn dequantized(&self, dtype: Dtype) -> Option<Dtype> {
-        let float = if dtype.is_float() { self.floats } else { None };
-        let requested = self.all.or(float);
-        let default = (self.scaled_weights == ScaledWeights::Dequantize).then_some(Dtype::F32);
-        requested.or(default).filter(|&to| to != dtype)
+    /// The dtype that was requested for elements of `dtype` that are floats.
+    pub(super) fn requested(&self, dtype: Dtype) -> Option<Dtype> {
+        self.all.or(if dtype.is_float() { self.floats } else { None })
+    }
+
+    /// Whether floats of this dtype are multiplied by their scales, if they have any.
+    pub(crate) fn dequantizes(&self, dtype: Dtype) -> bool {
+        self.conversions().dequantizes() && self.requested(dtype) != Some(dtype)
     }
 
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
@@ -222,6 +224,13 @@ impl LoadOptions {
 
     /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
-        self.convert.threads(self.work.thread_count())
+        let mut convert = self.convert.threads(self.work.thread_count());
+        if let Some(scaled) = self.scaled_weights {
+            convert = convert.scaled_weights(scaled);
+        }
+        if let Some([rows, columns]) = self.scale_block {
+            convert = convert.scale_block(rows, columns);
+        }
+        convert
     }
 }

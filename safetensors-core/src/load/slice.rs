@@ -9,7 +9,8 @@ use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange, Requests};
 use crate::slice::{Index, IntoIndices, RankPart, Runs, Selection, TensorPart, narrow};
-use crate::tensor::{Sink, TensorBuf, TensorSource};
+use crate::tensor::shape::Positions;
+use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource};
 
 /// Runs with at most this many bytes between them are read in one call, because reading the gap
 /// costs less than another call.
@@ -129,6 +130,11 @@ impl<'a, S> LazySlice<'a, S> {
     /// The bytes of the slice, counted from the tensor's first byte.
     pub(crate) fn runs(&self) -> Runs {
         self.selection.to_runs()
+    }
+
+    /// The positions of the slice in its tensor.
+    pub(crate) fn positions(&self) -> &[Positions] {
+        self.selection.positions()
     }
 
     /// The largest gap between runs that are read in one call.
@@ -336,6 +342,10 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
             sink(&scratch[..gathered])?;
         }
         self.tensor.check_unchanged()
+    }
+
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        self.tensor.scale_source(Some(self.positions()))
     }
 }
 

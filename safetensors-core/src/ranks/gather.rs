@@ -1,16 +1,18 @@
 //! [`gather`]: the whole tensors of a checkpoint whose files have parts of them.
 
 use std::collections::HashMap;
+use std::iter;
 
 use super::parts::{PartRecord, read_record};
 use crate::checkpoint::Checkpoint;
+use crate::convert::{may_have_scales, names_of_scales};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::header::PARTS_KEY;
+use crate::header::{PARTS_KEY, is_reserved};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
 use crate::load::streaming::PIECE;
-use crate::tensor::{Sink, TensorSource, shape};
+use crate::tensor::{ScaleSource, Sink, TensorSource, shape};
 
 /// Whether files of a checkpoint have parts of tensors, as [`save`](super::save()) saves them.
 pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
@@ -69,6 +71,23 @@ pub fn gather<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<GatheredTensor<'_, S>
         }
     }
     gathered.iter_mut().try_for_each(GatheredTensor::finish)?;
+    let scales_of = |weight: &GatheredTensor<'_, S>| {
+        if !may_have_scales(weight.dtype()) {
+            return None;
+        }
+        let aliases = checkpoint.metadata().iter();
+        let aliases = aliases.filter(|(key, value)| **value == weight.name && !is_reserved(key));
+        let names = iter::once(&weight.name).chain(aliases.map(|(alias, _)| alias));
+        let mut all = names.filter_map(|name| {
+            names_of_scales(name).find_map(|name| positions.get(&name).copied())
+        });
+        let first = all.next()?;
+        let other = all.find(|&other| other != first);
+        let other = other.map(|other| gathered[other].name.clone());
+        Some(Box::new((gathered[first].clone(), other)))
+    };
+    let scales: Vec<_> = gathered.iter().map(scales_of).collect();
+    gathered.iter_mut().zip(scales).for_each(|(weight, scales)| weight.scales = scales);
     Ok(gathered)
 }
 
@@ -82,12 +101,19 @@ pub struct GatheredTensor<'a, S = FileSource> {
     dim: Option<usize>,
     /// The parts, with their first positions.
     parts: Vec<(usize, LazyTensor<'a, S>)>,
+    /// The scales of a quantised weight, and the name of others, beside another of its names.
+    scales: Option<Box<(Self, Option<String>)>>,
 }
 
 impl<S> Clone for GatheredTensor<'_, S> {
     fn clone(&self) -> Self {
-        let Self { name, shape, dim, parts } = self;
-        Self { name: name.clone(), shape: shape.clone(), dim: *dim, parts: parts.clone() }
+        Self {
+            name: self.name.clone(),
+            shape: self.shape.clone(),
+            dim: self.dim,
+            parts: self.parts.clone(),
+            scales: self.scales.clone(),
+        }
     }
 }
 
@@ -113,6 +139,12 @@ impl<'a, S> GatheredTensor<'a, S> {
         self.parts.iter().map(|(_, part)| part)
     }
 
+    /// The tensor with the scales of a quantised weight, if the checkpoint has one, see
+    /// [`LazyTensor::scales`].
+    pub fn scales(&self) -> Option<&Self> {
+        self.scales.as_ref().map(|scales| &scales.0)
+    }
+
     /// The dimension that is cut; `None` if the tensor lies in one file as it is.
     pub fn dim(&self) -> Option<usize> {
         self.dim
@@ -131,12 +163,14 @@ impl<'a, S> GatheredTensor<'a, S> {
                 shape: tensor.shape().to_vec(),
                 dim: None,
                 parts: vec![(0, tensor)],
+                scales: None,
             },
             Some(record) => Self {
                 name: record.tensor.clone(),
                 shape: record.shape.clone(),
                 dim: Some(record.dim),
                 parts: vec![(record.offset, tensor)],
+                scales: None,
             },
         }
     }
@@ -256,5 +290,11 @@ impl<S: ReadAt> TensorSource for GatheredTensor<'_, S> {
             }
         }
         self.parts().try_for_each(|part| part.check_unchanged())
+    }
+
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        let (scales, other) = &**self.scales.as_ref()?;
+        let source = ScaleSource::of_whole(&scales.name, self.shape.clone(), Box::new(scales));
+        Some(ScaleSource { other: other.clone(), ..source })
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::RankTensor;
 use crate::checkpoint::CheckpointFile;
 use crate::error::{Error, RankProblem, Result};
-use crate::header::{Limits, Metadata, PARTS_KEY, UniqueMap};
+use crate::header::{Limits, Metadata, PARTS_KEY, UniqueMap, part_name};
 
 /// What a file records of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +28,6 @@ pub(super) struct PartRecord {
 
 /// What the metadata of a file records: the name of each part that it has.
 pub(super) type Record = BTreeMap<String, PartRecord>;
-
-/// The name of a part, counted from 0.
-pub(super) fn part_name(tensor: &str, part: usize, parts: usize) -> String {
-    format!("{tensor}.part-{:05}-of-{parts:05}", part + 1)
-}
 
 /// The name under which a rank's part of a tensor is saved, and its record. A tensor of one part is
 /// saved under its own name, and needs no record.

@@ -281,9 +281,45 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// dtype for an alias than its tensor gets, the alias becomes a tensor of its own, even if it
     /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     ///
+    /// If the options [ask for it](ConvertOptions::scaled_weights), a quantised weight is multiplied
+    /// by its [scales](crate::LazyTensor::scales), under whatever names both are now. Scales that
+    /// all their weights were multiplied by are left out of the new checkpoint. The scales of one
+    /// weight for each thread are in memory while it is written.
+    ///
+    /// ```
+    /// use safetensors_core::convert::ScaledWeights;
+    /// use safetensors_core::{
+    ///     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, TensorView, save,
+    /// };
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// // The codes of 1 and 2. The weight is 0.5 and 1.
+    /// let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
+    /// save(&path, [("w", weight), ("w_scale_inv", scales)], &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let to_f32 = |name: &str| (name == "w").then_some(Dtype::F32);
+    /// let options = ConvertOptions::new();
+    /// let refused = Rewrite::of(&checkpoint).cast(&options, |name, _| to_f32(name));
+    /// assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NeedsScales { .. }));
+    ///
+    /// let options = options.scaled_weights(ScaledWeights::Dequantize);
+    /// let plain = dir.path().join("plain.safetensors");
+    /// Rewrite::of(&checkpoint)
+    ///     .cast(&options, |name, _| to_f32(name))?
+    ///     .save(&plain, &SaveOptions::new())?;
+    /// let plain = Checkpoint::open(&plain)?;
+    /// assert_eq!(plain.tensor("w")?.read()?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// assert!(plain.get("w_scale_inv").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`], naming the tensor and its file;
+    /// [`ErrorKind::NoConversion`], naming the tensor and its file; [`ErrorKind::NeedsScales`] and
+    /// the other errors of [`Converted::new`](crate::convert::Converted::new);
     /// those of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(
@@ -292,6 +328,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         mut dtype: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         self.settle_aliases();
+        let added = self.tensors.iter().filter_map(|(_, planned)| planned.as_added());
+        let added: HashMap<_, _> = added.map(|added| (added.name.as_str(), added)).collect();
+        added.values().for_each(|weight| weight.find_scales(&added));
         let mut ties = HashMap::new();
         // The new dtype of each tensor under its own name, which comes before its aliases.
         let mut own = HashMap::new();
@@ -308,7 +347,28 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
                     *ties.entry((planned.tie, to)).or_insert_with(|| take(&mut self.next_tie));
             }
         }
+        self.drop_used_scales();
         Ok(self)
+    }
+
+    /// Leaves out the scales that all their weights are multiplied by.
+    fn drop_used_scales(&mut self) {
+        let scales_of = |is_scaled: bool| {
+            let weights = self.tensors.iter().map(|(_, planned)| planned);
+            let weights = weights.filter(move |planned| planned.is_scaled() == is_scaled);
+            weights.filter_map(PlannedTensor::key_of_scales).collect::<HashSet<_>>()
+        };
+        let used = scales_of(true);
+        if used.is_empty() {
+            return;
+        }
+        let needed = scales_of(false);
+        let is_kept = |planned: &PlannedTensor<'a, S>| {
+            !used.contains(&planned.key()) || needed.contains(&planned.key())
+        };
+        let kept: Vec<_> = self.tensors.iter().map(|(_, planned)| is_kept(planned)).collect();
+        let mut kept = kept.into_iter();
+        self.tensors.retain(|_| kept.next().unwrap_or(true));
     }
 
     /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of

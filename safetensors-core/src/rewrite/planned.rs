@@ -1,16 +1,17 @@
 //! [`PlannedTensor`]: a tensor of a rewrite, and its source.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::{fmt, ptr};
 
-use crate::convert::{ConvertOptions, Converted};
+use crate::convert::{ConvertOptions, Converted, may_have_scales, names_of_scales};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
 use crate::ranks::GatheredTensor;
-use crate::tensor::{Sink, Storage, TensorSource, shape};
+use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
@@ -33,8 +34,30 @@ enum Origin<'a, S> {
     /// A tensor whose parts lie in several files of a checkpoint.
     Gathered(Arc<GatheredTensor<'a, S>>),
     /// An added tensor, with the name under which it was added.
-    Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
+    Added(Arc<Added<'a>>),
 }
+
+pub(super) struct Added<'a> {
+    tensor: Box<dyn TensorSource + Send + 'a>,
+    pub(super) name: String,
+    /// The scales of a quantised weight, if they were added, too.
+    scales: OnceLock<Arc<Added<'a>>>,
+}
+
+impl<'a> Added<'a> {
+    /// Remembers the scales of a quantised weight, if they are among these tensors.
+    pub(super) fn find_scales(&self, others: &HashMap<&str, &Arc<Added<'a>>>) {
+        if may_have_scales(self.tensor.dtype())
+            && let Some(&scales) =
+                names_of_scales(&self.name).find_map(|name| others.get(name.as_str()))
+        {
+            self.scales.get_or_init(|| Arc::clone(scales));
+        }
+    }
+}
+
+/// Tells the tensors of all sources apart: the address of the source and the name in it.
+pub(super) type Key<'p> = (usize, &'p str);
 
 impl<'a, S> PlannedTensor<'a, S> {
     /// Plans a tensor of a checkpoint, under its own name or an alias.
@@ -59,7 +82,8 @@ impl<'a, S> PlannedTensor<'a, S> {
     ) -> Result<Self> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        let origin = Origin::Added(Arc::new(tensor), name.into());
+        let (tensor, scales) = (Box::new(tensor), OnceLock::new());
+        let origin = Origin::Added(Arc::new(Added { tensor, name: name.to_owned(), scales }));
         Ok(Self {
             origin,
             cast: None,
@@ -91,7 +115,15 @@ impl<'a, S> PlannedTensor<'a, S> {
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin {
             Origin::Lazy(tensor) => Some(tensor),
-            Origin::Gathered(_) | Origin::Added(..) => None,
+            Origin::Gathered(_) | Origin::Added(_) => None,
+        }
+    }
+
+    /// The tensor, if it was added.
+    pub(super) fn as_added(&self) -> Option<&Arc<Added<'a>>> {
+        match &self.origin {
+            Origin::Added(added) => Some(added),
+            Origin::Lazy(_) | Origin::Gathered(_) => None,
         }
     }
 
@@ -123,7 +155,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.shape(),
             Origin::Gathered(tensor) => tensor.shape(),
-            Origin::Added(tensor, _) => tensor.shape(),
+            Origin::Added(added) => added.tensor.shape(),
         }
     }
 
@@ -132,7 +164,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.dtype(),
             Origin::Gathered(tensor) => tensor.dtype(),
-            Origin::Added(tensor, _) => tensor.dtype(),
+            Origin::Added(added) => added.tensor.dtype(),
         }
     }
 }
@@ -141,6 +173,29 @@ impl<S: ReadAt> PlannedTensor<'_, S> {
     /// The dtype that will be saved.
     pub fn dtype(&self) -> Dtype {
         self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
+    }
+
+    /// The tensor itself, told apart from those of other sources.
+    pub(super) fn key(&self) -> Key<'_> {
+        match &self.origin {
+            Origin::Lazy(tensor) => (address(tensor), tensor.name()),
+            Origin::Gathered(tensor) => key_of_gathered(tensor),
+            Origin::Added(added) => (0, &added.name),
+        }
+    }
+
+    /// The scales of the tensor, if it is a quantised weight.
+    pub(super) fn key_of_scales(&self) -> Option<Key<'_>> {
+        match &self.origin {
+            Origin::Lazy(tensor) => tensor.scales().map(|scales| (address(&scales), scales.name())),
+            Origin::Gathered(tensor) => tensor.scales().map(key_of_gathered),
+            Origin::Added(added) => added.scales.get().map(|scales| (0, scales.name.as_str())),
+        }
+    }
+
+    /// Whether the elements are multiplied by their scales.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.cast.as_ref().is_some_and(Converted::is_scaled)
     }
 
     /// Sets the conversion, from the original dtype.
@@ -170,6 +225,10 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
         }
     }
 
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        self.cast.is_none().then(|| self.origin.scales())?
+    }
+
     /// The same storage for all names of one tensor that are saved in one dtype.
     fn storage(&self) -> Option<Storage> {
         // The tie number stands for an address: `Tied` only compares them.
@@ -178,13 +237,22 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
     }
 }
 
+/// The address of the source of a tensor.
+fn address<S>(tensor: &LazyTensor<'_, S>) -> usize {
+    ptr::from_ref(tensor.source()).addr()
+}
+
+fn key_of_gathered<'t, S>(tensor: &'t GatheredTensor<'_, S>) -> Key<'t> {
+    (tensor.parts().next().map_or(0, address), tensor.name())
+}
+
 impl<S> Origin<'_, S> {
     /// Adds the tensor's name, and its file if it has one, to an error.
     fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),
             Self::Gathered(tensor) => error.in_tensor(tensor.name()),
-            Self::Added(_, name) => error.in_tensor(name),
+            Self::Added(added) => error.in_tensor(&added.name),
         }
     }
 }
@@ -194,7 +262,7 @@ impl<S> Clone for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => Self::Lazy(*tensor),
             Self::Gathered(tensor) => Self::Gathered(Arc::clone(tensor)),
-            Self::Added(tensor, name) => Self::Added(Arc::clone(tensor), Arc::clone(name)),
+            Self::Added(added) => Self::Added(Arc::clone(added)),
         }
     }
 }
@@ -204,7 +272,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.dtype(),
             Self::Gathered(tensor) => tensor.dtype(),
-            Self::Added(tensor, _) => tensor.dtype(),
+            Self::Added(added) => added.tensor.dtype(),
         }
     }
 
@@ -212,7 +280,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.shape(),
             Self::Gathered(tensor) => tensor.shape(),
-            Self::Added(tensor, _) => tensor.shape(),
+            Self::Added(added) => added.tensor.shape(),
         }
     }
 
@@ -220,7 +288,19 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.write_to(sink),
             Self::Gathered(tensor) => tensor.write_to(sink),
-            Self::Added(tensor, _) => tensor.write_to(sink),
+            Self::Added(added) => added.tensor.write_to(sink),
+        }
+    }
+
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        match self {
+            Self::Lazy(tensor) => TensorSource::scales(tensor),
+            Self::Gathered(tensor) => TensorSource::scales(&**tensor),
+            Self::Added(added) => added.tensor.scales().or_else(|| {
+                let scales = added.scales.get()?;
+                let (weight, tensor) = (added.tensor.shape().to_vec(), Box::new(&*scales.tensor));
+                Some(ScaleSource::of_whole(&scales.name, weight, tensor))
+            }),
         }
     }
 }
@@ -230,7 +310,7 @@ impl<S> fmt::Debug for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
             Self::Gathered(tensor) => f.debug_tuple("Gathered").field(&tensor.name()).finish(),
-            Self::Added(_, name) => f.debug_tuple("Added").field(name).finish(),
+            Self::Added(added) => f.debug_tuple("Added").field(&added.name).finish(),
         }
     }
 }

@@ -68,4 +68,4 @@ pub(crate) use writer::save_if;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;
-pub use crate::tensor::{PieceSink, Sink, TensorSource};
+pub use crate::tensor::{PieceSink, ScaleSource, Sink, TensorSource};

@@ -7,7 +7,7 @@ use super::Index;
 use super::runs::{Repeat, Runs};
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
-use crate::tensor::shape;
+use crate::tensor::shape::{self, Positions};
 
 /// A slice of a tensor: the shape of the result, and where its bytes lie in the tensor.
 ///
@@ -16,16 +16,16 @@ use crate::tensor::shape;
 pub struct Selection {
     shape: Vec<usize>,
     runs: Runs,
+    /// The positions that are taken of each dimension of the tensor.
+    #[cfg(feature = "std")]
+    positions: Vec<Positions>,
 }
 
-/// The positions taken of one dimension, checked against its length `len`: `count` of them from
-/// `start` on, `step` apart.
+/// The positions taken of one dimension, checked against its length `len`.
 #[derive(Clone, Copy)]
 struct TakenDim {
     len: usize,
-    start: usize,
-    count: usize,
-    step: usize,
+    positions: Positions,
     keeps_dim: bool,
 }
 
@@ -48,13 +48,27 @@ impl Selection {
             .enumerate()
             .map(|(dim, (&len, &index))| TakenDim::new(dim, len, index))
             .collect::<Result<Vec<_>, _>>()?;
-        let selected =
-            taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
-        if taken.iter().any(|taken| taken.count == 0) {
+        let selected = taken
+            .iter()
+            .filter(|taken| taken.keeps_dim)
+            .map(|taken| taken.positions.count)
+            .collect();
+        if taken.iter().any(|taken| taken.positions.count == 0) {
             let runs = Runs { start: 0, piece: 0, repeats: Vec::new() };
-            return Ok(Self { shape: selected, runs });
+            return Ok(Self::of(selected, runs, &taken));
         }
-        Self::from_taken(dtype, selected, &taken)
+        let runs = Self::runs_of(dtype, &taken)?;
+        Ok(Self::of(selected, runs, &taken))
+    }
+
+    #[cfg_attr(not(feature = "std"), expect(unused_variables, reason = "no file is read"))]
+    fn of(shape: Vec<usize>, runs: Runs, taken: &[TakenDim]) -> Self {
+        Self {
+            shape,
+            runs,
+            #[cfg(feature = "std")]
+            positions: taken.iter().map(|taken| taken.positions).collect(),
+        }
     }
 
     /// Computes the runs from the innermost dimension outwards.
@@ -65,7 +79,7 @@ impl Selection {
     ///
     /// For example, rows 1 and 2 of an F32 tensor of shape `[4, 3]` are one piece of 24 bytes from
     /// byte 12 on. Columns 0 and 1 are a piece of 8 bytes that repeats 4 times, 12 bytes apart.
-    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[TakenDim]) -> Result<Self, ErrorKind> {
+    fn runs_of(dtype: Dtype, taken: &[TakenDim]) -> Result<Runs, ErrorKind> {
         // Everything is counted in bits, because elements of a sub-byte dtype have no byte address.
         // A tensor of up to 2⁶⁴ bytes has more bits than a `u64` can count.
         //
@@ -73,16 +87,17 @@ impl Selection {
         let mut stride = u128::from(dtype.bits());
         let (mut start, mut piece) = (0, stride);
         let mut repeats = Vec::new();
-        for taken in taken.iter().rev() {
-            start += taken.start as u128 * stride;
+        for &TakenDim { len, positions, .. } in taken.iter().rev() {
+            let Positions { start: first, count, step } = positions;
+            start += first as u128 * stride;
             // The positions touch each other if the piece fills a whole position and none is
             // skipped. Then they extend the piece.
-            if repeats.is_empty() && piece == stride && (taken.step == 1 || taken.count == 1) {
-                piece = taken.count as u128 * stride;
-            } else if taken.count > 1 {
-                repeats.push((taken.count, taken.step as u128 * stride));
+            if repeats.is_empty() && piece == stride && (step == 1 || count == 1) {
+                piece = count as u128 * stride;
+            } else if count > 1 {
+                repeats.push((count, step as u128 * stride));
             }
-            stride *= taken.len as u128;
+            stride *= len as u128;
         }
         // The selected bytes lie inside the tensor, so their offsets and lengths fit 64 bits. A
         // number of bits that is not a whole number of bytes cannot be read, and is refused.
@@ -93,7 +108,7 @@ impl Selection {
             Some((bytes(start)?, bytes(piece)?, repeats))
         };
         let (start, piece, repeats) = selected().ok_or(ErrorKind::SliceInsideByte { dtype })?;
-        Ok(Self { shape, runs: Runs { start, piece, repeats } })
+        Ok(Runs { start, piece, repeats })
     }
 
     /// The shape of the result: one dimension for each range, none for a single position.
@@ -111,6 +126,12 @@ impl Selection {
     /// also the order of the bytes in the result.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
+    }
+
+    /// The positions that are taken of each dimension of the tensor.
+    #[cfg(feature = "std")]
+    pub(crate) fn positions(&self) -> &[Positions] {
+        &self.positions
     }
 
     /// A copy of the runs, to be split into jobs and read.
@@ -137,7 +158,8 @@ impl TakenDim {
         match index {
             Index::At(at) => {
                 let last = len.checked_sub(1).ok_or_else(|| out_of_bounds(at))?;
-                Ok(Self { len, start: resolve(at, last)?, count: 1, step: 1, keeps_dim: false })
+                let positions = Positions { start: resolve(at, last)?, count: 1, step: 1 };
+                Ok(Self { len, positions, keeps_dim: false })
             }
             Index::Range { step: 0, .. } => Err(ErrorKind::ZeroStep { dim }),
             Index::Range { start, end, step } => {
@@ -145,7 +167,8 @@ impl TakenDim {
                 let end = end.map_or(Ok(len), |end| resolve(end, len))?;
                 let span =
                     end.checked_sub(first).ok_or_else(|| out_of_bounds(start.unwrap_or(0)))?;
-                Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
+                let positions = Positions { start: first, count: span.div_ceil(step), step };
+                Ok(Self { len, positions, keeps_dim: true })
             }
         }
     }

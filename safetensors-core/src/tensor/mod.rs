@@ -20,6 +20,6 @@ pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub(crate) use element::Element;
 pub(crate) use source::write_exactly;
-pub use source::{PieceSink, Sink, TensorSource, write_native};
+pub use source::{PieceSink, ScaleSource, Sink, TensorSource, write_native};
 pub use storage::Storage;
 pub use view::TensorView;

@@ -1,9 +1,13 @@
 //! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
 
 use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::shape::Positions;
 use crate::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 
 /// Takes the bytes of a tensor, piece by piece, in order.
@@ -82,6 +86,47 @@ pub trait TensorSource: Sync {
     /// `None`: the memory is unknown, and the tensor is never tied.
     fn storage(&self) -> Option<Storage> {
         None
+    }
+
+    /// The scales that the elements must be multiplied by, if this is a quantised weight whose
+    /// scales are another tensor. [`Converted`](crate::convert::Converted) applies them or refuses
+    /// to convert. A source that passes on the elements of another source passes on its scales,
+    /// too. The default is `None`.
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        None
+    }
+}
+
+/// The scales of a [`TensorSource`], as another source.
+pub struct ScaleSource<'a> {
+    /// The name of their tensor.
+    pub(crate) name: String,
+    pub(crate) tensor: Box<dyn TensorSource + 'a>,
+    /// The shape of the whole weight.
+    pub(crate) weight: Vec<usize>,
+    /// The positions of the weight that the source has; `None` for all.
+    pub(crate) positions: Option<Vec<Positions>>,
+    /// The name of other scales, beside another name of the weight.
+    pub(crate) other: Option<String>,
+    /// The name of the whole weight, if the source is a part that a rank has saved.
+    pub(crate) whole: Option<String>,
+}
+
+impl<'a> ScaleSource<'a> {
+    /// The scales in the tensor `name`, of a source that is a whole weight of this shape.
+    #[cfg(feature = "std")]
+    pub(crate) fn of_whole(
+        name: &str,
+        weight: Vec<usize>,
+        tensor: Box<dyn TensorSource + 'a>,
+    ) -> Self {
+        Self { name: name.into(), tensor, weight, positions: None, other: None, whole: None }
+    }
+}
+
+impl fmt::Debug for ScaleSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScaleSource").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -165,6 +210,10 @@ macro_rules! forward {
 
             fn storage(&self) -> Option<Storage> {
                 (**self).storage()
+            }
+
+            fn scales(&self) -> Option<ScaleSource<'_>> {
+                (**self).scales()
             }
         }
     )*};

@@ -24,7 +24,7 @@ fn checkpoint(aliases: &[&str], scales: &[(&str, f32)]) -> Checkpoint<Vec<u8>> {
 }
 
 fn scales_of<'a>(checkpoint: &'a Checkpoint<Vec<u8>>, name: &str) -> Option<&'a str> {
-    checkpoint.scales_of(&checkpoint.tensor(name).unwrap()).map(|scales| scales.name())
+    checkpoint.tensor(name).unwrap().scales().map(|scales| scales.name())
 }
 
 /// What a checkpoint gives for the weight under each of these names.
@@ -82,7 +82,7 @@ fn different_scales_of_two_names_are_an_error() {
                 checkpoint.read_named([name], &dequantize()).unwrap_err(),
                 checkpoint.read_all(&dequantize()).unwrap_err(),
                 checkpoint.read_part(name, TensorPart::Whole, &dequantize()).unwrap_err(),
-                checkpoint.loaded(&checkpoint.tensor(name).unwrap(), &dequantize()).unwrap_err(),
+                checkpoint.tensor(name).unwrap().loaded(&dequantize()).unwrap_err(),
             ] {
                 let ErrorKind::AmbiguousScales { scales, other } = error.kind() else {
                     panic!("{error}")

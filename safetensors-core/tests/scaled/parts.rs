@@ -128,7 +128,7 @@ fn scales_may_lie_in_another_file() {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let read = checkpoint.read_named(["w"], &dequantize()).unwrap();
     assert_eq!(bits(&read[0]), bits(&expected));
-    let scales = checkpoint.scales_of(&checkpoint.tensor("w").unwrap()).unwrap();
+    let scales = checkpoint.tensor("w").unwrap().scales().unwrap();
     assert_eq!(scales.name(), "w_scale_inv");
     assert_ne!(scales.file(), checkpoint.tensor("w").unwrap().file());
 }

@@ -73,7 +73,7 @@ fn only_small_floats_with_a_tensor_of_that_name_have_scales() {
         ("bytes_scale", scales(&[1])),
     ]);
     let scales_of = |name: &str| {
-        let scales = checkpoint.scales_of(&checkpoint.tensor(name).unwrap());
+        let scales = checkpoint.tensor(name).unwrap().scales();
         scales.map(|scales| scales.name().to_string())
     };
     assert_eq!(scales_of("both").as_deref(), Some("both_scale_inv"));

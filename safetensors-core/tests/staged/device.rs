@@ -133,7 +133,7 @@ pub(crate) fn check<S: ReadAt>(
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let expected = checkpoint.read_all(options).unwrap();
     let mut device = Device::with(expected.iter().map(|buf| buf.bytes().len()));
-    read_staged(checkpoint, &tensors, options, ring, &mut device).unwrap();
+    read_staged(&tensors, options, ring, &mut device).unwrap();
     for ((tensor, buf), found) in tensors.iter().zip(&expected).zip(&device.tensors) {
         assert!(buf.bytes() == found, "{} {:?} {ring:?}", tensor.dtype(), tensor.shape());
     }

@@ -22,7 +22,7 @@ fn load(device: &mut Device, options: &LoadOptions) -> Result<()> {
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     device.tensors = vec![vec![0xee; 40 * 256]];
-    read_staged(&checkpoint, &tensors, options, SMALL, device)
+    read_staged(&tensors, options, SMALL, device)
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn load_mibs(options: &LoadOptions) -> (Result<()>, usize) {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([24 << 20].into_iter());
     let ring = Ring { slots: 2, slot_bytes: 1 << 20 };
-    (read_staged(&checkpoint, &tensors, options, ring, &mut device), device.begun)
+    (read_staged(&tensors, options, ring, &mut device), device.begun)
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn the_first_tensor_that_cannot_be_read_is_named_and_the_element_counted_over_it
         let tensors: Vec<_> = checkpoint.tensors().collect();
         let lens = tensors.iter().map(|tensor| tensor.byte_len() as usize);
         let options = LoadOptions::new().for_framework::<Wide>().threads(threads);
-        read_staged(&checkpoint, &tensors, &options, SMALL, &mut Device::with(lens)).unwrap_err()
+        read_staged(&tensors, &options, SMALL, &mut Device::with(lens)).unwrap_err()
     };
     for threads in [1, 3, 8] {
         save(&path, [("good", view(&[1; 5000])), ("bad", view(&flags))], &options).unwrap();
@@ -144,7 +144,7 @@ fn what_cannot_be_converted_is_known_before_a_slot_is_made() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::default();
     let options = LoadOptions::new().all_as(Dtype::F32);
-    let error = read_staged(&checkpoint, &tensors, &options, SMALL, &mut device).unwrap_err();
+    let error = read_staged(&tensors, &options, SMALL, &mut device).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!((error.tensor(), device.slots), (Some("C64"), 0));
 }
@@ -159,7 +159,7 @@ fn a_file_that_has_changed_or_ends_early_is_an_error() {
         let tensors: Vec<_> = checkpoint.tensors().collect();
         let mut device = Device::with([256; 3].into_iter());
         let ring = Ring { slots: 2, slot_bytes: 1024 };
-        read_staged(checkpoint, &tensors, &LoadOptions::new(), ring, &mut device).unwrap_err()
+        read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap_err()
     };
     let checkpoint = saved(&path, &tensors);
     let mut file = OpenOptions::new().write(true).open(&path).unwrap();

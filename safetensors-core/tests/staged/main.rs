@@ -128,7 +128,7 @@ fn quantised_weights_arrive_with_their_scales_applied() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::default();
     let refused = LoadOptions::new().floats_as(Dtype::F32);
-    let error = read_staged(&checkpoint, &tensors, &refused, SMALL, &mut device).unwrap_err();
+    let error = read_staged(&tensors, &refused, SMALL, &mut device).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
     assert_eq!((error.tensor(), device.slots), (Some("blocks"), 0));
 }
@@ -178,14 +178,7 @@ fn progress_counts_every_byte_once() {
         ControlFlow::Continue(())
     });
     let mut device = Device::with([12 << 20].into_iter());
-    read_staged(
-        &checkpoint,
-        &tensors,
-        &options,
-        Ring { slots: 4, slot_bytes: 1 << 20 },
-        &mut device,
-    )
-    .unwrap();
+    read_staged(&tensors, &options, Ring { slots: 4, slot_bytes: 1 << 20 }, &mut device).unwrap();
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();
     let expected: Vec<(u64, u64)> = (1..=12).map(|mib| (mib << 20, 12 << 20)).collect();
@@ -239,7 +232,7 @@ fn small_neighbours_share_a_slot_and_a_read() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([64].into_iter().cycle().take(1000));
     let ring = Ring { slots: 4, slot_bytes: 6400 };
-    read_staged(&checkpoint, &tensors, &LoadOptions::new(), ring, &mut device).unwrap();
+    read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap();
     let calls = source.calls.load(Ordering::SeqCst);
     assert_eq!((device.begun, calls), (10, 10));
     assert_eq!(source.read.load(Ordering::SeqCst), 64_000);
@@ -265,6 +258,6 @@ fn threads_read_on_while_the_device_copies() {
             std::thread::yield_now();
         }
     }));
-    read_staged(&checkpoint, &tensors, &LoadOptions::new().threads(2), ring, &mut device).unwrap();
+    read_staged(&tensors, &LoadOptions::new().threads(2), ring, &mut device).unwrap();
     assert_eq!((device.begun, device.slots), (64, 4));
 }

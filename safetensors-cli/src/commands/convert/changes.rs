@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
-use safetensors_core::convert::Overflow;
+use safetensors_core::convert::{Overflow, ScaledWeights};
+use safetensors_core::framework::Quoted;
 use safetensors_core::glob::Pattern;
-use safetensors_core::{ConvertOptions, Dtype, Result};
+use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind};
 
 use crate::input::Rewrite;
 use crate::report::{warn, wrong_usage};
@@ -34,9 +35,11 @@ pub(super) struct Changes {
     /// first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
-    /// Make numbers of quantised tensors (of GGUF files): f32, or another dtype for them
+    /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
-    /// The numbers are computed as f32 and then rounded once
+    /// These are tensors of GGUF files, and weights of 8-bit floats whose scales are another
+    /// tensor. Scales that are applied are left out. The numbers are computed as f32 and then
+    /// rounded once. --dtype and --cast go before this dtype
     #[arg(
         long,
         value_name = "DTYPE",
@@ -140,14 +143,14 @@ impl Change<'_> {
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
-        quantised: &HashSet<&str>,
-    ) -> Result<Rewrite<'a>> {
+        quantised: &HashSet<String>,
+    ) -> anyhow::Result<Rewrite<'a>> {
         let rewrite =
             rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
         let rewrite = rewrite.cast(&self.options(), |name, tensor| {
             self.cast(name, tensor.dtype(), tensor.is_alias(), quantised.contains(name))
-        })?;
-        Ok(rewrite.rename(|name| self.rename(name)))
+        });
+        Ok(rewrite.map_err(advise_of_scales)?.rename(|name| self.rename(name)))
     }
 
     /// Warns of options that concern no tensor of the inputs, which has these names.
@@ -207,12 +210,27 @@ impl Change<'_> {
 
     /// The conversion policy.
     fn options(&self) -> ConvertOptions {
-        ConvertOptions::new().overflow(match self.changes.overflow {
+        let options = ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
             OnOverflow::Ieee => Overflow::Ieee,
             OnOverflow::Error => Overflow::Error,
-        })
+        });
+        if self.dequantizes() { options.scaled_weights(ScaledWeights::Dequantize) } else { options }
     }
+}
+
+/// Says which options there are for a weight that would lose its scales.
+fn advise_of_scales(error: Error) -> anyhow::Error {
+    let ErrorKind::NeedsScales { scales, to } = error.kind() else { return error.into() };
+    let file = error.file().map_or_else(String::new, |file| format!("{file}: "));
+    let weight = Quoted(error.tensor().unwrap_or_default());
+    let dtype = to.name().to_lowercase();
+    anyhow::anyhow!(
+        "{file}tensor {weight} would become {to} without the scales in tensor {}; \
+         --dequantize {dtype} multiplies such weights by their scales, --cast 'GLOB=keep' keeps \
+         them as they are",
+        Quoted(scales)
+    )
 }
 
 #[cfg(test)]

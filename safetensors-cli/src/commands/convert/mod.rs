@@ -32,7 +32,7 @@ use changes::{Change, Changes};
 use divided::Ranks;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::{Error, ErrorKind, Result, TensorSource};
 use source::Source;
 
 use crate::input::{self, Rewrite};
@@ -116,6 +116,7 @@ Examples:
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert model.gguf out.safetensors --dequantize bf16
+  safetensors convert fp8/ bf16/ --dtype bf16 --dequantize bf16
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -162,8 +163,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let everything = sources
         .iter()
         .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
-    let quantised = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let quantised: HashSet<_> = quantised.map(|(name, _)| name).collect();
+    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
+    let scaled = everything.tensors().filter(|(_, tensor)| tensor.scales().is_some());
+    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
+    let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
     let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
     let mut rewrite = change.apply(everything, &quantised)?;

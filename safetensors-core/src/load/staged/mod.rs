@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use parts::Plan;
 
-use crate::convert::Scales;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::fused::ReadScratch;
 use crate::load::plan::Wanted;
+use crate::load::scaled::read_scales;
 use crate::load::{LazyTensor, LoadOptions, one_a_file};
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
@@ -92,20 +92,19 @@ impl Default for Ring {
 }
 
 /// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong.
-/// `scales` has the scales of each tensor, if it has any.
 ///
 /// # Errors
 ///
 /// Those of [`read_tensors`](crate::load::read_tensors), and those of the device.
 pub(crate) fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
-    scales: Vec<Option<Scales>>,
     options: &LoadOptions,
     ring: Ring,
     staging: &mut T,
 ) -> Result<()> {
-    let whole = |(tensor, scales)| Wanted { scales, ..Wanted::whole(tensor) };
-    let wanted: Vec<_> = tensors.iter().zip(scales).map(whole).collect();
+    let wanted = tensors.iter().map(|tensor| Wanted::whole(tensor, options));
+    let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
+    read_scales(&mut wanted, options)?;
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
     let progress = options.work.meter(plan.byte_len());
     let fill = |number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch| {

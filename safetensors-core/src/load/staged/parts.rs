@@ -57,8 +57,7 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
             Self { sources: Vec::new(), fills: Vec::new(), slot_bytes, bytes: 0, options };
         let mut fill: Vec<StagedPart> = Vec::new();
         for (index, wanted) in wanted.iter().enumerate() {
-            let loaded = wanted.decide(options)?;
-            let source = Source::new(wanted, loaded, options);
+            let source = Source::new(wanted, options);
             let (source, len) = source.map_err(|error| wanted.tensor.locate(error))?;
             // The longest part that is whole groups of elements.
             let longest = bytes_of(slot_bytes * 8 / source.bits / GROUP * GROUP, source.bits);
@@ -195,16 +194,9 @@ fn places<'p, 's>(
 
 impl<'t, 'a, S> Source<'t, 'a, S> {
     /// Decides how a tensor is read, and how many bytes it then has.
-    fn new(
-        wanted: &'t Wanted<'t, 'a, S>,
-        loaded: LoadedDtype,
-        options: &LoadOptions,
-    ) -> Result<(Self, usize)> {
-        let (tensor, options) = (wanted.tensor, options.conversions());
-        let conversion = match loaded.conversion(&options)? {
-            None => None,
-            Some(to) => Some(ReadConversion::new(to, wanted.scales.as_ref(), &options)?),
-        };
+    fn new(wanted: &'t Wanted<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
+        let (tensor, loaded) = (wanted.tensor, wanted.loaded);
+        let conversion = wanted.conversion(options)?;
         let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;
         let numbers: usize = loaded.shape(&[]).iter().product();
         let bits = loaded.dtype().bits() as usize * numbers;

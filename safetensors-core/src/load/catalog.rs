@@ -1,0 +1,193 @@
+//! [`Catalog`]: the tensors of several open files, found by their names and aliases.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::LazyTensor;
+use crate::header::{Metadata, NameTable, is_reserved};
+use crate::io::{FileSource, SafeTensors};
+
+/// One file of a [`Checkpoint`](crate::Checkpoint).
+#[derive(Debug)]
+pub struct CheckpointFile<S = FileSource> {
+    pub(crate) path: PathBuf,
+    pub(crate) archive: SafeTensors<S>,
+}
+
+impl<S> CheckpointFile<S> {
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's header and source.
+    pub fn safetensors(&self) -> &SafeTensors<S> {
+        &self.archive
+    }
+}
+
+/// Where a tensor lies: which file, and which of the file's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) file: usize,
+    pub(crate) position: usize,
+}
+
+/// The tensors of a checkpoint. A [`LazyTensor`] finds others of its checkpoint here, such as its
+/// scales.
+pub(crate) struct Catalog<S> {
+    files: Vec<CheckpointFile<S>>,
+    /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
+    places: Vec<Place>,
+    /// Finds the position of a name in `places`. `None` for a single file without an index: its
+    /// header has such a table.
+    table: Option<NameTable>,
+    /// The aliases that the metadata records, with the places of their tensors.
+    aliases: BTreeMap<Arc<str>, Place>,
+    /// The same by the places of the tensors, sorted.
+    aliases_by_place: Vec<(Place, Arc<str>)>,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog")
+            .field("files", &self.files)
+            .field("aliases", &self.aliases)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Catalog<S> {
+    /// The tensors at these places, which are sorted. `index` is the metadata of an index. Without
+    /// one, and with a single file, all tensors of that file are in the catalog.
+    pub(crate) fn new(
+        files: Vec<CheckpointFile<S>>,
+        places: Vec<Place>,
+        index: Option<&Metadata>,
+    ) -> Self {
+        let mut catalog = Self {
+            files,
+            places,
+            table: None,
+            aliases: BTreeMap::new(),
+            aliases_by_place: Vec::new(),
+        };
+        if index.is_some() || catalog.files.len() != 1 {
+            let mut table = NameTable::default();
+            let name_at = |i: usize| catalog.name_at(i);
+            table.reserve(catalog.places.len(), name_at);
+            for i in 0..catalog.places.len() {
+                table.insert(name_at(i), i, name_at);
+            }
+            catalog.table = Some(table);
+        }
+        let mut aliases: BTreeMap<Arc<str>, Place> = BTreeMap::new();
+        let of_files = catalog.files.iter().map(|file| file.archive.metadata());
+        for (key, value) in of_files.chain(index).flatten() {
+            if let Some(kept) = alias_of(key, value, |name| catalog.named(name)) {
+                aliases.entry(key.as_str().into()).or_insert(catalog.places[kept]);
+            }
+        }
+        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
+        catalog.aliases_by_place = by_place.collect();
+        catalog.aliases_by_place.sort_unstable();
+        catalog.aliases = aliases;
+        catalog
+    }
+
+    /// The same tensors with another type of source, which has the same bytes.
+    pub(crate) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Catalog<T> {
+        let file = |file: CheckpointFile<S>| CheckpointFile {
+            path: file.path,
+            archive: file.archive.map_source(&change),
+        };
+        Catalog {
+            files: self.files.into_iter().map(file).collect(),
+            places: self.places,
+            table: self.table,
+            aliases: self.aliases,
+            aliases_by_place: self.aliases_by_place,
+        }
+    }
+
+    pub(crate) fn files(&self) -> &[CheckpointFile<S>] {
+        &self.files
+    }
+
+    /// Whether this is a single file without an index.
+    pub(crate) fn is_single_file(&self) -> bool {
+        self.table.is_none()
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
+        self.places.iter().filter_map(|&place| self.lazy(place))
+    }
+
+    /// The aliases, sorted, each with its tensor.
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
+        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
+    }
+
+    /// The aliases of the tensor with this name, sorted.
+    pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
+        let place = self.named(name).map(|position| self.places[position]);
+        let aliases = place.map_or(&[][..], |place| {
+            let start = self.aliases_by_place.partition_point(|(other, _)| *other < place);
+            let rest = &self.aliases_by_place[start..];
+            &rest[..rest.partition_point(|(other, _)| *other == place)]
+        });
+        aliases.iter().map(|(_, name)| &**name)
+    }
+
+    /// The tensor of this name or alias.
+    pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.tensor_at(self.position(name)?)
+    }
+
+    /// The position of the tensor of this name or alias.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.named(name).or_else(|| {
+            let &place = self.aliases.get(name)?;
+            self.places.binary_search(&place).ok()
+        })
+    }
+
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
+        self.places.get(position).and_then(|&place| self.lazy(place))
+    }
+
+    /// The position of the tensor that has this name in its file.
+    fn named(&self, name: &str) -> Option<usize> {
+        match &self.table {
+            Some(table) => table.find(name, |i| self.name_at(i)),
+            None => self.files.first()?.archive.header().position(name),
+        }
+    }
+
+    fn name_at(&self, i: usize) -> &str {
+        self.lazy(self.places[i]).map_or("", |tensor| tensor.name())
+    }
+
+    fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
+        let file = self.files.get(place.file)?;
+        let info = file.archive.header().tensor_at(place.position)?;
+        Some(LazyTensor::of_catalog(info, file, self, place.file))
+    }
+}
+
+/// The tensor that a metadata entry makes `key` an alias of, found by `named`.
+///
+/// Metadata can say anything. An entry is an alias only if its value names a tensor, and its key
+/// neither names a tensor nor is reserved.
+pub(super) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
+    if is_reserved(key) || named(key).is_some() {
+        return None;
+    }
+    named(value)
+}

@@ -1,0 +1,212 @@
+//! What a tensor becomes when it is read: its dtype, and whether its elements are multiplied by the
+//! scales of a quantised weight. Every way to read asks [`LazyTensor::decide`].
+
+use std::iter;
+
+use super::catalog::alias_of;
+use super::plan::Wanted;
+use super::{LazySlice, LazyTensor, LoadOptions, LoadedDtype, read_slices};
+use crate::convert::{FoundScales, ScaleLayout, Scales, may_have_scales, names_of_scales};
+use crate::error::{ErrorKind, Result};
+use crate::header::whole_of_part;
+use crate::io::ReadAt;
+use crate::slice::Index;
+use crate::tensor::shape::Positions;
+use crate::tensor::{ScaleSource, TensorSource};
+
+/// The scales of a weight.
+struct Found<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    /// The name of other scales, beside another name of the weight.
+    other: Option<&'a str>,
+    /// The name of the whole weight, if this is a part that a rank has saved.
+    whole: Option<&'a str>,
+}
+
+/// The scales that a weight is multiplied by, and the elements that each scale belongs to.
+pub(super) struct Scaling<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    layout: ScaleLayout,
+}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// The tensor with the scales of a quantised weight, if the checkpoint has one.
+    ///
+    /// A weight `w` of 8-bit floats has its scales in the tensor `w_scale_inv`, or else `w_scale`.
+    /// A weight `X.weight` may also have them in `X.scale_weight`.
+    ///
+    /// | shape of the scales of `[.., rows, columns]` | each scale belongs to |
+    /// |---|---|
+    /// | `[.., rows / 128, columns / 128]`, rounded up | a block of 128 × 128 elements |
+    /// | `[.., rows]` or `[.., rows, 1]` | a row: an output channel |
+    /// | `[]`, `[1]` or `[1, 1]` | the whole weight |
+    ///
+    /// [`LoadOptions::scaled_weights`] and
+    /// [`ConvertOptions::scaled_weights`](crate::ConvertOptions::scaled_weights) apply them,
+    /// [`LoadOptions::scale_block`] sets the size of blocks.
+    ///
+    /// A weight that is saved once for several names may have its scales beside any of them, its
+    /// [aliases](crate::Checkpoint::aliases) included. If several names have scales, these are the
+    /// first: those of the name in the file, or else of the first alias. A conversion is an error
+    /// then.
+    ///
+    /// ```
+    /// use safetensors_core::convert::ScaledWeights;
+    /// use safetensors_core::{
+    ///     Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorView, save,
+    /// };
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("model.safetensors");
+    /// // The codes of 1 and 2. The weight is 0.5 and 1.
+    /// let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
+    /// save(&path, [("w", weight), ("w_scale_inv", scales)], &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let weight = checkpoint.tensor("w")?;
+    /// assert_eq!(weight.scales().unwrap().name(), "w_scale_inv");
+    /// let options = LoadOptions::new().floats_as(Dtype::F32);
+    /// let error = weight.read_with(&options).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }));
+    /// let options = options.scaled_weights(ScaledWeights::Dequantize);
+    /// assert_eq!(weight.read_with(&options)?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scales(&self) -> Option<LazyTensor<'a, S>> {
+        self.find_scales().map(|found| found.tensor)
+    }
+
+    fn find_scales(&self) -> Option<Found<'a, S>> {
+        if !may_have_scales(self.dtype()) {
+            return None;
+        }
+        let beside = |name: &str| names_of_scales(name).find_map(|name| self.sibling(&name));
+        let mut all = iter::once(self.name()).chain(self.aliases()).filter_map(beside);
+        if let Some(tensor) = all.next() {
+            let other = all.map(|other| other.name()).find(|&other| other != tensor.name());
+            return Some(Found { tensor, other, whole: None });
+        }
+        let (whole, part) = whole_of_part(self.name())?;
+        let of_whole =
+            |name: String| self.sibling(&name).or_else(|| self.sibling(&format!("{name}{part}")));
+        let tensor = names_of_scales(whole).find_map(of_whole)?;
+        Some(Found { tensor, other: None, whole: Some(whole) })
+    }
+
+    /// The tensor of this name in the same checkpoint, or in the same file if it was opened without
+    /// one.
+    fn sibling(&self, name: &str) -> Option<LazyTensor<'a, S>> {
+        match self.catalog {
+            Some(catalog) => catalog.get(name),
+            None => self.archive.get(name),
+        }
+    }
+
+    /// The aliases of the tensor, sorted.
+    fn aliases(&self) -> Vec<&'a str> {
+        if let Some(catalog) = self.catalog {
+            return catalog.aliases_of(self.name()).collect();
+        }
+        let header = self.archive.header();
+        let is_of_this = |key: &str, value: &str| {
+            value == self.name() && alias_of(key, value, |name| header.position(name)).is_some()
+        };
+        let entries = self.archive.metadata().iter();
+        entries.filter(|(key, value)| is_of_this(key, value)).map(|(key, _)| &**key).collect()
+    }
+
+    /// Decides what the tensor becomes when it is loaded: as [`LoadOptions::loaded`], with its
+    /// [scales](LazyTensor::scales) taken into account. Every way to read decides in this way.
+    ///
+    /// # Errors
+    ///
+    /// - Those of [`LoadOptions::loaded`].
+    /// - [`ErrorKind::NeedsScales`] if a weight with scales would become another dtype, and the
+    ///   options do not say [how](LoadOptions::scaled_weights).
+    /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the
+    ///   weight; [`ErrorKind::AmbiguousScales`] if two names of the weight have different ones;
+    ///   [`ErrorKind::ScalesOfWhole`] for a part of a weight that a rank has saved.
+    pub fn loaded(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+        self.decide(options).map(|(loaded, _)| loaded)
+    }
+
+    /// [`loaded`](LazyTensor::loaded), with the scales that the elements are multiplied by.
+    pub(super) fn decide(
+        &self,
+        options: &LoadOptions,
+    ) -> Result<(LoadedDtype, Option<Scaling<'a, S>>)> {
+        let decide = || {
+            let from = self.dtype();
+            let Some(Found { tensor, other, whole }) = self.find_scales() else {
+                return Ok((options.loaded(from)?, None));
+            };
+            let by_scales = || options.loaded_by_scales(from);
+            let loaded =
+                if options.dequantizes(from) { by_scales()? } else { options.loaded(from)? };
+            if loaded.dtype() == from {
+                return Ok((loaded, None));
+            }
+            let (name, dtype, shape) = (tensor.name(), tensor.dtype(), tensor.shape());
+            let found = FoundScales { name, dtype, shape, other, whole };
+            let layout =
+                options.conversions().scale_layout(self.shape(), loaded.dtype(), &found)?;
+            Ok(match layout {
+                None => (loaded, None),
+                Some(layout) => (by_scales()?, Some(Scaling { tensor, layout })),
+            })
+        };
+        decide().map_err(|error| self.locate(error))
+    }
+}
+
+impl<'a, S: ReadAt> LazyTensor<'a, S> {
+    /// The scales of these positions of the tensor, or of all, for a save that converts.
+    pub(super) fn scale_source(&self, positions: Option<&[Positions]>) -> Option<ScaleSource<'a>>
+    where
+        S: 'a,
+    {
+        let Found { tensor, other, whole } = self.find_scales()?;
+        Some(ScaleSource {
+            name: tensor.name().into(),
+            tensor: Box::new(tensor) as Box<dyn TensorSource + 'a>,
+            weight: self.shape().to_vec(),
+            positions: positions.map(<[_]>::to_vec),
+            other: other.map(Into::into),
+            whole: whole.map(Into::into),
+        })
+    }
+}
+
+/// Reads the scales that tensors and slices are multiplied by, all of them in one go, which is
+/// fewer reads than one for each weight.
+pub(super) fn read_scales<S: ReadAt>(
+    wanted: &mut [Wanted<'_, '_, S>],
+    options: &LoadOptions,
+) -> Result<()> {
+    let mut needed: Vec<LazySlice<'_, S>> = Vec::new();
+    let mut scaled = Vec::new();
+    for wanted in wanted {
+        let Some(scaling) = wanted.scaling.take() else { continue };
+        let positions = wanted.positions();
+        let ranges = scaling.layout.needed(&positions);
+        needed.push(scaling.tensor.slice(ranges.into_iter().map(Index::from).collect::<Vec<_>>())?);
+        scaled.push((wanted, scaling, positions));
+    }
+    if needed.is_empty() {
+        return Ok(());
+    }
+    let values = read_slices(&needed, &options.for_scales())?;
+    for ((wanted, scaling, positions), values) in scaled.into_iter().zip(values) {
+        let Scaling { tensor, layout } = &*scaling;
+        let values = values.into_vec::<f32>().map_err(|error| tensor.locate(error))?;
+        let found = values.len() as u64;
+        let scales = Scales::of_part(layout, &positions, values).ok_or_else(|| {
+            let needed = layout.needed(&positions);
+            let expected = needed.iter().map(|range| range.len() as u64).product();
+            tensor.locate(ErrorKind::SourceLength { expected, found }.into())
+        });
+        wanted.scales = Some(scales?);
+    }
+    Ok(())
+}
