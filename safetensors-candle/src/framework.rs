@@ -2,9 +2,7 @@
 
 use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support};
-use safetensors_core::{
-    Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
-};
+use safetensors_core::{Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource};
 
 use crate::error::from_candle_error;
 use crate::save::CandleSource;

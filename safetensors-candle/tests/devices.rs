@@ -60,8 +60,7 @@ fn some_tensors_come_in_the_order_given() {
     save_bufs(&path, &[("a", buf(0.0)), ("b", buf(1.0)), ("c", buf(2.0))]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensors = ["c", "a", "c"].map(|name| checkpoint.tensor(name).unwrap());
-    let read =
-        Candle::read_tensors(&tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
+    let read = Candle::read_tensors(&tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
     let values: Vec<_> = read.iter().map(|t| t.to_vec1::<f32>().unwrap()[0]).collect();
     assert_eq!(values, [2.0, 0.0, 2.0]);
 }

@@ -304,7 +304,37 @@ impl<S> Reader<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
-        Self { checkpoint }
+        Self { checkpoint, convert: ConvertOptions::new() }
+    }
+
+    /// Sets how elements are converted by [`read_as`](Reader::read_as) and
+    /// [`slice_as`](Reader::slice_as): what becomes of numbers that are too large, and of
+    /// [quantised weights](safetensors_core::LazyTensor::scales) whose scales are another array.
+    ///
+    /// ```
+    /// use float8::F8E4M3;
+    /// use ndarray::{Array2, array};
+    /// use safetensors_core::ConvertOptions;
+    /// use safetensors_core::convert::ScaledWeights;
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// w.add("weight", &array![[1.0, 2.0]].mapv(F8E4M3::from_f64))?;
+    /// w.add("weight_scale", &array![0.5_f32])?;
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// assert!(r.read_as::<f32, ndarray::Ix2>("weight").is_err());
+    /// let scaled = ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    /// let weight: Array2<f32> = r.convert_options(scaled).read_as("weight")?;
+    /// assert_eq!(weight, array![[0.5, 1.0]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn convert_options(self, options: ConvertOptions) -> Self {
+        Self { convert: options, ..self }
     }
 
     /// The checkpoint that has the arrays.

@@ -12,6 +12,8 @@ mod loading;
 mod sample;
 mod saving;
 mod scaled;
+#[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
+mod ways;
 
 use safetensors_bridge::framework::Framework;
 

@@ -169,10 +169,7 @@ impl<'a, S> Group<'a, S> {
 ///
 /// Scales that are missing from the options, or that do not belong to their weight, are an error of
 /// their own: they are no difference between the checkpoint and a slot.
-fn loaded<S>(
-    tensor: &LazyTensor<'_, S>,
-    options: &LoadOptions,
-) -> Result<Option<LoadedDtype>> {
+fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option<LoadedDtype>> {
     match tensor.loaded(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {

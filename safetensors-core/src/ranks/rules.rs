@@ -33,7 +33,7 @@ pub struct RankRules {
 /// Projections whose rows are divided compute a part of their outputs. Those whose columns are
 /// divided compute a summand of all outputs, so their bias is added once, by whoever sums up.
 const LLAMA: &[(&str, &str)] = &[
-    ("*_{scale,scale_inv}", "replicate"),
+    ("*{_scale,_scale_inv,.scale_weight}", "replicate"),
     ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),
     ("*.{o,down}_proj.weight", "split:1"),
     ("*.{o,down}_proj.bias", "replicate"),
@@ -46,7 +46,7 @@ const LLAMA: &[(&str, &str)] = &[
 ];
 
 const BERT: &[(&str, &str)] = &[
-    ("*_{scale,scale_inv}", "replicate"),
+    ("*{_scale,_scale_inv,.scale_weight}", "replicate"),
     ("*.attention.self.{query,key,value}.{weight,bias}", "split:0"),
     ("*.intermediate.dense.{weight,bias}", "split:0"),
     ("*.output.dense.weight", "split:1"),

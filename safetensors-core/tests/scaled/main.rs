@@ -7,6 +7,7 @@ mod aliases;
 mod numpy;
 mod parts;
 mod refusals;
+mod rewriting;
 
 use std::path::PathBuf;
 
