@@ -28,6 +28,7 @@ mod plan;
 #[cfg(unix)]
 mod pty;
 mod races;
+mod scaled;
 #[cfg(target_os = "linux")]
 mod schemas;
 #[cfg(unix)]

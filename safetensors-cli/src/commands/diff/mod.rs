@@ -27,7 +27,7 @@ use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::table::Align::Left;
 use crate::table::Column;
-use crate::{input, json, parallel, table, text};
+use crate::{input, json, parallel, table, text, values};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
@@ -134,6 +134,10 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
     let pairs: Vec<Pair<'a>> =
         names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
+    let of_both = pairs.iter().filter_map(comparable);
+    values::warn_of_scales(
+        of_both.filter(|(a, b)| a.dtype() != b.dtype()).flat_map(|(a, b)| [a, b]),
+    );
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
     let (mut tensors, mut equal_tensors) = (Vec::new(), 0);

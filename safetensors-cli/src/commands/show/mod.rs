@@ -25,7 +25,7 @@ use safetensors_core::{LazyTensor, ReadAt};
 use crate::input::Input;
 use crate::screen::Screen;
 use crate::slicing::{Selection, Slice};
-use crate::{find, json, text};
+use crate::{find, json, text, values};
 
 /// Show the values of a tensor, or of a slice of it.
 ///
@@ -83,6 +83,7 @@ const WIDTH: usize = 80;
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
     let tensor = find::tensor(&checkpoint, &args.name)?;
+    values::warn_of_scales([tensor]);
     let selection = match &args.slice {
         Some(slice) => slice.select(&tensor)?,
         None => Selection::whole(tensor.shape()),

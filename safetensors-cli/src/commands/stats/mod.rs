@@ -34,7 +34,7 @@ use crate::select::Select;
 use crate::table::{self, Column, Rows};
 use crate::targets::Target;
 use crate::totals::Totals;
-use crate::{json, text};
+use crate::{json, text, values};
 
 /// Show the range, percentiles, mean and deviation of each tensor's values, and their distribution.
 ///
@@ -167,6 +167,7 @@ fn show(
 ) -> anyhow::Result<Shown> {
     let checkpoint = target.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    values::warn_of_scales(tensors.iter().copied());
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut all: Vec<_> = tensors
         .iter()
