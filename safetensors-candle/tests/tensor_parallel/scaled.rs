@@ -119,8 +119,12 @@ fn load_dequantizes_everything_and_leaves_the_scales_out() {
     let narrow = dequantize().floats_as(Dtype::BF16);
     let narrow = load_with(fixture("small"), &Device::Cpu, &narrow).unwrap();
     assert!(narrow.values().all(|weight| weight.dtype() == DType::BF16));
-    // Nothing is converted without a request, so nothing is refused: candle has F8_E4M3.
-    let as_they_are = load_with(fixture("small"), &Device::Cpu, &LoadOptions::new()).unwrap();
+    // candle has F8_E4M3, but would hold F8_E5M2 as F16.
+    let error = load_with(fixture("small"), &Device::Cpu, &LoadOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NeedsScales { to: Dtype::F16, .. }), "{error}");
+    assert_eq!(error.tensor(), Some("e5m2"));
+    let raw = LoadOptions::new().scaled_weights(ScaledWeights::Raw);
+    let as_they_are = load_with(fixture("small"), &Device::Cpu, &raw).unwrap();
     assert_eq!(as_they_are.len(), names.len());
     assert_eq!(as_they_are["block"].dtype(), DType::F8E4M3);
     let floats = LoadOptions::new().floats_as(Dtype::F32);
