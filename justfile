@@ -56,9 +56,11 @@ tsan:
 check-cuda:
     scripts/check_cuda
 
-# Run fleet.py on two Ray nodes, and kill one of them. Needs `pip install ray`.
+# Run fleet.py on two Ray nodes, and kill one of them. Needs `pip install ray`; for the checkpoints
+# in buckets also s3fs and moto[server].
 test-fleet:
-    cargo build -p safetensors-bridge-cli
+    python3 distributed/ray/test_places.py
+    cargo build -p safetensors-bridge-cli --features remote
     python3 distributed/ray/test_fleet.py target/debug/safetensors
 
 # Run a model on the ranks of MPI. Debian: libopenmpi-dev, openmpi-bin and libclang-dev.

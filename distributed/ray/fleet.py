@@ -34,7 +34,6 @@ import argparse
 import collections
 import contextlib
 import dataclasses
-import fcntl
 import heapq
 import json
 import os
@@ -48,9 +47,9 @@ from typing import Any
 import ray
 
 import places
+from manifest import Manifest
 from places import INDEX_SUFFIX, Stamp, WrongUsage, scheme_of, shown
 
-LINE_BEGIN = b'{"status": '  # of every line of a manifest
 PAUSE = 1.0  # seconds before a second attempt, doubled before each further one
 Ran = subprocess.CompletedProcess[str]
 
@@ -82,7 +81,8 @@ def named_paths(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Each path to work on, and the directory that its output's place is relative to."""
     named = list(options.paths)
     if options.list:
-        listed = sys.stdin if options.list == "-" else open(options.list, errors="surrogateescape")
+        source = sys.stdin.fileno() if options.list == "-" else options.list
+        listed = open(source, encoding="utf-8", errors="surrogateescape", closefd=source != 0)
         with listed:
             named += [line.rstrip("\n") for line in listed if line.strip()]
     if not named:
@@ -108,31 +108,26 @@ def named_paths(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
 def make_jobs(options: argparse.Namespace) -> list[Job]:
     """One job for each checkpoint, even if it is named twice."""
     outputs: dict[str, str | None] = {}  # by path
-    sources: dict[str, str] = {}  # by output
     names: dict[str, str] = {}
     for path, root in named_paths(options):
         if names.setdefault(shown(path), path) != path:
             raise WrongUsage(f"{shown(path)}: two addresses differ only in what is not shown")
-        outputs[path] = None
-        if options.operation == "convert":
-            output = outputs[path] = places.output_of(path, root, options.out)
-            other = sources.setdefault(output, path)
-            if output == shown(path):
-                raise WrongUsage(f"{output} would be replaced: choose another --out")
-            if other != path:
-                both = f"{shown(other)} and of {shown(path)}"
-                raise WrongUsage(f"{output} is the output of {both}: set --root")
+        is_written = options.operation == "convert"
+        outputs[path] = places.output_of(path, root, options.out) if is_written else None
 
-    def job(path: str) -> Job:
+    def job(path: str, files: list[str]) -> Job:
         operation = "digest" if options.operation == "dedup" else options.operation
         form = [] if operation == "convert" else ["--json"]
         output = outputs[path]
         named = [path, output] if output else [path]
         arguments = [operation, *form, *options.arguments, "--", *named]
-        return Job(path, arguments, output, list(map(places.stamp, places.files_of(path))))
+        return Job(path, arguments, output, list(map(places.stamp, files)))
 
     with ThreadPoolExecutor(32) as pool:  # each question to a bucket takes a while
-        return list(pool.map(job, outputs))
+        files = list(pool.map(places.files_of, outputs))
+        if options.operation == "convert":
+            places.check_outputs(outputs, dict(zip(outputs, files)))
+        return list(pool.map(job, outputs, files))
 
 
 def attempt(command: str, version: str, job: Job, threads: int, timeout: float | None) -> dict:
@@ -198,46 +193,44 @@ def error_of(ran: Ran, result: Any) -> str:
     return ran.stderr.strip().partition("\n")[0].removeprefix("error: ")
 
 
-class Manifest:
-    """A file of JSON lines, each about a checkpoint that is done or has failed."""
+def finished(manifest: Manifest, job: Job, version: str, assume_unchanged: bool) -> dict | None:
+    """The entry of a job that need not run again.
 
-    def __init__(self, path: str):
-        self.file = open(path, "a+b")
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise WrongUsage(f"{path}: another run uses this manifest") from None
-        self.file.seek(0)
-        *lines, unfinished = self.file.read().split(b"\n")
-        # A killed driver may leave a last line without end, which is removed. A file of another
-        # kind that was named by mistake must stay as it is.
-        known = all(line.startswith(LINE_BEGIN) for line in lines)
-        if not known or not LINE_BEGIN.startswith(unfinished[: len(LINE_BEGIN)]):
-            raise WrongUsage(f"{path}: this file is not a manifest")
-        entries = [json.loads(line) for line in lines]
-        self.done = {entry["key"]: entry for entry in entries if entry["status"] == "done"}
-        self.file.truncate(sum(len(line) + 1 for line in lines))
-
-    def finished(self, job: Job, version: str, assume_unchanged: bool) -> dict | None:
-        """The entry of a job that need not run again.
-
-        What an address hides may say which object it means. Nothing is assumed about it.
-        """
-        entry = self.done.get(job.key(version))
-        assumed = assume_unchanged and job.name == job.path
-        if not entry or not (job.is_known() or assumed):
+    What an address hides may say which object it means. Nothing is assumed about it.
+    """
+    entry = manifest.done.get(job.key(version))
+    assumed = assume_unchanged and job.name == job.path
+    if not entry or not (job.is_known() or assumed):
+        return None
+    if job.output is not None:
+        written = [tuple(one) for one in entry["result"]]
+        is_known = all(one[2] is not None for one in written)
+        if written != places.output_stamps(job.output) or not (is_known or assumed):
             return None
-        if job.output is not None:
-            written = [tuple(one) for one in entry["result"]]
-            is_known = all(one[2] is not None for one in written)
-            if written != places.output_stamps(job.output) or not (is_known or assumed):
-                return None
-        return entry
+    return entry
 
-    def add(self, entry: dict) -> None:
-        self.file.write(json.dumps(entry).encode() + b"\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
+
+class Patience:
+    """Waits for a node that is large enough for a task. Ray itself would wait forever."""
+
+    def __init__(self, cpus: int, seconds: float):
+        self.cpus, self.seconds = cpus, seconds
+        self.last = time.monotonic()  # when there was such a node
+        self.told = False
+
+    def look(self, nodes: list[dict]) -> None:
+        """Looks at the nodes of the cluster, as Ray describes them."""
+        now, alive = time.monotonic(), [node["Resources"] for node in nodes if node["Alive"]]
+        largest = max((resources.get("CPU", 0) for resources in alive), default=0)
+        if largest >= self.cpus:
+            self.last, self.told = now, False
+            return
+        found = f"--cpus {self.cpus}: the largest node has {largest:g} processors"
+        if now - self.last >= self.seconds:
+            raise OSError(f"{found}, and no larger one came in {self.seconds:g} seconds")
+        if not self.told:
+            print(f"{found}; waiting for a larger one")
+            self.told = True
 
 
 def work(jobs: list[Job], version: str, options: argparse.Namespace) -> Iterator[dict]:
@@ -252,7 +245,9 @@ def work(jobs: list[Job], version: str, options: argparse.Namespace) -> Iterator
     # When the next attempt may begin, the number of the job, and the number of the attempt.
     waiting = [(0.0, number, 1) for number in range(len(jobs))]
     running: dict[ray.ObjectRef, tuple[int, int]] = {}
+    patience = Patience(options.cpus, options.node_wait)
     while waiting or running:
+        patience.look(ray.nodes())
         # Twice as many as can run, so that no node waits for the driver.
         limit = max(2, 2 * int(ray.cluster_resources().get("CPU", 1) / options.cpus))
         while waiting and len(running) < limit and waiting[0][0] <= time.monotonic():
@@ -289,10 +284,10 @@ def run(options: argparse.Namespace) -> int:
     jobs = make_jobs(options)
     manifest = Manifest(options.manifest)
     with ThreadPoolExecutor(32) as pool:
-        finished = list(pool.map(
-            lambda job: manifest.finished(job, version, options.assume_unchanged), jobs))
-    skipped = [entry for entry in finished if entry is not None]
-    left = [job for job, entry in zip(jobs, finished) if entry is None]
+        entries = list(pool.map(
+            lambda job: finished(manifest, job, version, options.assume_unchanged), jobs))
+    skipped = [entry for entry in entries if entry is not None]
+    left = [job for job, entry in zip(jobs, entries) if entry is None]
     if places.why_unknown and not options.assume_unchanged:
         why = "; ".join(sorted(places.why_unknown))
         print(printable(f"warning: some files at addresses have no known version, so that their "
@@ -405,6 +400,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--address", help="of the Ray cluster; by default RAY_ADDRESS, else this machine alone")
     count = {"type": int, "choices": range(1, 1025), "metavar": "N"}
     add("--cpus", default=1, **count, help="processors and threads of a task, default 1")
+    add("--node-wait", type=float, default=60.0, metavar="SECONDS",
+        help="for a node with --cpus processors, default 60")
     add("--attempts", default=3, **count, help="of each checkpoint in one run, default 3")
     add("--timeout", type=float, metavar="SECONDS", help="of one attempt; by default none")
     add("--assume-unchanged", action="store_true",

@@ -15,7 +15,7 @@ import posixpath
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 FILE_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -61,7 +61,9 @@ def shown(path: str) -> str:
 
 def local(path: str) -> str:
     """The path of the disk that file:///path means. Everything else stays as it is."""
-    return unquote(shown(path)[7:]) if path.startswith("file:///") else path
+    if not path.startswith("file:///"):
+        return path
+    return os.fsdecode(unquote_to_bytes(os.fsencode(shown(path)[7:])))
 
 
 def bucket_of(address: str) -> tuple[Any, str]:
@@ -184,7 +186,7 @@ def stamp(file: str) -> Stamp:
         try:
             status = os.stat(file)
             return file, status.st_size, status.st_mtime_ns
-        except OSError:
+        except (OSError, ValueError):  # the latter for a name that no file can have
             return file, None, None
     if not shown(file).endswith(SUFFIXES):  # a page that lists files, or nothing at all
         why_unknown["not the address of a file"] += 1
@@ -237,9 +239,64 @@ def output_of(path: str, root: str, out: str) -> str:
     if scheme_of(path) and not {"", ".", ".."}.isdisjoint(unquote(below).split("/")):
         raise WrongUsage(f"{name}: this is no place for an output below {shown(root)}")
     if scheme_of(out):
+        if not is_utf8(below):
+            raise WrongUsage(f"{name}: a name that is not UTF-8 has no place in {out}")
         below = below if scheme_of(path) and scheme_of(path) != "hf" else quote(below)
         return f"{out.rstrip('/')}/{below}"
     return os.path.normpath(os.path.join(out, unquote(below) if scheme_of(path) else below))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a name of the system is UTF-8. Python keeps other bytes as surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def identity(path: str) -> str:
+    """The same text for all names of a place: without links and escapes."""
+    if not scheme_of(path):
+        try:
+            return os.path.realpath(path)
+        except ValueError:  # a name that no file can have
+            return path
+    scheme = "s3" if scheme_of(path) == "s3a" else scheme_of(path)
+    return f"{scheme}://{unquote(shown(path).partition('://')[2]).rstrip('/')}"
+
+
+def directory_of(place: str) -> str:
+    return place.rpartition("/")[0]
+
+
+def check_outputs(outputs: dict[str, str], files: dict[str, list[str]]) -> None:
+    """Refuses outputs that would replace an input or each other, before anything is started.
+
+    Both are by the path of the input. An output is a file, or a directory in which the command may
+    replace every file.
+    """
+    inputs: dict[str, str] = {}  # by the places that must not be written to
+    for path in outputs:
+        for file in (path, *files[path]):
+            found = {identity(file)}
+            if not scheme_of(file):  # a link that is replaced is lost, too
+                above, name = os.path.split(file)
+                found.add(os.path.join(identity(above), name))
+            for place in found:
+                inputs.setdefault(place, file)
+                inputs.setdefault(directory_of(place), file)
+    sources: dict[str, str] = {}  # by output
+    for path, output in outputs.items():
+        place = identity(output)
+        if place in inputs:
+            message = f"{shown(output)}, would replace {shown(inputs[place])}: choose another --out"
+            raise WrongUsage(f"the output of {shown(path)}, {message}")
+        other = sources.setdefault(place, path)
+        if other != path:
+            both = f"{shown(other)} and of {shown(path)}"
+            raise WrongUsage(f"{shown(output)} is the output of {both}: set --root")
+    for place, path in sources.items():
+        other = sources.get(directory_of(place))
+        if other:
+            inside = f"would lie in that of {shown(other)}: convert them to different --out"
+            raise WrongUsage(f"the output of {shown(path)} {inside}")
 
 
 def check_out(out: str) -> None:

@@ -8,7 +8,7 @@
     pip install ray
     pip install s3fs 'moto[server]'       for the checkpoints in buckets, which need a command with
                                           the feature `remote`; they are left out without these
-    cargo build -p safetensors-bridge-cli
+    cargo build -p safetensors-bridge-cli --features remote
     distributed/ray/test_fleet.py target/debug/safetensors
     distributed/ray/test_fleet.py target/release/safetensors --measure    1 worker and 2 workers
 
@@ -40,7 +40,9 @@ from pathlib import Path
 import test_buckets
 
 FLEET = Path(__file__).with_name("fleet.py")
-ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+# Ray asks for a token where an earlier run has left one, and the nodes need not agree on it.
+ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1",
+               "RAY_AUTH_MODE": "disabled"}
 PORT = 6390
 ADDRESS = f"127.0.0.1:{PORT}"
 LIMIT = 240.0  # seconds, for whatever is waited for
@@ -270,23 +272,32 @@ def what_changes_is_done_again(cluster: Cluster, directory: Path, command: Path,
 def wrong_usage(cluster: Cluster, directory: Path, command: Path, models: Path) -> str:
     """What makes no sense ends with 2, and changes nothing."""
     fleet = Fleet(directory, command, "usage")
+    few, written = directory / "few", directory / "out3"
     for arguments in (["verify"], ["convert", models], ["verify", models, "--cpus", "0"],
                       ["convert", models, "--out", models],
+                      ["convert", few / "0.safetensors", written / "0.safetensors",
+                       "--out", written],
                       ["convert", models, "--out", "https://host/models"],
                       ["convert", models, "--out", "s3://user:password@bucket/models"],
                       ["verify", "https://host/models/"],
                       ["convert", models, "--out", directory / "x", "--root", directory / "y"],
-                      ["convert", directory / "few", directory / "few" / "0.safetensors",
-                       directory / "out3" / "0.safetensors", "--out", directory / "x"]):
+                      ["convert", few, few / "0.safetensors", written / "0.safetensors",
+                       "--out", directory / "x"]):
         fleet.run(*arguments, code=2)
     assert fleet.started() == 0 and not (directory / "x").exists()
-    summary = fleet.run("verify", directory / "few", "--", "--no-such-option", code=2)
+    summary = fleet.run("verify", few, "--", "--no-such-option", code=2)
     assert summary["attempts"] == summary["failed"] == 3, "wrong usage is not tried again"
-    fleet.manifest = directory / "few" / "0.safetensors"
+    error = fleet.run("verify", few, "--cpus", "64", "--node-wait", "1", code=1)["error"]
+    assert "the largest node has 1 processors" in error and "Traceback" not in error, error
+    fleet.manifest = few / "0.safetensors"
     before = fleet.manifest.read_bytes()
     assert "not a manifest" in fleet.run("verify", models, code=2)["error"]
     assert fleet.manifest.read_bytes() == before
-    return "eleven mistakes, none of which has changed a file"
+    fleet.manifest = directory / "damaged.jsonl"
+    fleet.manifest.write_bytes(b'{"status": "done", "path": 7}\n')
+    error = fleet.run("verify", models, code=2)["error"]
+    assert "line 1 is damaged" in error and "Traceback" not in error, error
+    return "fourteen mistakes, none of which has changed a file"
 
 
 def places_and_duplicates(cluster: Cluster, directory: Path, command: Path, _: Path) -> str:
@@ -320,6 +331,28 @@ def places_and_duplicates(cluster: Cluster, directory: Path, command: Path, _: P
     assert "-- nowhere://bucket/m.safetensors " in fleet.log.read_text(), "handed over as it is"
     assert (out / "a" / "model.safetensors").exists() and (out / "b" / "model").is_dir()
     return "an index with its shards is one checkpoint; equal ones are found"
+
+
+def names_that_are_not_utf8(cluster: Cluster, directory: Path, command: Path, _: Path) -> str:
+    """A file is worked on whatever the bytes of its name are."""
+    models, out = directory / "bytes", directory / "out5"
+    name = os.fsdecode(b"\xff.safetensors")
+    write_checkpoint(models / name, {"one": random_floats(8, 1)})
+    paths = directory / "bytes.txt"
+    paths.write_bytes(os.fsencode(models / name) + b"\n")
+    for number, arguments in enumerate((["convert", models, "--out", out], ["verify", models],
+                                        ["digest", "--list", paths], ["dedup", models])):
+        fleet = Fleet(directory, command, f"bytes{number}")
+        assert fleet.run(*arguments)["attempts"] == 1, arguments
+        assert fleet.run(*arguments)["skipped"] == 1, arguments
+    assert (out / name).exists()
+    listed = [sys.executable, FLEET, "verify", "--list", "-", "--command", command, "--manifest",
+              directory / "stdin.jsonl", "--address", ADDRESS]
+    strict = {**ENVIRONMENT, "PYTHONIOENCODING": "utf-8:strict"}
+    subprocess.run(listed, input=paths.read_bytes(), check=True, capture_output=True, env=strict)
+    error = fleet.run("convert", models, "--out", "s3://bucket/x", code=2)["error"]
+    assert "not UTF-8" in error and "Traceback" not in error, error
+    return "converted, verified, digested, and skipped when they are done"
 
 
 def measure(cluster: Cluster, directory: Path, command: Path) -> None:
@@ -379,7 +412,8 @@ def main() -> None:
             cluster.start(cpus=1)
             cluster.start(cpus=1)
             for check in (a_node_dies, the_driver_dies, what_changes_is_done_again, wrong_usage,
-                          places_and_duplicates, test_buckets.in_buckets(Fleet, s3)):
+                          places_and_duplicates, names_that_are_not_utf8,
+                          test_buckets.in_buckets(Fleet, s3)):
                 begin = time.monotonic()
                 told = check(cluster, directory, command, models)
                 print(f"{check.__name__}: {told} ({time.monotonic() - begin:.0f} s)", flush=True)

@@ -19,9 +19,10 @@ use super::{EpochError, Part};
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
-/// - `save` copies no tensor of an optimizer whose last record, saved or restored, had as many. The
-///   same holds for a model that is known ([`Epochs::checkpointers_for`]) and not on a GPU. burn
-///   copies any other record twice: [`Epochs::staging`] says which, and how to copy it once.
+/// - `save` copies no tensor of an optimizer whose last record, saved or restored, had as many. It
+///   copies a model once that is known ([`Epochs::checkpointers_for`]) and not on a GPU, so that
+///   tensors of another shape than in the last record are not lost. burn copies any other record
+///   twice: [`Epochs::staging`] says which, and how to copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and

@@ -39,7 +39,7 @@ impl<R: Record> Codec<R> for PlainCodec {
     }
 }
 
-/// What is known of the last record that was restored, or that burn made a container of.
+/// What is known of the last record, by which burn is asked for the tensors of the next one.
 #[derive(Debug)]
 struct Known<T>(Mutex<Option<Arc<T>>>);
 
@@ -58,23 +58,10 @@ impl<T> Known<T> {
         *self.lock() = known.map(Arc::new);
     }
 
-    /// Unpacks a record by what is known, if that may fit. It is forgotten if it does not fit, also
-    /// if burn panics. The next record is then copied.
-    fn unpack<R>(
-        &self,
-        record: R,
-        may_fit: impl FnOnce(&T, &R) -> bool,
-        unpack: impl FnOnce(Arc<T>, R) -> Result<Unpacked>,
-        otherwise: impl FnOnce(R) -> Result<Unpacked>,
-    ) -> Result<Unpacked> {
-        let known = self.lock().take();
-        let Some(known) = known.filter(|known| may_fit(known, &record)) else {
-            return otherwise(record);
-        };
-        let unpacked = unpack(Arc::clone(&known), record)?;
-        // Another thread may have learned of a later record.
-        self.lock().get_or_insert(known);
-        Ok(unpacked)
+    /// Takes what is known, if it may fit a record. It is learned again when the record is unpacked,
+    /// so that it is forgotten if burn panics. The next record is then copied.
+    fn take(&self, may_fit: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
+        self.lock().take().filter(|known| may_fit(known))
     }
 }
 
@@ -100,11 +87,16 @@ impl ModuleCodec {
 
 impl Codec<ModuleRecord> for ModuleCodec {
     fn unpack(&self, record: ModuleRecord, staging: Option<&Path>) -> Result<Unpacked> {
-        self.known.unpack(record, Shapes::may_fit, Shapes::unpack, |record| {
-            let unpacked = Unpacked::of(record, staging)?;
-            self.learn(unpacked.content());
-            Ok(unpacked)
-        })
+        let unpacked = match self.known.take(|shapes| shapes.may_fit(&record)) {
+            Some(shapes) => {
+                // burn drops a tensor that it was asked for with another shape.
+                let kept = record.clone();
+                shapes.unpack(record).or_else(|_| Unpacked::of(kept, staging))?
+            }
+            None => Unpacked::of(record, staging)?,
+        };
+        self.learn(unpacked.content());
+        Ok(unpacked)
     }
 
     fn read(&self, file: RecordFile) -> Result<ModuleRecord> {
@@ -120,12 +112,13 @@ pub(super) struct OptimizerCodec(Known<StateNames>);
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
     fn unpack(&self, record: OptimizerRecord, staging: Option<&Path>) -> Result<Unpacked> {
-        self.0.unpack(record, StateNames::may_fit, StateNames::unpack, |record| {
-            let summary = summary(&record);
-            let unpacked = Unpacked::of(record, staging)?;
-            self.0.learn(StateNames::of(unpacked.content(), summary));
-            Ok(unpacked)
-        })
+        let summary = summary(&record);
+        let unpacked = match self.0.take(|names| names.may_fit(&record)) {
+            Some(names) => names.unpack(record)?,
+            None => Unpacked::of(record, staging)?,
+        };
+        self.0.learn(StateNames::of(unpacked.content(), summary));
+        Ok(unpacked)
     }
 
     fn read(&self, file: RecordFile) -> Result<OptimizerRecord> {

@@ -113,13 +113,15 @@ impl Epochs {
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
     ///
-    /// Most records are saved from the memory that burn has them in. burn gives the others away
-    /// as bytes, for which it copies all tensors twice, or as a file. With this directory, each of
-    /// them is first a file there, and is then copied to the epoch. So there is one copy in memory,
-    /// in place of two. These are:
+    /// Most records are saved from the memory that burn has them in. A model is copied once besides,
+    /// until it is known that its tensors have the shapes of the last record. burn gives the others
+    /// away as bytes, for which it copies all tensors twice, or as a file. With this directory, each
+    /// of them is first a file there, and is then copied to the epoch. So there is one copy in
+    /// memory, in place of two. These are:
     ///
     /// - the first record of a model or an optimizer, unless one was restored, and each with more
-    ///   or fewer tensors or numbers than the last one;
+    ///   or fewer tensors or numbers than the last one, or with a parameter of another name or
+    ///   shape;
     /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model,
     ///   or on a device whose tensors lie elsewhere, such as a GPU;
     /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose

@@ -118,18 +118,10 @@ pub enum EpochError {
         /// The number of parameters that the optimizer has a state of.
         found: usize,
     },
-    /// The record has as many tensors as the last one, by whose names and shapes burn was asked for
-    /// them, but other ones. The record is used up. If all three records are saved again, any
-    /// tensors will do. burn's own loop ends with this error, as with every other.
-    #[error("the record has other tensors than the last one, save all records again: {problem}")]
-    Changed {
-        /// What burn did not give.
-        problem: String,
-    },
     /// Another record of the epoch could not be saved, so the epoch is not saved.
     #[error("the epoch is not saved, because another record of it could not be saved")]
     OtherFailed,
-    /// burn could not make bytes of a record, or a record of bytes.
+    /// burn could not make bytes of a record, or a record of bytes, or has not given all of a record.
     #[error("the record: {0}")]
     Record(String),
 }

@@ -1,7 +1,4 @@
-//! Reads tensors, several at a time, and compares each with its digest.
-
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+//! Reads tensors, and compares each with its digest.
 
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors_core::digest::{Digest, Hasher};
@@ -17,44 +14,10 @@ const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 /// Bytes are hashed in pieces of this length, while they are still in the processor's cache.
 const PIECE: usize = 256 << 10;
 
-/// Does some work for each item, in several threads if the items have enough bytes. Returns the
-/// results in the order of the items.
-///
-/// # Errors
-///
-/// The first error in the order of the items, among those that were begun.
-pub(super) fn in_parallel<I: Send, T: Send>(
-    items: Vec<I>,
-    bytes: usize,
-    work: impl Fn(I) -> Result<T> + Sync,
-) -> Result<Vec<T>> {
-    let several = bytes >= WORTH_SEVERAL_THREADS;
-    let threads = if several { default_threads().min(items.len()) } else { 1 };
-    let queue = Mutex::new(items.into_iter().enumerate());
-    // The lock must not be held while an item is worked on.
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let run = || {
-        let mut results = Vec::new();
-        while let Some((number, item)) = next() {
-            let result = work(item);
-            let has_failed = result.is_err();
-            results.push((number, result));
-            if has_failed {
-                break;
-            }
-        }
-        results
-    };
-    let mut results = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
-        let mut results = run();
-        for other in others {
-            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        results
-    });
-    results.sort_unstable_by_key(|(number, _)| *number);
-    results.into_iter().map(|(_, result)| result).collect()
+/// How many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read so many
+/// bytes.
+pub(super) fn threads_for(bytes: usize) -> usize {
+    if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
 
 /// A tensor of a file that is to be read.

@@ -20,7 +20,7 @@ use burn::tensor::{Bytes, DType};
 use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
-use safetensors_core::framework::synced_later;
+use safetensors_core::framework::{in_parallel, synced_later};
 use safetensors_core::header::Metadata;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions, TensorSource};
@@ -31,7 +31,7 @@ use super::EpochError;
 use super::checkpointer::of_record;
 use super::container::{self, Content, Described};
 use super::names::{Ids, NewIds};
-use super::reading::{Job, in_parallel};
+use super::reading::{Job, threads_for};
 use super::states::States;
 use super::unpacked::Unpacked;
 use crate::dtype;
@@ -225,7 +225,8 @@ impl RecordFile {
                 jobs.push((self.job(&names, name, tensor)?, memory));
             }
             let bytes = jobs.iter().map(|(_, memory)| memory.len()).sum();
-            in_parallel(jobs, bytes, |(job, memory)| job.fill(memory)).map(drop)
+            let fill = |(job, memory): (Job<'_>, &mut [u8]), _: &mut ()| job.fill(memory);
+            in_parallel(jobs, threads_for(bytes), fill).map(drop)
         })?;
         Ok((record_of(container)?, content))
     }
@@ -240,7 +241,8 @@ impl RecordFile {
             jobs.push((name, self.job(&names, name, tensor)?));
         }
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
-        let tensors = in_parallel(jobs, bytes, |(name, job)| Ok((name.clone(), job.read()?)))?;
+        let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
+        let tensors = in_parallel(jobs, threads_for(bytes), read)?;
         let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
         let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
         Ok((states.record(rest, tensors), content))

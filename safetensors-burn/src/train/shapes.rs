@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::store::{DTypePolicy, ModuleRecord, RecordError};
+use burn::store::{DTypePolicy, ModuleRecord};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bytes, DType, Device, Float, Int, Tensor, TensorData};
 use safetensors_core::Result;
 
-use super::EpochError;
+use super::checkpointer::of_record;
 use super::container::Content;
 use super::unpacked::Unpacked;
 
@@ -48,14 +48,14 @@ impl Shapes {
     ///
     /// # Errors
     ///
-    /// [`EpochError::Changed`].
+    /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape. burn
+    /// has dropped it then.
     pub(super) fn unpack(self: Arc<Self>, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
         let taken = Vec::with_capacity(record.len());
-        let taker = Taker { shapes: self, taken }.try_load_record(record);
-        let changed = |problem: RecordError| EpochError::Changed { problem: problem.to_string() };
-        Unpacked::of_tensors(Content::default(), taker.map_err(changed)?.taken)
+        let taker = Taker { shapes: self, taken }.try_load_record(record).map_err(of_record)?;
+        Unpacked::of_tensors(Content::default(), taker.taken)
     }
 }
 

@@ -72,7 +72,7 @@ impl States {
                 state.tensors.push((name, data));
             }
         }
-        Carrier { states: Arc::new(Mutex::new(states)), names: None }
+        Carrier { states: Arc::new(Mutex::new(states)), ..Carrier::default() }
             .optimizer()
             .load_record(rest)
             .to_record()
@@ -83,10 +83,9 @@ impl States {
 /// name.
 #[derive(Debug)]
 pub(super) struct StateNames {
-    /// The names of tensors without the ids of the parameters, such as `momentum.moment_1`.
-    tensors: BTreeSet<String>,
-    /// The names of scalars without the ids of the parameters, and the rank.
-    scalars: BTreeSet<String>,
+    /// The names of tensors and scalars without the ids of the parameters, such as
+    /// `momentum.moment_1`, and the rank.
+    leaves: BTreeSet<String>,
     /// How many tensors and scalars the record had.
     counts: (usize, usize),
     /// Its [`summary`].
@@ -96,19 +95,12 @@ pub(super) struct StateNames {
 impl StateNames {
     /// The names in the content of a record. `None` if it has anything but states of parameters.
     pub(super) fn of(content: &Content, summary: String) -> Option<Self> {
-        fn names<'a>(of: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
-            of.filter_map(|name| Some(name.split_once('.')?.1.to_owned())).collect()
-        }
         // Only a check.
         States::of(content)?;
         let (tensors, scalars) = (&content.tensors, &content.scalars);
-        let counts = (tensors.len(), scalars.len());
-        Some(Self {
-            tensors: names(tensors.keys()),
-            scalars: names(scalars.keys()),
-            counts,
-            summary,
-        })
+        let names = tensors.keys().chain(scalars.keys());
+        let leaves = names.filter_map(|name| Some(name.split_once('.')?.1.to_owned())).collect();
+        Some(Self { leaves, counts: (tensors.len(), scalars.len()), summary })
     }
 
     /// Whether a record has as many tensors and scalars. It may be that of other parameters.
@@ -118,33 +110,64 @@ impl StateNames {
 
     /// Unpacks a record that [may fit](StateNames::may_fit). No tensor is copied.
     ///
+    /// The states of another kind of optimizer may have other names, and there may be as many of
+    /// them. A record can be loaded only once, and has no clone, so these names are read in what
+    /// burn prints of the states.
+    ///
     /// # Errors
     ///
-    /// [`EpochError::Changed`].
+    /// [`EpochError::Record`] if burn has not given all.
     pub(super) fn unpack(self: Arc<Self>, record: OptimizerRecord) -> Result<Unpacked> {
-        let (counts, states) = (self.counts, Arc::default());
-        let carrier = Carrier { states: Arc::clone(&states), names: Some(self) };
-        let optimizer = carrier.optimizer().load_record(record);
-        let taken = mem::take(&mut *lock(&states));
-        // The states are taken, so this has only the paths, and ranks once more.
+        let carrier = Carrier::default();
+        let optimizer = carrier.clone().optimizer().load_record(record);
+        let Loaded { ids, mut source } = mem::take(&mut *lock(&carrier.loaded));
+        // The states are here, so this has only the paths, and the ranks.
         let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
         let metadata = Container::parse(rest)?.content.metadata;
-        let mut content = Content { metadata, ..Content::default() };
-        let mut tensors = Vec::with_capacity(counts.0);
-        for (id, state) in taken {
-            content.scalars.extend(state.scalars);
-            let id = parse_id(&id);
-            tensors.extend(state.tensors.into_iter().map(|(name, data)| (name, id, data)));
+        let mut taken = Taken::default();
+        for id in &ids {
+            self.leaves.iter().for_each(|leaf| taken.take(&mut source, &format!("{id}.{leaf}")));
         }
-        let found = (tensors.len(), content.scalars.len());
-        if found != counts {
+        if taken.counts() != self.counts {
+            // A text between quotes that is no name takes nothing.
+            let printed = format!("{source:?}");
+            printed.split('"').skip(1).step_by(2).for_each(|name| taken.take(&mut source, name));
+        }
+        let (found, expected) = (taken.counts(), self.counts);
+        let content = Content { metadata, scalars: taken.scalars, ..Content::default() };
+        let unpacked = Unpacked::of_tensors(content, taken.tensors)?;
+        if found != expected || States::of(unpacked.content()).is_none() {
             let problem = format!(
-                "{} of {} tensors and {} of {} numbers have the names of the last record",
-                found.0, counts.0, found.1, counts.1
+                "burn gave {} of {} tensors and {} of {} numbers",
+                found.0, expected.0, found.1, expected.1
             );
-            return Err(EpochError::Changed { problem }.into());
+            return Err(EpochError::Record(problem).into());
         }
-        Unpacked::of_tensors(content, tensors)
+        Ok(unpacked)
+    }
+}
+
+/// What was taken of the states that burn gave.
+#[derive(Default)]
+struct Taken {
+    tensors: Vec<(String, Option<u64>, TensorData)>,
+    scalars: BTreeMap<String, Scalar>,
+}
+
+impl Taken {
+    /// Takes the tensor and the scalar of a name, if there are such.
+    fn take(&mut self, source: &mut StateSource, name: &str) {
+        if let Some(data) = source.take_tensor("", name) {
+            let id = name.split_once('.').and_then(|(id, _)| parse_id(id));
+            self.tensors.push((name.into(), id, data));
+        }
+        if let Some(scalar) = source.take_scalar("", name) {
+            self.scalars.insert(name.into(), scalar);
+        }
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.tensors.len(), self.scalars.len())
     }
 }
 
@@ -154,12 +177,21 @@ pub(super) fn summary(record: &OptimizerRecord) -> String {
     format!("{record:?}")
 }
 
-/// An optimizer for burn, which makes no steps. It keeps the states of the records that are loaded,
-/// and gives each away once.
+/// An optimizer for burn, which makes no steps. It gives the states that it has, each once, and
+/// keeps what it is given.
+#[derive(Clone, Default)]
 struct Carrier {
     states: Arc<Mutex<BTreeMap<String, StateSink>>>,
-    /// What it takes of each parameter; `None` if it only gives.
-    names: Option<Arc<StateNames>>,
+    loaded: Arc<Mutex<Loaded>>,
+}
+
+/// What burn gave when a record was loaded.
+#[derive(Default)]
+struct Loaded {
+    /// The ids of the parameters.
+    ids: Vec<String>,
+    /// The states of all of them.
+    source: StateSource,
 }
 
 impl Carrier {
@@ -168,8 +200,8 @@ impl Carrier {
     }
 }
 
-fn lock<T>(states: &Mutex<T>) -> MutexGuard<'_, T> {
-    states.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DynOptimizer for Carrier {
@@ -199,20 +231,12 @@ impl DynOptimizer for Carrier {
         source: &mut StateSource,
         _device: &Device,
     ) -> Option<DynState> {
-        if let Some(names) = &self.names {
-            let mut state = StateSink::default();
-            for name in &names.tensors {
-                if let Some(data) = source.take_tensor(prefix, name) {
-                    state.push_tensor(prefix, name, data);
-                }
-            }
-            for name in &names.scalars {
-                if let Some(scalar) = source.take_scalar(prefix, name) {
-                    state.push_scalar(prefix, name, scalar);
-                }
-            }
-            lock(&self.states).insert(prefix.into(), state);
+        let mut loaded = lock(&self.loaded);
+        if loaded.ids.is_empty() {
+            // The first call could have the states of all parameters.
+            loaded.source = mem::take(source);
         }
+        loaded.ids.push(prefix.into());
         Some(DynState::create((), rank))
     }
 }
@@ -312,14 +336,30 @@ mod tests {
     }
 
     #[test]
-    fn states_of_other_names_are_an_error() {
-        for (from, to) in [("7.m", "7.mean"), ("7.time", "7.step")] {
+    fn states_of_other_names_are_taken_too() {
+        let names = [("7.m", "7.mean"), ("7.time", "7.step"), ("7.v.0", "7.v.0.deep")];
+        for (from, to) in names {
             let other =
                 renamed(content(), |name| if name == from { to.into() } else { name.into() });
             let names = names_of(&content());
             assert!(names.may_fit(&record(other.clone())));
-            let error = names.unpack(record(other)).unwrap_err();
-            assert!(error.to_string().contains("have the names of the last record"), "{error}");
+            let taken = names.unpack(record(other.clone())).unwrap();
+            let bytes = record(other).checkpoint_into_bytes().unwrap();
+            assert_eq!(saved(&taken), saved(&Unpacked::of_bytes(bytes).unwrap()));
+        }
+    }
+
+    /// Such as a number of no parameter, and a name that burn prints with an escape.
+    #[test]
+    fn what_burn_does_not_give_is_an_error() {
+        for (from, to) in [("7.m", "k"), ("7.time", "time"), ("7.m", "7.\"m")] {
+            let mut other =
+                renamed(content(), |name| if name == from { to.into() } else { name.into() });
+            if let Some(tensor) = other.tensors.get_mut(to) {
+                tensor.param_id = Some(7);
+            }
+            let error = names_of(&content()).unpack(record(other)).unwrap_err();
+            assert!(error.to_string().contains("burn gave"), "{to}: {error}");
         }
     }
 

@@ -96,3 +96,43 @@ fn a_full_disk_leaves_the_old_epoch() {
     Training::trained(1).save(&epochs.checkpointers(), 1);
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
+
+/// Not a test of its own: what [`a_record_is_restored_where_no_thread_can_be_started`] runs.
+#[test]
+fn restoring_child() {
+    let Some(directory) = std::env::var_os("EPOCHS_RESTORED") else { return };
+    std::thread::Builder::new().spawn(|| ()).unwrap_err();
+    let (model, optimizer, _) = Epochs::new(directory).checkpointers();
+    let records = (model.restore(1), optimizer.restore(1));
+    eprintln!("{} and {} tensors", records.0.unwrap().len(), records.1.unwrap().len());
+}
+
+/// The system refuses a thread whose stack has no place in the address space.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_record_is_restored_where_no_thread_can_be_started() {
+    let (_dir, epochs) = empty();
+    let device = Device::default().autodiff();
+    // Enough bytes for several threads.
+    let model: Vec<Linear> = (0..4).map(|_| LinearConfig::new(512, 512).init(&device)).collect();
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    let loss = model.iter().map(|layer| layer.weight.val().powi_scalar(2).mean());
+    let loss = loss.reduce(|a, b| a + b).unwrap();
+    let gradients = GradientsParams::from_grads(loss.backward(), &model);
+    let model = optimizer.step(0.1, model, gradients);
+    let (models, optimizers, schedulers) = epochs.checkpointers();
+    models.save(1, model.into_record()).unwrap();
+    optimizers.save(1, optimizer.to_record()).unwrap();
+    schedulers.save(1, LrSchedulerRecord::new()).unwrap();
+
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "interrupted::restoring_child", "--nocapture", "--test-threads=1"])
+        .env("EPOCHS_RESTORED", epochs.path(1).parent().unwrap())
+        .env("SAFETENSORS_THREADS", "4")
+        .env("RUST_MIN_STACK", (1_u64 << 47).to_string())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("8 and 8 tensors"), "{printed}");
+}

@@ -140,7 +140,7 @@ impl<H, S> TensorParallelBackend<H, S> {
         Ok(loaded.shape(shape).into())
     }
 
-    /// Compares the shape that a model asks for with that of the tensor or of the span.
+    /// Compares the shape that a model asks for with that of the tensor or of its part.
     fn check_shape(
         &self,
         tensor: &LazyTensor<'_, S>,
@@ -150,21 +150,28 @@ impl<H, S> TensorParallelBackend<H, S> {
         if part != TensorPart::Whole && expected.rank() == 0 {
             return Ok(());
         }
-        let (shape, whose) = match part {
-            TensorPart::Span { .. } => {
-                let shape = part.shape(tensor.shape());
-                let located = shape.map_err(|kind| into_candle_error(tensor.locate(kind.into())));
-                (located?, "the part's shape is asked for")
-            }
-            TensorPart::Rank(_) => (tensor.shape().to_vec(), "the whole shape is asked for"),
-            TensorPart::Whole => (tensor.shape().to_vec(), "no part is asked for"),
-        };
-        let got = self.loaded_shape(tensor, &shape).map_err(into_candle_error)?;
-        if got == expected {
+        let loaded = |shape: &[usize]| self.loaded_shape(tensor, shape).map_err(into_candle_error);
+        let whole = loaded(tensor.shape())?;
+        let is_span = matches!(part, TensorPart::Span { .. });
+        if !is_span && expected == whole {
             return Ok(());
         }
+        let shape = part.shape(tensor.shape());
+        let shape = shape.map_err(|kind| into_candle_error(tensor.locate(kind.into())))?;
+        let of_part = loaded(&shape)?;
+        if expected == of_part {
+            return Ok(());
+        }
+        let (got, asked) = match part {
+            TensorPart::Whole => (whole, "no part is asked for".into()),
+            TensorPart::Span { .. } => (of_part, "the part's shape is asked for".into()),
+            TensorPart::Rank(_) => (
+                whole,
+                format!("the whole shape or the part's, {:?}, is asked for", of_part.dims()),
+            ),
+        };
         let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
-        let msg = format!("shape mismatch for {}{file}; {whose}", tensor.name());
+        let msg = format!("shape mismatch for {}{file}; {asked}", tensor.name());
         Err(Error::UnexpectedShape { msg, expected, got }.bt())
     }
 

@@ -7,11 +7,12 @@
 //! | hint | part | shape that the model asks for |
 //! |---|---|---|
 //! | none, [`TensorPart::Whole`], or a [`Shard`] of 1 rank | the whole tensor | that of the tensor |
-//! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of as many equal parts, along any dimension | that of the *whole* tensor, as from candle's own backend |
+//! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of as many equal parts, along any dimension | that of the *whole* tensor, or that of the part |
 //! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | that of the part |
 //!
-//! candle's own models ask for parts with the shape `()`, which skips the check of the shape. It
-//! does so here, too.
+//! candle's own backend does not look at the shape if there are several ranks. Here another shape
+//! than these is an error. candle's own models ask for parts with the shape `()`, which skips the
+//! check here, too.
 //!
 //! The type of the hints is a parameter. With [`Shard`], the default, models that are generic over
 //! `B: Backend<Hints = Shard>` load. With [`TensorPart`] a model can take spans, too.

@@ -4,8 +4,8 @@
 use candle_core::{DType, Device, Error, Result};
 use candle_nn::Linear;
 use candle_nn::var_builder::{Backend, Shard, ShardedSafeTensors, VarBuilderArgs};
-use safetensors_candle::{from_candle_dtype, to_candle_dtype};
-use safetensors_core::Dtype;
+use safetensors_candle::{from_candle_dtype, from_candle_error, to_candle_dtype};
+use safetensors_core::{Dtype, ErrorKind};
 
 use crate::common::{bytes, patterned, save_bufs, without_backtrace};
 use crate::{backend, builder};
@@ -83,6 +83,33 @@ fn models_that_are_generic_over_the_backend_load() {
     }
 }
 
+/// candle's backend does not look at the shape of a part. So some models ask with that of the whole
+/// tensor, and others with that of the part.
+#[test]
+fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own() {
+    let (_dir, backend) = backend(&[("weight", crate::counting(&[4, 6]))]);
+    let path = backend.checkpoint().files()[0].path().to_path_buf();
+    // SAFETY: nothing changes the file while it is mapped.
+    let theirs = unsafe { ShardedSafeTensors::var_builder(&[path], DType::F32, &Device::Cpu) };
+    let (ours, theirs) = (builder(&backend, DType::F32), theirs.unwrap());
+    for (dim, part) in [(0, (2, 6)), (1, (4, 3))] {
+        for rank in 0..2 {
+            let hint = Shard { dim, rank, world_size: 2 };
+            for shape in [(4, 6), part] {
+                let (ours, theirs) = (
+                    ours.get_with_hints(shape, "weight", hint).unwrap(),
+                    theirs.get_with_hints(shape, "weight", hint).unwrap(),
+                );
+                assert_eq!((ours.dims(), bytes(&ours)), (theirs.dims(), bytes(&theirs)));
+            }
+        }
+    }
+    // The shape that the part would have does not exist.
+    let uneven = Shard { dim: 0, rank: 0, world_size: 3 };
+    let error = ours.get_with_hints((2, 6), "weight", uneven).unwrap_err();
+    assert!(matches!(from_candle_error(error).kind(), ErrorKind::UnevenParts { .. }));
+}
+
 #[test]
 fn what_is_missing_or_of_another_shape_is_candles_error() {
     let (_dir, backend) = backend(&[("weight", crate::counting(&[4, 6]))]);
@@ -93,13 +120,13 @@ fn what_is_missing_or_of_another_shape_is_candles_error() {
         let error = without_backtrace(builder.get_with_hints((4, 6), "gone", hint).unwrap_err());
         let Error::CannotFindTensor { path } = &error else { panic!("{error}") };
         assert!(path.starts_with("gone in ") && path.contains("model.safetensors"), "{path}");
-        // The shape of the part is another shape: candle's models name that of the whole tensor.
-        for shape in [(2, 6), (6, 4)] {
+        for shape in [(3, 6), (6, 4)] {
             let error =
                 without_backtrace(builder.get_with_hints(shape, "weight", hint).unwrap_err());
             let Error::UnexpectedShape { msg, expected, got } = &error else { panic!("{error}") };
             assert_eq!((expected.dims(), got.dims()), (&[shape.0, shape.1][..], &[4, 6][..]));
             assert!(msg.contains("weight") && msg.contains("model.safetensors"), "{msg}");
+            assert_eq!(msg.contains("[2, 6]"), hint.world_size == 2, "{msg}");
         }
     }
     assert!(builder.get((), "weight").is_err(), "only a part may be asked for without a shape");

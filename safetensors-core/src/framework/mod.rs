@@ -3,8 +3,8 @@
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
 //! Besides, there are [`NameList`], [`Quoted`], [`debug_error`] and [`default_threads`] for tools,
-//! and [`check_bools`], [`write_native`], [`widened_shape`] and [`synced_later`] for adapters that
-//! read or write tensors by themselves.
+//! and [`check_bools`], [`write_native`], [`widened_shape`], [`synced_later`] and [`in_parallel`] for
+//! adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -34,7 +34,7 @@ pub use crate::load::staged::{Ring, StagedPart, Staging};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
-pub use crate::parallel::default_threads;
+pub use crate::parallel::{default_threads, in_parallel};
 pub use crate::tensor::boolean::check_bools;
 pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};

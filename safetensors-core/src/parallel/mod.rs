@@ -26,8 +26,21 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// `threads` is the number of threads; 0 means [`default_threads`]. The first failure stops all
 /// threads: each finishes the item that it works on, and begins no other. If several items fail,
 /// the result is the error of the first of them in order, so that it does not depend on the speed
-/// of the threads. A panic of `work` stops the threads too, and continues in the calling thread.
-pub(crate) fn in_parallel<I, T: Send, B: Default>(
+/// of the threads. A panic of `work` stops the threads too, and continues in the calling thread. If
+/// the system refuses to start a thread, fewer threads do the work, or the calling thread alone.
+///
+/// ```
+/// use safetensors_core::framework::in_parallel;
+///
+/// let lengths = in_parallel(["up", "down"], 2, |name: &str, _: &mut ()| Ok(name.len()))?;
+/// assert_eq!(lengths, [2, 4]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The first error of `work`, in the order of the items.
+pub fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
     work: impl Fn(I, &mut B) -> Result<T> + Sync,
@@ -61,8 +74,7 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         results
     };
     let mut results = thread::scope(|scope| {
-        // The calling thread works too. If the system refuses to start a thread, fewer threads do
-        // the work.
+        // The calling thread works too.
         let others: Vec<_> = (1..threads)
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
             .collect();
