@@ -106,6 +106,16 @@ impl Environment<'_> {
         self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
     }
 
+    /// The value of one of the variables about proxies, whose name is given in upper case. As in
+    /// Python, the one in lower case goes first, and if it is empty there is none.
+    pub(crate) fn proxy(&self, name: &str) -> Option<String> {
+        // A web server sets this one from the header `Proxy` of a request.
+        let is_of_client = name == "HTTP_PROXY" && (self.get)("REQUEST_METHOD").is_some();
+        let upper = || (self.get)(name).filter(|_| !is_of_client);
+        let value = (self.get)(&name.to_ascii_lowercase()).or_else(upper)?;
+        Some(value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name)?.into_string().ok().filter(|text| !text.is_empty())
     }
@@ -128,17 +138,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| Error::io(error, path))
 }
 
+/// Calls a function with the environment of these pairs.
+#[cfg(test)]
+pub(crate) fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
+    let get = |name: &str| {
+        pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+    };
+    check(Environment { get: &get })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Calls a function with the environment of these pairs.
-    fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
-        let get = |name: &str| {
-            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
-        };
-        check(Environment { get: &get })
-    }
 
     #[cfg(unix)]
     #[test]

@@ -122,6 +122,9 @@ pub fn child_process(variables: &[(&str, &str)]) -> Command {
     for name in ["HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"] {
         command.env_remove(name);
     }
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
     command.envs(variables.iter().copied());
     command
 }
