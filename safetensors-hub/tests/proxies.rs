@@ -192,7 +192,7 @@ fn the_proxy_of_an_option_goes_before_the_environment() {
     let (dead, by_name) = ("http://127.0.0.1:9", format!("socks5h://{}", socks.address));
     let text = run(&server, HOST, &[("ALL_PROXY", dead), ("HUB_TEST_OPTION", &by_name)]);
     assert!(text.contains("not downloaded") && !text.contains("not opened"), "{text}");
-    server.clear_log();
+    assert!(text.contains("the proxy is 127.0.0.1:9"), "{text}");
     let text = run(&server, "127.0.0.1", &[("HUB_TEST_OPTION", "ftp://127.0.0.1:9")]);
     assert!(text.contains("not opened") && text.contains("proxy_url"), "{text}");
 }

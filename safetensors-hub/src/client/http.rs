@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ureq::http::{Response, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
 use super::retry::Failure;
 use super::url::Url;
@@ -110,8 +110,8 @@ impl Http {
             Method::Get => self.agent.get(uri),
             Method::Head => self.agent.head(uri),
         };
-        let proxy = url.proxy(&self.proxies).map(|proxy| proxy.ureq.clone());
-        let mut request = request.config().proxy(proxy).build();
+        let proxy = url.proxy(&self.proxies).map(|proxy| &proxy.ureq);
+        let mut request = request.config().proxy(proxy.cloned()).build();
         if let Some(token) = &self.token
             && url.has_origin_of(&self.endpoint)
         {
@@ -122,7 +122,10 @@ impl Http {
         }
         let answer = match request.call() {
             Ok(response) => Ok(Answer { url: url.clone(), response }),
-            Err(error) => Err(failed(url, &error)),
+            Err(error) => {
+                let failure = failed(url, &error);
+                Err(failure.map(|error| proxy.into_iter().fold(error, through)))
+            }
         };
         if !matches!(answer, Err(Failure::Unreached(_))) {
             self.was_reached.store(true, Ordering::Relaxed);
@@ -156,6 +159,17 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     match is_unreached(error) {
         true => Failure::Unreached(network.into()),
         false => Failure::passing(network),
+    }
+}
+
+/// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
+fn through(error: Error, proxy: &Proxy) -> Error {
+    match error.into_kind() {
+        ErrorKind::Network { host, problem } => {
+            let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
+            ErrorKind::Network { host, problem }.into()
+        }
+        kind => kind.into(),
     }
 }
 
