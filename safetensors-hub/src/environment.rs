@@ -108,9 +108,9 @@ impl Environment<'_> {
         }
     }
 
-    /// The token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file that `HF_TOKEN_PATH` names, or the file `token` in the
-    /// home of everything. `None` if there is none, or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that
-    /// none is sent unless the caller names it.
+    /// The token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file that
+    /// `HF_TOKEN_PATH` names, or the file `token` in the home of everything. `None` if there is none,
+    /// or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that none is sent unless the caller names it.
     pub(crate) fn token(&self) -> Result<Option<Token>> {
         if self.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
             return Ok(None);

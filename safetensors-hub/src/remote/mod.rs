@@ -35,9 +35,9 @@
 //!
 //! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
 //! as one on the disk does. In a store that cannot list, a directory opens if it has one of the two
-//! standard names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what it
-//! does not have, with the status 403. That is an error only if nothing else is found. In a name, a
-//! `?` is written `%3F` and a `#` is `%23`.
+//! standard names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what
+//! it does not have, with the status 403. That is an error only if nothing else is found. In a name,
+//! a `?` is written `%3F` and a `#` is `%23`.
 //!
 //! # Requests
 //!
@@ -68,9 +68,9 @@
 //!
 //! # Proxies
 //!
-//! They are those of downloads: `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as Python's
-//! `huggingface_hub` reads them; also `socks5://`. A proxy that cannot be used is an error before
-//! anything is sent. The options `proxy_url` and `proxy_excludes` go before the environment.
+//! They come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as in downloads, and as
+//! Python's `huggingface_hub` reads them; also `socks5://`. A proxy that cannot be used is an error
+//! before anything is sent. The options `proxy_url` and `proxy_excludes` go before the environment.
 //!
 //! # Threads
 //!

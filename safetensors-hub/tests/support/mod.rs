@@ -106,8 +106,8 @@ pub fn unfinished(cache: &Path) -> Vec<String> {
     names
 }
 
-/// Checks that every blob in a cache has the content that its name says, if that is a digest, so that
-/// nothing wrong ever got a name.
+/// Checks that every blob in a cache has the content that its name says, if that is a digest, so
+/// that nothing wrong ever got a name.
 pub fn assert_blobs_are_right(cache: &Path) {
     for repo in safetensors_hub::cache::Cache::at(cache).repos().unwrap() {
         let damaged = repo.verify().unwrap().damaged;

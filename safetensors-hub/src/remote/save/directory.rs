@@ -53,8 +53,8 @@ impl Directory {
     }
 
     /// The key of a file or, by a path with `/`, of one further below. It has the name as it is, as
-    /// indexes and listings have it, and as a reader asks for it: see [`RemoteStore`]. The key's own
-    /// `join` would encode many characters.
+    /// indexes and listings have it, and as a reader asks for it: see [`RemoteStore`]. `Key::join`
+    /// would encode many characters.
     ///
     /// [`RemoteStore`]: crate::remote::RemoteStore
     pub(super) fn file(&self, name: &str) -> Key {
