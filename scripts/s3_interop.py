@@ -146,6 +146,11 @@ def check(endpoint: str, server: str) -> None:
     assert set(index["weight_map"]) == {"round4", "y", "z"}
     for tensor, file in index["weight_map"].items():
         assert tensor in names_in(read(f"rust/sharded/{file}"))
+    # The names of objects are those that the index has, with every character.
+    named = {key.removeprefix("rust/named/") for key in keys if key.startswith("rust/named/")}
+    index = "mödel ~#%[1]{x}%20.safetensors.index.json"
+    shards = set(json.loads(read(f"rust/named/{index}"))["weight_map"].values())
+    assert named == shards | {index}, named
     # The files of the last ranks, where they have put them, and nothing else.
     ranks = [key for key in keys if key.startswith("rust/ranks/")]
     index = json.loads(read("rust/ranks/model.safetensors.index.json"))

@@ -27,9 +27,10 @@ impl Environment<'static> {
 }
 
 impl Environment<'_> {
-    /// The cache of the Hub: `HF_HUB_CACHE`, or `hub` in the home of everything.
+    /// The cache of the Hub: `HF_HUB_CACHE`, under its older name `HUGGINGFACE_HUB_CACHE`, or `hub`
+    /// in the home of everything.
     pub(crate) fn cache(&self) -> Result<PathBuf> {
-        match self.path("HF_HUB_CACHE") {
+        match self.path("HF_HUB_CACHE").or_else(|| self.path("HUGGINGFACE_HUB_CACHE")) {
             Some(cache) => Ok(cache),
             None => Ok(self.home()?.join("hub")),
         }
@@ -52,13 +53,42 @@ impl Environment<'_> {
         (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
     }
 
-    /// A path, with `~` for the user's directory.
+    /// A path, with `~` for the user's directory, and then `$NAME` and `${NAME}` for variables.
     fn path(&self, name: &str) -> Option<PathBuf> {
         let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
-        match (path.strip_prefix("~"), self.user()) {
-            (Ok(rest), Some(user)) => Some(user.join(rest)),
+        let path = match (path.strip_prefix("~"), self.user()) {
+            (Ok(rest), Some(user)) => user.join(rest),
+            _ => path,
+        };
+        match path.to_str() {
+            Some(text) if text.contains('$') => Some(self.with_variables(text).into()),
             _ => Some(path),
         }
+    }
+
+    /// A text with the values of the variables in it. As in Python, one that is not set stays as it
+    /// is written, and values are not looked through again.
+    fn with_variables(&self, text: &str) -> OsString {
+        let mut parts = text.split('$');
+        let mut whole = OsString::from(parts.next().unwrap_or_default());
+        for part in parts {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let (name, rest) = match part.strip_prefix('{').and_then(|part| part.split_once('}')) {
+                Some(found) => found,
+                None => part.split_at(part.find(|c| !is_word(c)).unwrap_or(part.len())),
+            };
+            match Some(name).filter(|name| !name.is_empty()).and_then(|name| (self.get)(name)) {
+                Some(value) => {
+                    whole.push(value);
+                    whole.push(rest);
+                }
+                None => {
+                    whole.push("$");
+                    whole.push(part);
+                }
+            }
+        }
+        whole
     }
 }
 
@@ -69,19 +99,24 @@ impl Environment<'_> {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
     }
 
-    /// Whether no request may be made: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
+    /// Whether no request may be made: `HF_HUB_OFFLINE` or, if that is not set at all,
+    /// `TRANSFORMERS_OFFLINE`.
     pub(crate) fn is_offline(&self) -> bool {
-        self.is_true("HF_HUB_OFFLINE") || self.is_true("TRANSFORMERS_OFFLINE")
+        match self.text("HF_HUB_OFFLINE") {
+            Some(_) => self.is_true("HF_HUB_OFFLINE"),
+            None => self.is_true("TRANSFORMERS_OFFLINE"),
+        }
     }
 
-    /// The token: `HF_TOKEN`, or the file that `HF_TOKEN_PATH` names, or the file `token` in the
-    /// home of everything. `None` if there is none, or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that
-    /// none is sent unless the caller names it.
+    /// The token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file that
+    /// `HF_TOKEN_PATH` names, or the file `token` in the home of everything. `None` if there is none,
+    /// or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that none is sent unless the caller names it.
     pub(crate) fn token(&self) -> Result<Option<Token>> {
         if self.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
             return Ok(None);
         }
-        if let Some(token) = self.text("HF_TOKEN").filter(|token| !token.trim().is_empty()) {
+        let token = self.text("HF_TOKEN").or_else(|| self.text("HUGGING_FACE_HUB_TOKEN"));
+        if let Some(token) = token.filter(|token| !token.trim().is_empty()) {
             return Token::new(&token).map(Some);
         }
         let path = match self.path("HF_TOKEN_PATH") {
@@ -106,6 +141,16 @@ impl Environment<'_> {
         self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
     }
 
+    /// The value of one of the variables about proxies, whose name is given in upper case. As in
+    /// Python, the one in lower case goes first, and if it is empty there is none.
+    pub(crate) fn proxy(&self, name: &str) -> Option<String> {
+        // A web server sets this one from the header `Proxy` of a request.
+        let is_of_client = name == "HTTP_PROXY" && (self.get)("REQUEST_METHOD").is_some();
+        let upper = || (self.get)(name).filter(|_| !is_of_client);
+        let value = (self.get)(&name.to_ascii_lowercase()).or_else(upper)?;
+        Some(value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name)?.into_string().ok().filter(|text| !text.is_empty())
     }
@@ -128,17 +173,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| Error::io(error, path))
 }
 
+/// Calls a function with the environment of these pairs.
+#[cfg(test)]
+pub(crate) fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
+    let get = |name: &str| {
+        pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+    };
+    check(Environment { get: &get })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Calls a function with the environment of these pairs.
-    fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
-        let get = |name: &str| {
-            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
-        };
-        check(Environment { get: &get })
-    }
 
     #[cfg(unix)]
     #[test]
@@ -149,6 +195,15 @@ mod tests {
             (&[("HOME", "/u"), ("HF_HOME", "~/hf")], "/u/hf/hub"),
             (&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")], "/c"),
             (&[("HOME", "/u"), ("HF_HUB_CACHE", "")], "/u/.cache/huggingface/hub"),
+            (&[("HF_HOME", "/hf"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
+            (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")], "/new"),
+            (&[("HOME", "/u"), ("A", "a"), ("HF_HOME", "~/$A/${A}b$")], "/u/a/ab$/hub"),
+            (&[("A_1", "a"), ("HF_HUB_CACHE", "/$A_1.x/$B/${C/${}$A_1")], "/a.x/$B/${C/${}a"),
+            (&[("A", "$A"), ("HF_HUB_CACHE", "/$A")], "/$A"),
+            (
+                &[("HOME", "/u"), ("SCRATCH", "/s"), ("XDG_CACHE_HOME", "$SCRATCH")],
+                "/s/huggingface/hub",
+            ),
         ] {
             assert_eq!(with(pairs, |env| env.cache()).unwrap(), PathBuf::from(cache));
         }
@@ -163,6 +218,11 @@ mod tests {
         {
             assert_eq!(with(&[("HF_HUB_OFFLINE", value)], |env| env.is_offline()), is_on);
             assert_eq!(with(&[("TRANSFORMERS_OFFLINE", value)], |env| env.is_offline()), is_on);
+        }
+        // The other one counts only if there is no word in this one.
+        for (value, is_offline) in [("0", false), ("no", false), ("1", true), ("", true)] {
+            let pairs = [("HF_HUB_OFFLINE", value), ("TRANSFORMERS_OFFLINE", "1")];
+            assert_eq!(with(&pairs, |env| env.is_offline()), is_offline, "{value:?}");
         }
         assert_eq!(with(&[], |env| env.endpoint()), DEFAULT_ENDPOINT);
         assert_eq!(with(&[("HF_ENDPOINT", "http://m")], |env| env.endpoint()), "http://m");
@@ -184,6 +244,9 @@ mod tests {
         assert_eq!(token(&[("HF_TOKEN", "hf_a\n"), ("HF_HOME", home)]), is("hf_a"));
         assert_eq!(token(&[("HF_TOKEN", " "), ("HF_HOME", home)]), is("hf_file"));
         assert_eq!(token(&[("HF_HOME", home)]), is("hf_file"));
+        let older = ("HUGGING_FACE_HUB_TOKEN", "hf_older");
+        assert_eq!(token(&[older, ("HF_HOME", home)]), is("hf_older"));
+        assert_eq!(token(&[older, ("HF_TOKEN", "hf_a")]), is("hf_a"));
         assert_eq!(token(&[("HF_HOME", home), ("HF_TOKEN_PATH", other)]), is("hf_other"));
         assert_eq!(token(&[("HF_HOME", "/nowhere")]), None);
         assert_eq!(token(&[]), None);

@@ -212,8 +212,13 @@ pub enum ErrorKind {
         if *has_token { "the token is not valid for it" } else { "set HF_TOKEN" }
     )]
     Refused { status: u16, has_token: bool },
-    /// The repository has another name now.
-    #[error("the repository was renamed to {to}; use that name, or follow renames by option")]
+    /// The repository has another name now. [`ClientOptions::follow_renames`] downloads from there.
+    ///
+    /// [`ClientOptions::follow_renames`]: crate::client::ClientOptions::follow_renames
+    #[error(
+        "the repository was renamed to {to}; use that name, or let a download follow: \
+         `ClientOptions::follow_renames`, `safetensors download --follow-renames`"
+    )]
     Renamed { to: String },
     /// Too many requests, and the Hub asks for a longer pause than the options allow.
     #[error(

@@ -37,6 +37,8 @@ mod environment;
 mod error;
 #[cfg(feature = "download")]
 mod etag;
+#[cfg(feature = "download")]
+mod proxy;
 mod repo;
 #[cfg(feature = "download")]
 mod stop;

@@ -77,7 +77,8 @@ fn a_renamed_repository_is_an_error_or_followed() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
     let open = options(&server, cache.path());
-    let error = fails("old/name", &open, &["renamed", "new/name"]);
+    let said = ["renamed to new/name; use that name", "ClientOptions::follow_renames"];
+    let error = fails("old/name", &open, &said);
     assert!(matches!(error.kind(), ErrorKind::Renamed { to } if to == "new/name"));
     let client = client(&server);
     let repo = RepoId::parse("old/name").unwrap();

@@ -46,6 +46,11 @@ pub(crate) struct Args {
     /// The access token; HF_TOKEN by default, which other users of the machine do not see
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
+    /// Download a repository that was renamed from its new place
+    ///
+    /// Without it, that is an error with the new name: whoever owns a name decides where it leads
+    #[arg(long)]
+    follow_renames: bool,
     /// How many files are downloaded at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     max_workers: u16,
@@ -67,6 +72,7 @@ Environment:
   HF_HOME          Where the cache and the token are
   HF_ENDPOINT      Another Hub, such as a mirror
   HF_HUB_OFFLINE   1: look into the cache, and make no request
+  HTTPS_PROXY      A proxy; ALL_PROXY and NO_PROXY too
 
 Exit codes: 0 downloaded, 1 the Hub or the disk failed, or a file is not there, 2 wrong usage.";
 
@@ -104,6 +110,7 @@ mod what {
     use std::ops::ControlFlow;
     use std::path::PathBuf;
 
+    use safetensors_hub::client::ClientOptions;
     use safetensors_hub::{DownloadOptions, HubAddress, RepoId, Revision, Snapshot};
 
     use super::Args;
@@ -157,7 +164,9 @@ mod what {
         }
 
         pub(super) fn options(&self, args: &Args, progress: &Progress) -> DownloadOptions {
-            let mut options = DownloadOptions::new().threads(args.max_workers.into());
+            let client = ClientOptions::new().follow_renames(args.follow_renames);
+            let mut options =
+                DownloadOptions::new().threads(args.max_workers.into()).client(client);
             if let Some(revision) = &self.revision {
                 options = options.revision(revision);
             }

@@ -100,13 +100,50 @@ fn a_damaged_file_is_found() {
     let mut command = run(dir.path(), &["cache", "verify", "--json"]);
     let found: Value =
         serde_json::from_slice(&command.assert().code(1).get_output().stdout).unwrap();
-    assert_eq!((&found["intact"], &found["repos"][1]["intact"]), (&false.into(), &false.into()));
+    let states = [&found, &found["repos"][0], &found["repos"][1]].map(|it| &it["state"]);
+    assert_eq!(states, ["damaged", "ok", "damaged"]);
     assert_eq!(found["repos"][1]["damaged"][0]["path"], blob.to_str().unwrap());
     // As the message says.
     fs::remove_file(&blob).unwrap();
     let args = ["download", "owner/shards", "--cache-dir", "cache"];
     output(with_hub(&server, dir.path(), &args));
     output(run(dir.path(), &["cache", "verify"]));
+}
+
+#[test]
+fn a_file_that_was_compared_with_nothing_is_not_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let repo = dir.path().join("cache/models--owner--shards");
+    let odd = repo.join("blobs/odd-1");
+    fs::write(&odd, "x").unwrap();
+    let snapshot = fs::read_dir(repo.join("snapshots")).unwrap().next().unwrap().unwrap().path();
+    let copy = snapshot.join("copy.json");
+    fs::write(&copy, "y").unwrap();
+
+    let assert = run(dir.path(), &["cache", "verify"]).assert().success();
+    let [shown, said] = [&assert.get_output().stdout, &assert.get_output().stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(shown.contains("owner/name: ok") && !shown.contains("owner/shards: ok"), "{shown}");
+    assert!(shown.contains("owner/shards: not verified: 2 of "), "{shown}");
+    assert!(shown.ends_with("2 models checked: 1 intact, 1 not verified\n"), "{shown}");
+    for path in [&odd, &copy] {
+        let line = format!("warning: {}: not verified: ", path.display());
+        assert!(said.contains(&line), "{said}");
+    }
+    let found = json(dir.path(), "verify");
+    let shards = &found["repos"][1];
+    assert_eq!([&found["state"], &shards["state"]], ["unverified", "unverified"]);
+    assert_eq!(found["repos"][0]["verified"], 1);
+    assert_eq!(shards["unverified"][1]["path"], copy.to_str().unwrap());
+    let said = error(run(dir.path(), &["cache", "verify", "--strict"]), 1);
+    assert!(said.contains("error: ") && said.contains("copy.json"), "{said}");
+    output(run(dir.path(), &["cache", "verify", "--strict", "owner/name"]));
+
+    // A file that is damaged counts more.
+    let blob = blob(dir.path(), "models--owner--shards");
+    fs::write(&blob, "z").unwrap();
+    error(run(dir.path(), &["cache", "verify"]), 1);
 }
 
 #[test]

@@ -153,6 +153,18 @@ fn what_fails_says_what_to_do() {
 }
 
 #[test]
+fn a_renamed_repository_is_followed_by_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let renamed = Repo { renamed_to: Some("new/name".into()), ..repo() };
+    let server = Hub::start([("old/name", renamed), ("new/name", repo())]);
+    let said = error(with_hub(&server, dir.path(), &["download", "old/name"]), 1);
+    assert!(said.contains("renamed to new/name; use that name"), "{said}");
+    let option = "--follow-renames";
+    assert!(said.contains(option), "{said}");
+    output(with_hub(&server, dir.path(), &["download", "old/name", option]));
+}
+
+#[test]
 fn a_wrong_byte_is_an_error_and_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([("owner/name", repo())]);

@@ -47,12 +47,19 @@ const CASES: &[(&str, &[&str], i32)] = &[
     #[cfg(feature = "remote")]
     ("cache-size", &["cache", "size", "--json", "--cache-dir", "hub"], 0),
     #[cfg(feature = "remote")]
-    ("cache-verify", &["cache", "verify", "--json", "--cache-dir", "hub"], 0),
+    ("cache-verify", &["cache", "verify", "--json", "--cache-dir", "hub"], 1),
+    #[cfg(feature = "remote")]
+    ("cache-verify", &["cache", "verify", "--json", "--cache-dir", "hub", "owner/odd"], 0),
 ];
 
 /// The files of the cases.
 fn make_files(dir: &Path) {
-    fs::create_dir(dir.join("hub")).unwrap();
+    // A blob that has not the content that its name says, and one whose name says nothing.
+    for (repo, blob) in [("name", "0".repeat(40)), ("odd", "odd".to_owned())] {
+        let blobs = dir.join(format!("hub/models--owner--{repo}/blobs"));
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(blob), "x").unwrap();
+    }
     small_file(dir, "small.safetensors");
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));

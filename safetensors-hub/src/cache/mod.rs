@@ -53,7 +53,7 @@ pub use scan::CachedSnapshot;
 #[cfg(feature = "download")]
 pub(crate) use space::free_bytes;
 #[cfg(feature = "download")]
-pub use verify::DamagedBlob;
+pub use verify::{DamagedFile, UnverifiedFile, Verification};
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};

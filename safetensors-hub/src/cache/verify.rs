@@ -1,69 +1,242 @@
-//! Whether the blobs of a cache are intact.
+//! Whether the files of a cache are intact.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use super::{CachedRepo, names};
+use serde::Deserialize;
+
+use super::{CachedRepo, CachedSnapshot, joined, names};
 use crate::error::{Error, Result};
 use crate::etag::Etag;
 
-/// A blob whose content is not what its name says.
+/// What [`CachedRepo::verify`] found. Each file of the cache is in one of the three.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Verification {
+    /// The number of files that were read and have the digest that the Hub gave them.
+    pub intact: usize,
+    /// The files that were read and have another one, or could not be read.
+    pub damaged: Vec<DamagedFile>,
+    /// The files whose content was compared with nothing, because no digest of them is known.
+    pub unverified: Vec<UnverifiedFile>,
+}
+
+/// A file whose content is not what the Hub sent.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct DamagedBlob {
-    /// The path of the blob. Remove it to have the next download replace it.
+pub struct DamagedFile {
+    /// The path of the file. Remove it to have the next download replace it.
     pub path: PathBuf,
     /// What is wrong: [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an error of the
     /// system.
     pub error: Error,
 }
 
+/// A file whose digest is not known.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UnverifiedFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Why nothing is known of its content.
+    pub reason: &'static str,
+}
+
+/// Why a blob is not verified.
+const NO_DIGEST: &str = "its name is no digest of its content";
+
+/// Why a file of a snapshot is not verified.
+const COPY: &str = "it is a copy in a snapshot, and the cache has no digest of it";
+
 impl CachedRepo {
-    /// Reads every blob and compares its digest with its name: the SHA-256 of a large file, git's
-    /// SHA-1 of a small one. Returns those that are damaged.
+    /// Reads every file and compares it with the digest that the Hub gave it: the SHA-256 of a
+    /// large file, git's SHA-1 of a small one.
     ///
-    /// A name of 64 hex digits counts as a SHA-256. A server that is not the Hub may use such ETags
-    /// for something else; then intact blobs count as damaged.
+    /// The digest of a blob is its name. A name of 64 hex digits counts as a SHA-256. A server that
+    /// is not the Hub may use such ETags for something else; then intact blobs count as damaged.
+    /// Other names are no digests, and their blobs are not verified.
+    ///
+    /// A system without links has copies in the snapshots. Newer versions of Python's library list
+    /// their digests in a file. Without it, a copy is intact if it is that of a blob, and is not
+    /// verified otherwise.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the blobs cannot be listed.
-    pub fn verify(&self) -> Result<Vec<DamagedBlob>> {
-        let (blobs, stop) = (self.blobs(), AtomicBool::new(false));
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the files cannot be listed.
+    pub fn verify(&self) -> Result<Verification> {
+        let mut found = Verification::default();
+        let blobs = self.blobs();
         let mut names = names(&blobs)?;
         names.retain(|name| !name.ends_with(".incomplete"));
         names.sort();
-        let check = |name: String| {
-            let path = blobs.join(&name);
-            let error = Etag::of_blob(&name)?.check(&path, None, &stop).err()?;
-            Some(DamagedBlob { error: error.in_repo(&self.id).in_file(path.display()), path })
-        };
-        Ok(names.into_iter().filter_map(check).collect())
+        for name in &names {
+            let path = blobs.join(name);
+            match Etag::of_blob(name).filter(Etag::is_digest) {
+                Some(digest) => found.compare(self, path, &digest),
+                None => found.unverified.push(UnverifiedFile { path, reason: NO_DIGEST }),
+            }
+        }
+        for snapshot in self.snapshots()? {
+            let digests = self.listed_digests(&snapshot);
+            for file in &snapshot.files {
+                let path = joined(&snapshot.dir, file);
+                match digests.get(file) {
+                    _ if is_link_to(&path, &names) => {}
+                    Some(digest) => found.compare(self, path, digest),
+                    None if self.has_blob_of(&path, &names) => found.intact += 1,
+                    None => found.unverified.push(UnverifiedFile { path, reason: COPY }),
+                }
+            }
+        }
+        Ok(found)
     }
+
+    /// The digests of the files of a commit, by name, as Python's library has listed them. A list
+    /// that cannot be read tells nothing.
+    fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
+        let path = self.dir.join("trees").join(format!("{}.json", snapshot.commit));
+        let listed =
+            fs::read(path).ok().and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
+        let files = listed.filter(|tree| tree.format_version == 1).map(|tree| tree.files);
+        let digest = |(name, file): (String, TreeFile)| {
+            let text = file.lfs_sha256.unwrap_or(file.blob_id);
+            Some((name, Etag::of_blob(&text).filter(Etag::is_digest)?))
+        };
+        files.unwrap_or_default().into_iter().filter_map(digest).collect()
+    }
+
+    /// Whether a file is a copy of a blob.
+    fn has_blob_of(&self, path: &Path, names: &[String]) -> bool {
+        let len = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.len());
+        let Some(byte_len) = len(path) else { return false };
+        let alike = names.iter().filter(|name| len(&self.blobs().join(name)) == Some(byte_len));
+        let mut digests = alike.filter_map(|name| Etag::of_blob(name).filter(Etag::is_digest));
+        digests.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
+    }
+}
+
+impl Verification {
+    /// Compares a file with its digest.
+    fn compare(&mut self, repo: &CachedRepo, path: PathBuf, digest: &Etag) {
+        match digest.check(&path, None, &AtomicBool::new(false)) {
+            Ok(()) => self.intact += 1,
+            Err(error) => {
+                let error = error.in_repo(&repo.id).in_file(path.display());
+                self.damaged.push(DamagedFile { path, error });
+            }
+        }
+    }
+}
+
+/// Whether a file of a snapshot is a link to one of the blobs, which are read by themselves.
+fn is_link_to(path: &Path, names: &[String]) -> bool {
+    let Ok(target) = fs::read_link(path) else { return false };
+    let is_among_blobs = target.parent().is_some_and(|parent| parent.ends_with("blobs"));
+    let name = target.file_name().and_then(|name| name.to_str());
+    is_among_blobs && name.is_some_and(|name| names.iter().any(|it| it == name))
+}
+
+/// `trees/<commit>.json`: what a commit has.
+#[derive(Deserialize)]
+struct Tree {
+    format_version: u64,
+    files: HashMap<String, TreeFile>,
+}
+
+#[derive(Deserialize)]
+struct TreeFile {
+    /// Git's SHA-1: of a large file, that of a text in its place.
+    blob_id: String,
+    lfs_sha256: Option<String>,
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
+    use super::*;
     use crate::cache::Cache;
     use crate::error::ErrorKind;
+
+    const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
+    const SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    const COMMIT: &str = "0123456789012345678901234567890123456789";
+
+    /// A cache with these blobs, and with these copies in a snapshot.
+    fn repo(dir: &Path, blobs: &[(&str, &str)], copies: &[(&str, &str)]) -> CachedRepo {
+        let repo = dir.join("models--a--b");
+        let (blob_dir, snapshot) = (repo.join("blobs"), repo.join("snapshots").join(COMMIT));
+        for (dir, files) in [(blob_dir, blobs), (snapshot, copies)] {
+            fs::create_dir_all(&dir).unwrap();
+            for (name, content) in files {
+                fs::write(dir.join(name), content).unwrap();
+            }
+        }
+        Cache::at(dir).repos().unwrap().remove(0)
+    }
+
+    /// The names of the files that are damaged, and of those that are not verified.
+    fn found(repo: &CachedRepo) -> (usize, Vec<String>, Vec<String>) {
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let Verification { intact, damaged, unverified } = repo.verify().unwrap();
+        let damaged = damaged.iter().map(|file| name(&file.path)).collect();
+        (intact, damaged, unverified.iter().map(|file| name(&file.path)).collect())
+    }
 
     #[test]
     fn damaged_blobs_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let blobs = dir.path().join("models--a--b/blobs");
-        fs::create_dir_all(&blobs).unwrap();
-        let git = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
-        for (name, content) in [(git, "abc"), ("unknown", "x"), ("e.00000000.incomplete", "xy")] {
-            fs::write(blobs.join(name), content).unwrap();
-        }
-        let repo = Cache::at(dir.path()).repos().unwrap().remove(0);
-        assert_eq!(repo.verify().unwrap().len(), 0);
-        fs::write(blobs.join(git), "abd").unwrap();
-        let damaged = repo.verify().unwrap();
-        assert!(damaged[0].path.ends_with(git) && damaged.len() == 1);
+        let blobs = [(GIT, "abc"), ("e.00000000.incomplete", "xy")];
+        let repo = repo(dir.path(), &blobs, &[]);
+        assert_eq!(found(&repo), (1, vec![], vec![]));
+        fs::write(repo.blobs().join(GIT), "abd").unwrap();
+        let damaged = repo.verify().unwrap().damaged;
+        assert!(damaged[0].path.ends_with(GIT) && damaged.len() == 1);
         assert!(matches!(damaged[0].error.kind(), ErrorKind::WrongDigest { .. }));
         assert_eq!(damaged[0].error.repo(), Some("a/b"));
+    }
+
+    #[test]
+    fn blobs_whose_names_are_no_digests_are_not_verified() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc"), ("W-1-2", "x"), (".x y", "z")], &[]);
+        assert_eq!(found(&repo), (1, vec![], vec![".x y".into(), "W-1-2".into()]));
+    }
+
+    #[test]
+    fn copies_in_snapshots_are_verified_by_a_list_or_by_a_blob() {
+        let dir = tempfile::tempdir().unwrap();
+        // As by `cp -L`: the blobs are there too.
+        let copies = [("config.json", "abc"), ("other.json", "abd"), ("alone", "alone")];
+        let repo = repo(dir.path(), &[(GIT, "abc")], &copies);
+        assert_eq!(found(&repo), (2, vec![], vec!["alone".into(), "other.json".into()]));
+        // As on Windows.
+        fs::remove_file(repo.blobs().join(GIT)).unwrap();
+        assert_eq!(found(&repo).2.len(), 3);
+        let list = |version: u32| {
+            let other =
+                format!(r#"{{"size": 3, "blob_id": "{COMMIT}", "lfs_sha256": "{SHA256}"}}"#);
+            let config = format!(r#"{{"size": 3, "blob_id": "{GIT}"}}"#);
+            let files = format!(r#"{{"config.json": {config}, "other.json": {other}}}"#);
+            let text = format!(r#"{{"format_version": {version}, "files": {files}}}"#);
+            fs::create_dir_all(repo.dir().join("trees")).unwrap();
+            fs::write(repo.dir().join("trees").join(format!("{COMMIT}.json")), text).unwrap();
+        };
+        list(1);
+        assert_eq!(found(&repo), (1, vec!["other.json".into()], vec!["alone".into()]));
+        list(2);
+        assert_eq!(found(&repo).2.len(), 3);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_read_once_unless_they_lead_elsewhere() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[("alone", "alone")]);
+        let snapshot = repo.dir().join("snapshots").join(COMMIT);
+        symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
+        symlink("alone", snapshot.join("b")).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
     }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use ureq::http::{Response, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
 use super::retry::Failure;
 use super::url::Url;
-use crate::environment;
+use crate::environment::{self, Environment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::proxy::Proxies;
 use crate::token::Token;
 
 /// The head of an answer may take so many times the time of silence.
@@ -26,6 +27,7 @@ pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
     token: Option<Token>,
+    proxies: Proxies,
     /// Whether a server has answered.
     was_reached: AtomicBool,
 }
@@ -39,26 +41,31 @@ pub(super) enum Method {
 
 impl Http {
     /// A sender for one Hub, which waits for a connection for `connect_timeout`, and for bytes for
-    /// `timeout`. `certificates` is a file of certificates to trust in place of the built-in ones.
+    /// `timeout`. The environment names the proxies, and the certificates to trust in place of the
+    /// built-in ones.
     ///
     /// # Errors
     ///
-    /// Those of reading the certificates.
+    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used; those of reading the
+    /// certificates.
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
         connect_timeout: Duration,
         timeout: Duration,
-        certificates: Option<&Path>,
+        environment: &Environment<'_>,
     ) -> Result<Self> {
-        let roots = match certificates {
-            Some(path) => trusted(path)?,
+        let proxies = Proxies::of_environment(environment)?;
+        let roots = match environment.certificates() {
+            Some(path) => trusted(&path)?,
             None => RootCerts::WebPki,
         };
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Each redirect is looked at, because the token must not follow it to another host.
             .max_redirects(0)
+            // Each request gets its proxy. By itself the client would read the environment.
+            .proxy(None)
             // A compressed answer has no ranges and no length.
             .accept_encoding("identity")
             .user_agent(concat!("safetensors-hub/", env!("CARGO_PKG_VERSION")))
@@ -72,7 +79,7 @@ impl Http {
             .max_idle_connections_per_host(IDLE)
             .tls_config(TlsConfig::builder().root_certs(roots).build());
         let agent = config.build().new_agent();
-        Ok(Self { agent, endpoint, token, was_reached: AtomicBool::new(false) })
+        Ok(Self { agent, endpoint, token, proxies, was_reached: AtomicBool::new(false) })
     }
 
     /// The address of the Hub.
@@ -99,10 +106,12 @@ impl Http {
         range: Option<&str>,
     ) -> Result<Answer, Failure> {
         let uri = url.uri().clone();
-        let mut request = match method {
+        let request = match method {
             Method::Get => self.agent.get(uri),
             Method::Head => self.agent.head(uri),
         };
+        let proxy = url.proxy(&self.proxies).map(|proxy| &proxy.ureq);
+        let mut request = request.config().proxy(proxy.cloned()).build();
         if let Some(token) = &self.token
             && url.has_origin_of(&self.endpoint)
         {
@@ -113,7 +122,10 @@ impl Http {
         }
         let answer = match request.call() {
             Ok(response) => Ok(Answer { url: url.clone(), response }),
-            Err(error) => Err(failed(url, &error)),
+            Err(error) => {
+                let failure = failed(url, &error);
+                Err(failure.map(|error| proxy.into_iter().fold(error, through)))
+            }
         };
         if !matches!(answer, Err(Failure::Unreached(_))) {
             self.was_reached.store(true, Ordering::Relaxed);
@@ -147,6 +159,17 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     match is_unreached(error) {
         true => Failure::Unreached(network.into()),
         false => Failure::passing(network),
+    }
+}
+
+/// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
+fn through(error: Error, proxy: &Proxy) -> Error {
+    match error.into_kind() {
+        ErrorKind::Network { host, problem } => {
+            let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
+            ErrorKind::Network { host, problem }.into()
+        }
+        kind => kind.into(),
     }
 }
 

@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::BadEndpoint`]; [`ErrorKind::BadSetting`] for a malformed token or file of
-    /// certificates; [`ErrorKind::Io`].
+    /// certificates, or a proxy that cannot be used; [`ErrorKind::Io`].
     pub fn new(options: &ClientOptions) -> Result<Self> {
         let environment = Environment::PROCESS;
         let text = options.endpoint.clone().unwrap_or_else(|| environment.endpoint());
@@ -72,9 +72,8 @@ impl Client {
             return Err(bad("it has a query").into());
         }
         let token = options.chosen_token(|| environment.token())?;
-        let certificates = environment.certificates();
         let (connect_timeout, timeout) = (options.connect_timeout, options.timeout);
-        let http = Http::new(url, token, connect_timeout, timeout, certificates.as_deref())?;
+        let http = Http::new(url, token, connect_timeout, timeout, &environment)?;
         let patience = Patience {
             retries: options.retries,
             pause: options.pause,

@@ -4,6 +4,8 @@ use std::fmt;
 
 use ureq::http::Uri;
 
+use crate::proxy::{Proxies, Proxy};
+
 /// An absolute address of the scheme `http` or `https`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Url(Uri);
@@ -69,6 +71,11 @@ impl Url {
 
     pub(super) fn uri(&self) -> &Uri {
         &self.0
+    }
+
+    /// The proxy that requests to it go through.
+    pub(super) fn proxy<'p>(&self, proxies: &'p Proxies) -> Option<&'p Proxy> {
+        proxies.of(self.scheme(), self.0.host().unwrap_or_default(), self.0.port_u16())
     }
 
     fn scheme(&self) -> &str {

@@ -1,6 +1,6 @@
 //! [`Connector`]: the HTTP client under all stores.
 //!
-//! It is not the client that `object_store` makes by itself, for five reasons:
+//! It is not the client that `object_store` makes by itself, for six reasons:
 //!
 //! - It bounds the bodies that are read whole.
 //! - It soon gives up a server that was never reached.
@@ -9,6 +9,7 @@
 //!   credentials that no other host may get.
 //! - A request has no time limit as a whole, only one for silence: 16 MiB may take long on a slow
 //!   line.
+//! - Its proxies are those of downloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,8 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use super::bounded::Bounded;
 use super::reaching::Reaching;
+use crate::environment::Environment;
+use crate::proxy::Proxies;
 
 /// A server that cannot be reached is given up after so many times the time to connect.
 const CONNECTIONS: u32 = 2;
@@ -74,14 +77,11 @@ impl Connector {
         if let Some(headers) = options.get_default_headers() {
             client = client.default_headers(headers.clone());
         }
-        if let Some(proxy) = options.get_config_value(&Key::ProxyUrl) {
-            let proxy = reqwest::Proxy::all(proxy);
-            let mut proxy = proxy.map_err(|_| bad(Key::ProxyUrl, "is not an address"))?;
-            if let Some(excludes) = options.get_config_value(&Key::ProxyExcludes) {
-                proxy = proxy.no_proxy(reqwest::NoProxy::from_string(&excludes));
-            }
-            client = client.proxy(proxy);
-        }
+        let proxies = proxies(options)?;
+        client = client.proxy(reqwest::Proxy::custom(move |url| {
+            let proxy = proxies.of(url.scheme(), url.host_str()?, url.port())?;
+            Some(proxy.url.clone())
+        }));
         if let Some(limit) = duration(options, Key::Timeout)? {
             client = client.timeout(limit);
         }
@@ -117,6 +117,19 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
         return attempt.error("a redirect to an address without encryption");
     }
     attempt.follow()
+}
+
+/// The proxies of the options, or else those of the environment.
+fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
+    use ClientConfigKey as Key;
+    let proxies = match options.get_config_value(&Key::ProxyUrl) {
+        Some(address) => {
+            let except = options.get_config_value(&Key::ProxyExcludes).unwrap_or_default();
+            Proxies::through("proxy_url", &address, &except)
+        }
+        None => Proxies::of_environment(&Environment::PROCESS),
+    };
+    proxies.map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
 }
 
 /// TLS with the certificates that the system trusts.

@@ -35,7 +35,9 @@
 //!
 //! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
 //! as one on the disk does. In a store that cannot list, a directory opens if it has one of the two
-//! standard names, `model.safetensors` or `model.safetensors.index.json`.
+//! standard names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what
+//! it does not have, with the status 403. That is an error only if nothing else is found. In a name,
+//! a `?` is written `%3F` and a `#` is `%23`.
 //!
 //! # Requests
 //!
@@ -63,6 +65,12 @@
 //! are in no message, and no other host gets them: requests to buckets follow no redirect, and
 //! requests to web servers and to the Hub lose them when the host changes. Only `https` is used
 //! unless the address says `http`, or an option allows it.
+//!
+//! # Proxies
+//!
+//! They come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as in downloads, and as
+//! Python's `huggingface_hub` reads them; also `socks5://`. A proxy that cannot be used is an error
+//! before anything is sent. The options `proxy_url` and `proxy_excludes` go before the environment.
 //!
 //! # Threads
 //!

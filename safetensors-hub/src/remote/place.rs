@@ -75,6 +75,11 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
             )
         })?,
     };
+    if !is_web && (url.query().is_some() || url.fragment().is_some()) {
+        let message = "an address of this kind has no query and no fragment; for a ? or a # in a \
+                       name, write %3F or %23";
+        return Err(invalid(message.into()));
+    }
     let prefix = match scheme {
         Scheme::AmazonS3 => Some("AWS_"),
         Scheme::GoogleCloudStorage => Some("GOOGLE_"),

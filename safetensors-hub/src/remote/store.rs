@@ -19,6 +19,9 @@ use crate::HubAddress;
 /// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
 const KEPT: Duration = Duration::from_secs(20);
 
+/// The names that a directory is searched for if it cannot be listed.
+const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
+
 /// The files of a bucket, a web server or a repository on the Hub.
 ///
 /// Whether a file exists is found out by fetching its first bytes, which opening needs anyway. So a
@@ -137,25 +140,71 @@ impl RemoteStore {
         let key = self.key(path)?;
         let is_named = CheckpointPath::from_name(path).is_some()
             || path.extension().is_some_and(|extension| extension == "json");
-        if !is_named {
-            // The name is that of a directory, unless nothing lies in it.
-            let is_directory = match self.files.list(&key)? {
-                Some(entries) => !entries.is_empty(),
-                None => {
-                    let child = |name: &str| match key.as_str() {
-                        "" => name.to_owned(),
-                        key => format!("{key}/{name}"),
-                    };
-                    self.is_file(&child("model.safetensors"))?
-                        || self.is_file(&child("model.safetensors.index.json"))?
-                }
+        if is_named {
+            return match self.is_file(&key) {
+                Err(error) if is_refused(&error) && self.has_index_instead(&key)? => Ok(None),
+                is_file => Ok(is_file?.then_some(FileKind::File)),
             };
-            if is_directory {
-                return Ok(Some(FileKind::Directory));
+        }
+        // The name is that of a directory, unless nothing lies in it.
+        let mut refused = None;
+        let entries = match self.files.list(&key) {
+            Err(error) if is_refused(&error) => {
+                refused = Some(error);
+                None
+            }
+            entries => entries?,
+        };
+        let candidates = match entries {
+            Some(entries) if entries.is_empty() => [].as_slice(),
+            Some(_) => return Ok(Some(FileKind::Directory)),
+            None => &STANDARD,
+        };
+        for name in candidates {
+            match self.is_file(&child(&key, name)) {
+                Err(error) if is_refused(&error) => refused = Some(error),
+                is_file => {
+                    if is_file? {
+                        return Ok(Some(FileKind::Directory));
+                    }
+                }
             }
         }
-        Ok(self.is_file(&key)?.then_some(FileKind::File))
+        match (self.is_file(&key)?, refused) {
+            (true, _) => Ok(Some(FileKind::File)),
+            (false, None) => Ok(None),
+            (false, Some(refused)) => Err(refused),
+        }
     }
+
+    /// Whether the store refuses a `model.safetensors` that need not be there, beside an index that
+    /// is. Only a listing could tell.
+    fn has_index_instead(&self, key: &str) -> io::Result<bool> {
+        let [file, index] = STANDARD;
+        let Some(directory) = key.strip_suffix(file) else { return Ok(false) };
+        let directory = directory.trim_end_matches('/');
+        if key != child(directory, file) || matches!(self.files.list(directory), Ok(Some(_))) {
+            return Ok(false);
+        }
+        match self.is_file(&child(directory, index)) {
+            Err(error) if is_refused(&error) => Ok(false),
+            is_file => is_file,
+        }
+    }
+}
+
+/// The key of a file in a directory.
+fn child(directory: &str, name: &str) -> String {
+    match directory {
+        "" => name.to_owned(),
+        _ => format!("{directory}/{name}"),
+    }
+}
+
+/// Whether an error says that access is refused. A store that may not tell what it has refuses also
+/// what it does not have. So a search goes on, and has this error only if nothing is found.
+fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 impl std::fmt::Debug for RemoteStore {

@@ -82,6 +82,22 @@ fn checkpoints_of_several_files_replace_one_another() {
 
 #[test]
 #[ignore = "needs a server of S3: scripts/s3_interop.py"]
+fn names_of_many_characters() {
+    let address = "s3://bucket/rust/named";
+    let tensors = tensors(&[("x", 300_000), ("y", 300_000)]);
+    let pattern = "mödel ~#%[1]{x}%20{suffix}.safetensors".parse().unwrap();
+    let options = ShardOptions::new().max_shard_size(400_000.into()).file_pattern(pattern);
+    // The second save copies the files of the first one to second names.
+    for _ in 0..2 {
+        save_sharded_with(address, named(&tensors), &options, &server()).unwrap();
+        let checkpoint = open_with(address, &server()).unwrap();
+        assert_eq!((checkpoint.len(), checkpoint.files().len()), (2, 2));
+        assert_eq!(checkpoint.tensor("y").unwrap().read().unwrap().bytes(), tensors[1].1.bytes());
+    }
+}
+
+#[test]
+#[ignore = "needs a server of S3: scripts/s3_interop.py"]
 fn checkpoints_of_ranks_replace_one_another() {
     let (address, plan) = ("s3://bucket/rust/ranks", plan(3));
     for (fill, attempt) in [(1, "step-1"), (2, "step-2"), (3, "step-1")] {

@@ -5,7 +5,7 @@ use safetensors_core::{
 };
 use safetensors_hub::remote::{RemoteFile, open, open_with};
 
-use crate::server::Server;
+use crate::server::{Fault, Server};
 use crate::{file, options, tensors};
 
 /// A checkpoint of several files, by name.
@@ -85,6 +85,50 @@ fn a_directory_of_the_disk() {
     let error = open(&format!("{address}/only")).unwrap_err();
     let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(found, &["x.safetensors", "y.safetensors"]);
+}
+
+/// A server that may not tell what it has: it refuses what it has not.
+fn secretive(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Server {
+    let server = Server::new();
+    let mut names = Vec::new();
+    for (name, bytes) in files {
+        server.put(&name, bytes);
+        names.push(format!("/{name}"));
+    }
+    server.misbehave(move |_, request| match names.contains(&request.path) {
+        true => None,
+        false => Some(Fault::Status(403, "AccessDenied")),
+    });
+    server
+}
+
+#[test]
+fn what_is_absent_may_be_refused() {
+    let below = |(name, bytes): (String, Vec<u8>)| (format!("gpt/{name}"), bytes);
+    let server = secretive(sharded().into_iter().map(below));
+    check(&open_with(&server.address("gpt"), &options()).unwrap());
+    check(&open_with(&server.address("gpt/model.safetensors.index.json"), &options()).unwrap());
+    let one = file(&tensors(&[("x", 7)]));
+    let server =
+        secretive([("weights".to_owned(), one.clone()), ("gpt/model.safetensors".to_owned(), one)]);
+    for address in ["weights", "gpt", "gpt/model.safetensors"] {
+        assert_eq!(open_with(&server.address(address), &options()).unwrap().len(), 1);
+    }
+
+    // Where nothing is found, the credentials may be wrong.
+    for absent in ["absent", "absent.safetensors", "gpt/model.safetensors.index.json", "a.json"] {
+        let error = open_with(&server.address(absent), &options()).unwrap_err();
+        let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
+        assert_eq!(found.kind(), std::io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("403"), "{error}");
+    }
+    // One refusal among files that are absent is as suspicious.
+    server.misbehave(|_, request| match request.path.ends_with("x/model.safetensors") {
+        true => Some(Fault::Status(403, "AccessDenied")),
+        false => None,
+    });
+    let error = open_with(&server.address("x"), &options()).unwrap_err();
+    assert!(error.to_string().contains("403"), "{error}");
 }
 
 #[test]

@@ -259,6 +259,22 @@ fn empty_ones() {
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
 }
 
+#[test]
+fn names_are_saved_as_the_index_has_them() {
+    let (address, plan) = ("memory:///ranks/named", plan(2));
+    let pattern = "mödel ~#%[1]{suffix}.safetensors".parse().unwrap();
+    let options = ShardOptions::new().file_pattern(pattern);
+    for turn in 1..=2_u8 {
+        for rank in 0..2 {
+            let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
+            save_rank(address, rank, &plan, parts, &attempt, &options).unwrap();
+        }
+        assert_eq!(fill_of(&open(address).unwrap()).unwrap(), turn);
+        let index = "mödel ~#%[1].safetensors.index.json";
+        assert_eq!(names(address), [index.to_owned(), format!("mödel ~#%[1].step-{turn}.ranks")]);
+    }
+}
+
 /// The directory has a single file that is not the standard one, and another pattern beside it.
 #[test]
 fn two_patterns_in_one_directory() {

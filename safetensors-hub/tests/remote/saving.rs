@@ -9,7 +9,8 @@ use safetensors_core::{
     save_sharded as save_local,
 };
 use safetensors_hub::remote::{
-    RemoteOptions, RemoteStore, open, save, save_rewrite, save_rewrite_sharded, save_sharded,
+    RemoteFile, RemoteOptions, RemoteStore, open, save, save_rewrite, save_rewrite_sharded,
+    save_sharded,
 };
 
 use crate::server::Server;
@@ -98,6 +99,55 @@ fn shards_are_those_of_a_local_save() {
             assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{name}");
         }
     }
+}
+
+#[test]
+fn names_are_saved_as_the_index_has_them() {
+    let pattern = "mödel ~#%[1]{x}%20^`|<é>{suffix}.safetensors";
+    let index = "mödel ~#%[1]{x}%20^`|<é>.safetensors.index.json".to_owned();
+    let tensors = tensors(&[("a", 600), ("b", 600), ("c", 600)]);
+    for (address, dir) in stores("named") {
+        // The second one replaces files of the same names, the third is one file.
+        for size in [700_u64, 700, 5000] {
+            let options = ShardOptions::new().max_shard_size(size.into());
+            let options = options.file_pattern(pattern.parse().unwrap());
+            let mut saved = save_sharded(&address, named(&tensors), &options).unwrap().files;
+            check_values(&open(&address).unwrap(), &tensors);
+            if let Some(dir) = &dir {
+                let local = Checkpoint::open(dir.path().join("named")).unwrap();
+                assert_eq!(local.len(), 3);
+            }
+            if saved.len() > 1 {
+                saved.push(index.clone());
+            }
+            saved.sort();
+            assert_eq!(names(&address), saved);
+        }
+    }
+    let options = ShardOptions::new().file_pattern("a\nb{suffix}.safetensors".parse().unwrap());
+    let error = save_sharded("memory:///saving/lines", named(&tensors), &options).unwrap_err();
+    assert!(error.to_string().contains("the names of objects cannot have"), "{error}");
+    assert_eq!(names("memory:///saving/lines"), [""; 0]);
+}
+
+fn check_values(checkpoint: &Checkpoint<RemoteFile>, tensors: &[(String, TensorBuf)]) {
+    assert_eq!(checkpoint.len(), tensors.len());
+    for (name, buf) in tensors {
+        assert_eq!(checkpoint.tensor(name).unwrap().read().unwrap().bytes(), buf.bytes());
+    }
+}
+
+#[test]
+fn what_an_address_would_cut_off_is_an_error() {
+    let tensors = tensors(&[("a", 6)]);
+    for address in ["memory:///run#1/m.safetensors", "file:///run?1", "s3://b/m?versionId=1"] {
+        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        assert!(error.to_string().contains("write %"), "{error}");
+    }
+    let address = "memory:///run%231/m.safetensors";
+    save(address, named(&tensors), &SaveOptions::new()).unwrap();
+    assert_eq!(names("memory:///run%231"), ["m.safetensors"]);
+    assert_eq!(open(address).unwrap().len(), 1);
 }
 
 #[test]

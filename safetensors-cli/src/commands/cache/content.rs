@@ -6,12 +6,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_hub::RepoId;
-use safetensors_hub::cache::{Cache, CachedRepo, CachedSnapshot};
+use safetensors_hub::cache::{
+    Cache, CachedRepo, CachedSnapshot, DamagedFile, UnverifiedFile, Verification,
+};
 use serde::Serialize;
 
 use super::Which;
 use crate::colour::{Colour, paint};
-use crate::report::{report, wrong_usage};
+use crate::report::{report, warn, wrong_usage};
 use crate::table::Align::{Left, Right};
 use crate::{json, parallel, table, text};
 
@@ -57,22 +59,51 @@ struct SizedRepo {
 #[derive(Serialize)]
 struct Verified {
     path: String,
-    intact: bool,
+    state: State,
     repos: Vec<VerifiedRepo>,
 }
 
 #[derive(Serialize)]
 struct VerifiedRepo {
     repo: String,
-    intact: bool,
+    state: State,
     bytes: u64,
+    verified: usize,
     damaged: Vec<Damaged>,
+    unverified: Vec<Unverified>,
 }
 
 #[derive(Serialize)]
 struct Damaged {
     path: String,
     error: String,
+}
+
+#[derive(Serialize)]
+struct Unverified {
+    path: String,
+    reason: &'static str,
+}
+
+/// What is known of files. Of several, the last one counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// Each was compared with its digest, and has it.
+    Ok,
+    /// Some were compared with nothing.
+    Unverified,
+    Damaged,
+}
+
+impl State {
+    fn of(found: &Verification) -> Self {
+        match (found.damaged.is_empty(), found.unverified.is_empty()) {
+            (false, _) => Self::Damaged,
+            (true, false) => Self::Unverified,
+            (true, true) => Self::Ok,
+        }
+    }
 }
 
 /// The cache, and those of its repositories that were asked for.
@@ -204,40 +235,83 @@ fn summarise(
     Ok(writeln!(out, "{path}: {models}, {}", text::size(sizes.sum::<u64>()))?)
 }
 
-pub(super) fn verify(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub(super) fn verify(
+    which: &Which,
+    is_strict: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let (cache, repos) = chosen(which)?;
-    let mut verified = Verified { path: lossy(cache.dir()), intact: true, repos: Vec::new() };
+    let mut verified = Verified { path: lossy(cache.dir()), state: State::Ok, repos: Vec::new() };
     let check = |repo: &&CachedRepo| -> safetensors_hub::Result<_> {
         Ok((repo.byte_len()?, repo.verify()?))
     };
     parallel::in_order(&repos, check, |repo, checked| -> anyhow::Result<()> {
-        let (bytes, damaged) = checked?;
-        let intact = damaged.is_empty();
+        let (bytes, found) = checked?;
         if !which.json {
-            if intact {
-                let ok = paint("ok", Colour::Green, &std::io::stdout());
-                writeln!(out, "{}: {ok}, {}", repo.id(), text::size(bytes))?;
-            }
-            // Standard error is not buffered. Its lines must not overtake earlier ones.
-            out.flush()?;
-            for blob in &damaged {
-                report(format!("{}; remove the file, and download it again", blob.error));
-            }
+            show(repo, bytes, &found, is_strict, out)?;
         }
-        let damaged = damaged
-            .iter()
-            .map(|blob| Damaged { path: lossy(&blob.path), error: blob.error.to_string() });
-        let (repo, damaged) = (repo.id().to_string(), damaged.collect());
-        verified.intact &= intact;
-        verified.repos.push(VerifiedRepo { repo, intact, bytes, damaged });
+        let damaged =
+            |file: &DamagedFile| Damaged { path: lossy(&file.path), error: file.error.to_string() };
+        let unverified =
+            |file: &UnverifiedFile| Unverified { path: lossy(&file.path), reason: file.reason };
+        let state = State::of(&found);
+        verified.state = verified.state.max(state);
+        verified.repos.push(VerifiedRepo {
+            repo: repo.id().to_string(),
+            state,
+            bytes,
+            verified: found.intact,
+            damaged: found.damaged.iter().map(damaged).collect(),
+            unverified: found.unverified.iter().map(unverified).collect(),
+        });
         Ok(())
     })?;
     if which.json {
         json::write(&verified, out)?;
     } else if verified.repos.len() != 1 {
-        let intact = verified.repos.iter().filter(|repo| repo.intact).count() as u64;
+        let count = |state| verified.repos.iter().filter(|repo| repo.state == state).count() as u64;
         let checked = text::counted(verified.repos.len() as u64, "model");
-        writeln!(out, "\n{checked} checked: {} intact", text::count(intact))?;
+        write!(out, "\n{checked} checked: {} intact", text::count(count(State::Ok)))?;
+        match count(State::Unverified) {
+            0 => writeln!(out)?,
+            some => writeln!(out, ", {} not verified", text::count(some))?,
+        }
     }
-    Ok(if verified.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match verified.state {
+        State::Damaged => ExitCode::FAILURE,
+        State::Unverified if is_strict => ExitCode::FAILURE,
+        State::Ok | State::Unverified => ExitCode::SUCCESS,
+    })
+}
+
+/// Prints a line about a model, unless it is damaged, and one for each file with a problem.
+fn show(
+    repo: &CachedRepo,
+    bytes: u64,
+    found: &Verification,
+    is_strict: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let stdout = std::io::stdout();
+    let (id, size, unverified) = (repo.id(), text::size(bytes), found.unverified.len());
+    match State::of(found) {
+        State::Ok => writeln!(out, "{id}: {}, {size}", paint("ok", Colour::Green, &stdout))?,
+        State::Unverified => {
+            let state = paint("not verified", Colour::Yellow, &stdout);
+            let files = text::counted((found.intact + unverified) as u64, "file");
+            let some = text::count(unverified as u64);
+            writeln!(out, "{id}: {state}: {some} of {files}, {size}")?;
+        }
+        State::Damaged => {}
+    }
+    // Standard error is not buffered. Its lines must not overtake earlier ones.
+    out.flush()?;
+    for file in &found.damaged {
+        report(format!("{}; remove the file, and download it again", file.error));
+    }
+    for file in &found.unverified {
+        let message = format!("{}: not verified: {}", text::path(&file.path), file.reason);
+        if is_strict { report(message) } else { warn(message) }
+    }
+    Ok(())
 }

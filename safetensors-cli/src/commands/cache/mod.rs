@@ -67,7 +67,8 @@ struct List {
 /// Read every file, and compare its digest with the one that the Hub gave it
 ///
 /// A file that is damaged gets a line on standard error. Remove it, and the next download replaces
-/// it.
+/// it. A file whose digest is not known is not verified, and gets a warning: a copy in a snapshot,
+/// as on Windows, or a blob of a server whose ETags are no digests.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -75,10 +76,14 @@ Examples:
   safetensors cache verify openai-community/gpt2
   safetensors cache verify --json | jq -r '.repos[].damaged[].path'
 
-Exit codes: 0 all is intact, 1 a file is damaged, or cannot be read, 2 wrong usage.")]
+Exit codes: 0 no file is damaged, 1 a file is damaged, or cannot be read, or, with --strict, is not
+verified, 2 wrong usage.")]
 struct Verify {
     #[command(flatten)]
     which: Which,
+    /// Fail if a file is not verified
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Show the bytes on the disk of each model, the largest first
@@ -106,7 +111,7 @@ pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(List { which }) => content::list(which, out),
-        Command::Verify(Verify { which }) => content::verify(which, out),
+        Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),
         Command::Size(Size { which }) => content::size(which, out),
     }
 }

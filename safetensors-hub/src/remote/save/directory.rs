@@ -10,9 +10,12 @@ use object_store::path::Path as Key;
 use object_store::{
     Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
+use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::{ErrorKind, Result};
 
 use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
+use crate::remote::place::Place;
 use crate::remote::runtime::run;
 
 /// The files of a directory by name.
@@ -32,9 +35,32 @@ pub(super) enum Put {
 }
 
 impl Directory {
-    /// The key of a file.
+    /// The directory of a place, for files of a pattern.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] for a pattern whose names no object can have.
+    pub(super) fn of(place: &Place, pattern: &FilePattern) -> Result<Self> {
+        let name = pattern.index_name();
+        match Key::parse(&name) {
+            Ok(_) => Ok(Self { service: place.service.clone(), key: place.key.clone() }),
+            Err(_) => {
+                let message = "the name has a character that the names of objects cannot have";
+                let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+                Err(safetensors_core::Error::from(ErrorKind::Io(error)).in_file(name))
+            }
+        }
+    }
+
+    /// The key of a file or, by a path with `/`, of one further below. It has the name as it is, as
+    /// indexes and listings have it, and as a reader asks for it: see [`RemoteStore`]. `Key::join`
+    /// would encode many characters.
+    ///
+    /// [`RemoteStore`]: crate::remote::RemoteStore
     pub(super) fn file(&self, name: &str) -> Key {
-        self.key.clone().join(name)
+        let path = format!("{}/{name}", self.key);
+        // The names of a directory were checked when it was made.
+        Key::parse(path).unwrap_or_else(|_| self.key.clone().join(name))
     }
 
     /// The objects below this one.

@@ -25,7 +25,7 @@ pub(super) fn save<N: AsRef<str>, S: TensorSource>(
 ) -> Result<SavedShards> {
     let planned = PlannedShards::new(tensors, options)?;
     let index = planned.index()?;
-    let directory = Directory { service: place.service.clone(), key: place.key.clone() };
+    let directory = Directory::of(place, planned.pattern())?;
     let mut uploads = Vec::new();
     for (number, name) in planned.files().iter().enumerate() {
         let key = directory.file(name);

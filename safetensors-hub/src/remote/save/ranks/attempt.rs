@@ -59,7 +59,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         planned: &'a PlannedRank<'a, T>,
         name: &'a str,
     ) -> Result<Self> {
-        let directory = Directory { service: place.service.clone(), key: place.key.clone() };
+        let directory = Directory::of(place, planned.pattern())?;
         let own = directory_name(planned.pattern(), name);
         let objects = directory.below(&own);
         let digest = planned.digest().to_string();

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 
-use object_store::path::Path as Key;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::ranks::{RankSaved, SavedIndex};
 use safetensors_core::{Error, Result, TensorSource};
@@ -161,10 +160,7 @@ impl<T: TensorSource> Attempt<'_, T> {
             let removed = remove(&self.directory.below(name), pattern, ids);
             removed.map_err(|error| behind(error, name))?;
         }
-        let file = |path: &String| -> Key {
-            path.split('/').fold(self.directory.key.clone(), |key, part| key.join(part))
-        };
-        let kept: HashSet<_> = index.files.iter().map(file).collect();
+        let kept: HashSet<_> = index.files.iter().map(|path| self.directory.file(path)).collect();
         let removed = remove_others(&self.objects, pattern, &self.manifest.id, &kept);
         removed.map_err(|error| behind(error, &self.own))
     }
