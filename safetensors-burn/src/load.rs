@@ -58,6 +58,9 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 /// - Those of [`Checkpoint::open`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
+/// - [`ErrorKind::NeedsScales`] for a weight of 8-bit floats whose
+///   [scales](safetensors_core::LazyTensor::scales) are another tensor, if the options do not say
+///   how to treat them.
 /// - [`ErrorKind::Io`] if reading fails.
 /// - [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
 ///
@@ -65,6 +68,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
+/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
 /// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
 /// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
 pub fn load_with(

@@ -58,10 +58,11 @@
 //!
 //! # Quantised weights
 //!
-//! A weight of F8_E4M3 may have its scales in a tensor of its own: DeepSeek's checkpoints have
+//! A weight of 8-bit floats may have its scales in another tensor: DeepSeek's checkpoints have
 //! `weight_scale_inv` for blocks of 128 × 128, others `weight_scale` for each output channel or for
-//! the whole weight. Without its scales such a weight has wrong values, so a request for it in
-//! another dtype is an error. [`LoadOptions::scaled_weights`] decides:
+//! the whole weight. Without its scales such a weight has wrong values. So it is an error to load it
+//! in another dtype than the file's, which includes F8_E5M2, which candle lacks.
+//! [`LoadOptions::scaled_weights`] decides:
 //!
 //! ```
 //! use candle_core::{DType, Device};

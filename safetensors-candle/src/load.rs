@@ -31,11 +31,14 @@ use crate::Candle;
 ///
 /// - Those of [`Checkpoint::open`] and of reading.
 /// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
+/// - [`ErrorKind::NeedsScales`] for a [quantised weight](crate#quantised-weights) whose dtype candle
+///   lacks.
 /// - [`ErrorKind::Framework`] if candle fails.
 ///
 /// Each names the file, and the tensor if it concerns one.
 ///
 /// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
+/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
 /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, Tensor>> {
     load_with(path, device, &LoadOptions::new())
@@ -75,8 +78,8 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.
-/// - [`ErrorKind::NeedsScales`] if the options convert a [quantised weight](crate#quantised-weights)
-///   and do not say how to treat its scales.
+/// - [`ErrorKind::NeedsScales`] if a [quantised weight](crate#quantised-weights) would become
+///   another dtype and the options do not say how to treat its scales.
 ///
 /// The last three are found before any data is read.
 ///

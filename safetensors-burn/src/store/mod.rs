@@ -115,7 +115,8 @@ use crate::{Burn, StoreError};
 /// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
 ///
 /// Quantised weights that have scales are multiplied by them if [`LoadOptions::scaled_weights`]
-/// asks for it. Converting them without their scales is an error, as in [`load`](crate::load()).
+/// asks for it. Without that they are an error, as in [`load`](crate::load()), because burn has no
+/// 8-bit floats and would hold their elements as F16.
 ///
 /// ```
 /// use burn::module::Module;
