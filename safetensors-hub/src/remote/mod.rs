@@ -52,8 +52,10 @@
 //!   arrived.
 //!
 //! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
-//! breaks off or stalls is continued. A server that cannot be reached at all is given up after 10
-//! seconds ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
+//! breaks off or stalls is continued. A request has no time limit as a whole: it fails if the server
+//! is silent for 60 seconds or, while bytes are sent, if for twice that time the connection takes
+//! none of them. A server that cannot be reached at all is given up after 10 seconds. Both times are
+//! options ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
 //! same version of the object: of the ETag or, without one, of the same length and time of change.
 //! A file that changed since it was opened is an error.
 //!
@@ -84,6 +86,7 @@ mod plan;
 mod reaching;
 mod runtime;
 mod save;
+mod silence;
 mod store;
 
 use safetensors_core::{Checkpoint, Result};
