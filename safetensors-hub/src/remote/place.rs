@@ -24,6 +24,9 @@ use super::object::Service;
 /// How long a server may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// The most bytes that S3 copies by one request. The others have no such limit.
+const COPIED_BY_S3: u64 = 5 << 30;
+
 /// Whether a store can list what is in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listing {
@@ -84,6 +87,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     let pairs = options.pairs(prefix);
     let secrets = RemoteOptions::secrets(&pairs);
     let store = store(&url, &scheme, &pairs, options).map_err(|error| secrets.io(&error))?;
+    let most_copied = if scheme == Scheme::AmazonS3 { COPIED_BY_S3 } else { u64::MAX };
     let shown = shown_address(address);
     let root = match url.host_str() {
         Some(_) => shown.split('/').take(3).collect::<Vec<_>>().join("/"),
@@ -91,7 +95,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     };
     let slash = if root.ends_with('/') || key.as_ref().is_empty() { "" } else { "/" };
     Ok(Place {
-        service: Service::new(store, secrets),
+        service: Service::new(store, secrets, most_copied),
         shown: format!("{root}{slash}{key}"),
         root,
         key,

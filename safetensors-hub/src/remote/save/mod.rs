@@ -141,7 +141,8 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// 1. All files are sent, and none is visible.
 /// 2. If new files need names that the index in place uses, the store copies the old ones to second
-///    names, and gets an index with these.
+///    names, and gets an index with these. S3 copies no file of more than 5 GiB: such a one is
+///    fetched and sent again.
 /// 3. The new files become visible. Nothing names them yet.
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
