@@ -12,9 +12,9 @@ mod remote;
 use std::path::Path;
 
 #[cfg(not(feature = "remote"))]
-pub(crate) use absent::{check_writable, missing, open, save, save_sharded};
+pub(crate) use absent::{abort_uploads, check_writable, missing, open, save, save_sharded};
 #[cfg(feature = "remote")]
-pub(crate) use remote::{check_writable, open, save, save_sharded};
+pub(crate) use remote::{abort_uploads, check_writable, open, save, save_sharded};
 
 use crate::report::wrong_usage;
 

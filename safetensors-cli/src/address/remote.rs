@@ -3,6 +3,7 @@
 use std::io;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
+pub(crate) use safetensors_hub::remote::abort_uploads;
 use safetensors_hub::remote::{self, RemoteOptions};
 
 use super::printable;

@@ -94,8 +94,8 @@ use safetensors_core::{Checkpoint, Result};
 pub use file::RemoteFile;
 pub use options::RemoteOptions;
 pub use save::{
-    save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded, save_sharded,
-    save_sharded_with, save_with,
+    abort_uploads, save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded,
+    save_sharded, save_sharded_with, save_with,
 };
 pub use store::RemoteStore;
 

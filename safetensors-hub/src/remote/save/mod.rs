@@ -9,6 +9,7 @@ mod races;
 mod racing;
 mod ranks;
 mod shards;
+mod unfinished;
 mod upload;
 
 use std::io;
@@ -19,6 +20,7 @@ use safetensors_core::save::write_to;
 use safetensors_core::{
     Error, ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
 };
+pub use unfinished::abort_uploads;
 use upload::Upload;
 
 use super::RemoteOptions;
