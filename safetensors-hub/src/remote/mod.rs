@@ -30,7 +30,7 @@
 //! | `az://container/path` | Azure Blob Storage; also `abfs`, `abfss` | yes | yes |
 //! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
 //! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
-//! | `file:///path` | the local disk | yes | yes |
+//! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
 //! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
@@ -79,6 +79,7 @@ mod fetch;
 mod file;
 mod files;
 mod hub;
+mod local;
 mod object;
 mod options;
 mod place;
@@ -92,6 +93,7 @@ mod store;
 use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
+pub use local::local_path;
 pub use options::RemoteOptions;
 pub use save::{
     abort_uploads, save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded,

@@ -8,7 +8,6 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme as Scheme};
@@ -48,7 +47,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Connects to the store of an address. No request is made.
+    /// Connects to the store of an address that is no [path of the disk](super::local_path). No
+    /// request is made.
     ///
     /// # Errors
     ///
@@ -71,12 +71,15 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     let (scheme, key) = match is_web {
         // Also the web addresses of buckets, so that what is public needs no credentials.
         true => (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?),
-        false => Scheme::parse(&url).map_err(|_| {
-            invalid(
-                "expected an address that begins with s3, gs, az, http, https, file, memory or hf"
-                    .into(),
-            )
-        })?,
+        false => match Scheme::parse(&url) {
+            // Those of the disk are no places of `object_store`, which does not sync files.
+            Ok((Scheme::Local, _)) | Err(_) => {
+                let message = "expected an address that begins with s3, gs, az, http, https, \
+                               file, memory or hf";
+                return Err(invalid(message.into()));
+            }
+            Ok(parsed) => parsed,
+        },
     };
     let prefix = match scheme {
         Scheme::AmazonS3 => Some("AWS_"),
@@ -128,7 +131,6 @@ fn store(
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE);
     Ok(match scheme {
-        Scheme::Local => Arc::new(LocalFileSystem::new()),
         Scheme::Memory => {
             static FILES: OnceLock<Arc<InMemory>> = OnceLock::new();
             FILES.get_or_init(Arc::default).clone()
