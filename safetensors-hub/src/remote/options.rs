@@ -58,8 +58,8 @@ impl RemoteOptions {
     /// was never reached is given up after twice this time, however many retries there are.
     ///
     /// `read_timeout` (`60s` by default) is the time for which a server may be silent. While bytes
-    /// are sent, it is twice the time in which the connection takes none of them, however slow the
-    /// line is: of what it took, the system may still hold some megabytes.
+    /// are sent, the connection may take none of them for twice that time: of those that it took,
+    /// the system may still hold some megabytes. So a line may be slow.
     ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
     /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
