@@ -170,3 +170,18 @@ fn store(
 fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_s3_copies_no_large_files() {
+        let options = RemoteOptions::new().environment(false);
+        let most_copied = |address| Place::of(address, &options).unwrap().service.most_copied;
+        assert_eq!(most_copied("s3://bucket/a"), 5 * 1024 * 1024 * 1024);
+        assert_eq!(most_copied("memory:///a"), u64::MAX);
+        // The disk is no place here.
+        assert!(Place::of("file:///a", &options).is_err());
+    }
+}
