@@ -16,7 +16,7 @@ use crate::{address, file, input, other, text};
 #[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
     /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
     /// Print what would be done, and change nothing
     #[arg(short = 'n', long)]

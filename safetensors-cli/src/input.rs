@@ -31,7 +31,7 @@ pub(crate) struct Input {
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
     /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Inputs {
     /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors. Several have headings and a total; one that fails
     /// does not stop the others
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
     paths: Vec<PathBuf>,
     /// Take every checkpoint in a directory and below it, on the disk
     ///

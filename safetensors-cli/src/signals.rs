@@ -9,8 +9,9 @@ pub(crate) fn make_limits_errors() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
 }
 
-/// From here on, a signal that ends the command has it remove its temporary files first; then the
-/// command ends by that very signal. A second one ends it at once. What was ignored when the
+/// From here on, a signal that ends the command has it remove its temporary files first, and the
+/// parts that it has sent to a store, which takes ten seconds at most; then the command ends by that
+/// very signal. A second one ends it at once. What was ignored when the
 /// command began, as `nohup` does it, stays ignored.
 ///
 /// Where signals cannot be listened to, they end the command as they always do, and the next save
@@ -67,6 +68,7 @@ fn listen() -> std::io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             safetensors_core::save::remove_temporaries();
+            crate::address::abort_uploads();
             let _ = emulate_default_handler(signal);
         }
     })?;

@@ -1,6 +1,8 @@
 //! The same for a command that was built without addresses: every use is an error that says how to
 //! get one with them.
 
+use std::path::PathBuf;
+
 use safetensors_core::{SaveOptions, ShardOptions};
 
 use super::printable;
@@ -9,6 +11,11 @@ use crate::input::{Checkpoint, Rewrite};
 /// Every text with a scheme counts as an address.
 pub(super) fn is_known(_: &str) -> bool {
     true
+}
+
+/// Every address stays one.
+pub(super) fn on_disk(path: PathBuf) -> anyhow::Result<PathBuf> {
+    Ok(path)
 }
 
 /// The error of a command that needs addresses or downloads.
@@ -34,6 +41,9 @@ pub(crate) fn save(address: &str, _: &Rewrite<'_>, _: &SaveOptions) -> anyhow::R
 pub(crate) fn save_sharded(address: &str, _: &Rewrite<'_>, _: &ShardOptions) -> anyhow::Result<()> {
     Err(without(address))
 }
+
+/// Nothing is ever sent.
+pub(crate) fn abort_uploads() {}
 
 fn without(address: &str) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", printable(address), missing())

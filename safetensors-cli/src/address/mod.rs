@@ -9,19 +9,26 @@ mod absent;
 #[cfg(feature = "remote")]
 mod remote;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[cfg(not(feature = "remote"))]
-pub(crate) use absent::{check_writable, missing, open, save, save_sharded};
+pub(crate) use absent::{abort_uploads, check_writable, missing, open, save, save_sharded};
 #[cfg(feature = "remote")]
-pub(crate) use remote::{check_writable, open, save, save_sharded};
+pub(crate) use remote::{abort_uploads, check_writable, open, save, save_sharded};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use crate::report::wrong_usage;
 
 #[cfg(not(feature = "remote"))]
-use absent::is_known;
+use absent::{is_known, on_disk};
 #[cfg(feature = "remote")]
-use remote::is_known;
+use remote::{is_known, on_disk};
+
+/// Takes an argument that is a path or an address. `file:///path` is the path from here on.
+pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(on_disk)
+}
 
 /// The address that stands in place of a path; `None` for a path of the disk.
 ///

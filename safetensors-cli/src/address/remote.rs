@@ -1,8 +1,10 @@
 //! Addresses, read and written by `safetensors_hub`.
 
 use std::io;
+use std::path::PathBuf;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
+pub(crate) use safetensors_hub::remote::abort_uploads;
 use safetensors_hub::remote::{self, RemoteOptions};
 
 use super::printable;
@@ -12,6 +14,12 @@ use crate::report::wrong_usage;
 /// Whether a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
     remote::is_address(text)
+}
+
+/// The path that an address of the disk means. Every other address, and every path, stays as it is.
+pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
+    let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
+    Ok(meant.unwrap_or(path))
 }
 
 /// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.

@@ -39,10 +39,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     rules: Rules,
     /// Take the plan from this file instead, and compare it with PATH
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["world_size", "rules", "preset"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["world_size", "rules", "preset"],
+        value_parser = crate::address::parser()
+    )]
     from: Option<PathBuf>,
     /// Save the plan to this file, or - for standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::address::parser())]
     output: Option<PathBuf>,
     /// Show every tensor instead of the sums
     #[arg(long)]

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required = true, value_name = "PATH", value_parser = crate::address::parser())]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
     ///

@@ -3,10 +3,15 @@
 //! have these tests, because it does not have the servers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../../../safetensors-hub/tests/remote/bucket.rs"]
+#[allow(dead_code, reason = "the tests of that package use the rest")]
+mod bucket;
 mod cache;
 mod download;
 #[path = "../../../safetensors-hub/tests/server/mod.rs"]
 mod hub_server;
+#[cfg(unix)]
+mod interrupted;
 mod reading;
 mod saving;
 #[path = "../../../safetensors-hub/tests/remote/server.rs"]

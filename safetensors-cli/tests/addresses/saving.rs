@@ -30,25 +30,76 @@ fn a_conversion_from_the_hub() {
 #[test]
 fn a_conversion_to_a_store() {
     let dir = tempfile::tempdir().unwrap();
-    let store = format!("file://{}", dir.path().join("store").display());
+    fs::create_dir(dir.path().join("a store")).unwrap();
+    let store = format!("file://{}/a%20store", dir.path().display());
     fs::write(dir.path().join("in.safetensors"), file()).unwrap();
     let run = |args: &[&str]| output(safetensors(dir.path(), args));
     let (one, several) = (format!("{store}/one.safetensors"), format!("{store}/several/"));
     let told = run(&["convert", "in.safetensors", &one]);
-    assert!(told.starts_with(&format!("{one}: 4 tensors, 2.1 MB")), "{told}");
+    // The address is the path.
+    let path = dir.path().join("a store/one.safetensors");
+    assert!(told.starts_with(&format!("{}: 4 tensors, 2.1 MB", path.display())), "{told}");
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
-    assert_eq!(fs::read(dir.path().join("store/one.safetensors")).unwrap(), file());
+    assert_eq!(fs::read(path).unwrap(), file());
     run(&["convert", "in.safetensors", &several, "--max-shard-size", "1MB", "--dtype", "bf16"]);
-    assert!(dir.path().join("store/several/model.safetensors.index.json").exists());
+    assert!(dir.path().join("a store/several/model.safetensors.index.json").exists());
     let checked = run(&["verify", &several]);
     assert!(checked.contains("ok, 2 shards, 4 tensors"), "{checked}");
     // Back into its own place, as one file.
     run(&["convert", &several, &several]);
-    assert!(!dir.path().join("store/several/model.safetensors.index.json").exists());
+    assert!(!dir.path().join("a store/several/model.safetensors.index.json").exists());
     assert!(run(&["verify", &several]).contains("ok, 4 tensors"));
     let planned = run(&["convert", "in.safetensors", &one, "-f", "*norm*", "--dry-run"]);
     assert!(planned.contains("1 tensor") && planned.contains("nothing was written"), "{planned}");
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+}
+
+/// Each command takes it, also those that change a file or write another one.
+#[test]
+fn an_address_of_the_disk_is_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("ä.safetensors"), file()).unwrap();
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    let address = format!("file://localhost{}/%C3%A4.safetensors", dir.path().display());
+    run(&["metadata", "set", &address, "a=file:///b%20c"]);
+    assert_eq!(run(&["metadata", "get", &address, "a"]), "file:///b%20c\n");
+    let array = format!("file://{}/norm.npy", dir.path().display());
+    run(&["extract", &address, "model.norm.weight", "-o", &array]);
+    run(&["convert", &array, &format!("file://{}/a%23b.npz", dir.path().display())]);
+    assert!(dir.path().join("a#b.npz").exists());
+    let checked = run(&["verify", &format!("file://{}", dir.path().display())]);
+    assert!(checked.contains("ä.safetensors: ok"), "{checked}");
+
+    for (address, expected) in
+        [("file://host/a.safetensors", "expected file:///path"), ("file:///a.safetensors?b", "%3F")]
+    {
+        let refused = error(safetensors(dir.path(), &["inspect", address]), 2);
+        assert!(refused.contains(expected), "{refused}");
+        let refused = error(safetensors(dir.path(), &["convert", "ä.safetensors", address]), 2);
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+/// What is converted to an address of the disk is on the disk when the command ends.
+#[test]
+fn an_address_of_the_disk_is_synced() {
+    use std::process::Command as Program;
+
+    let strace = Program::new("strace").arg("-V").output();
+    if !strace.is_ok_and(|strace| strace.status.success()) {
+        eprintln!("SKIPPED: this test needs strace, which is not there");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("in.safetensors"), file()).unwrap();
+    let mut traced = Program::new("strace");
+    traced.args(["-qq", "-f", "-o", "trace", "-e", "trace=fsync,fdatasync"]);
+    traced.arg(env!("CARGO_BIN_EXE_safetensors")).args(["convert", "in.safetensors"]);
+    traced.arg(format!("file://{}/out.safetensors", dir.path().display()));
+    assert!(traced.current_dir(dir.path()).status().unwrap().success());
+    let trace = fs::read_to_string(dir.path().join("trace")).unwrap();
+    // The file, and the directory after the file has its name.
+    assert!(trace.lines().filter(|line| line.ends_with("= 0")).count() >= 2, "{trace}");
 }
 
 #[test]
@@ -74,6 +125,7 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
     for (args, expected) in [
         (&[input.as_str(), &out][..], "nothing is saved to the Hub or to web servers"),
         (&[&input, "hf://owner/name"], "nothing is saved to the Hub or to web servers"),
+        (&[&input, "file://host/a"], "expected file:///path"),
         (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
         (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
         (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),

@@ -414,11 +414,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if the
     /// file at `path` is a source, and has been replaced since it was opened.
-    pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.save_options(options);
-        save_if(path, self.tensors, &options, || check_before_replacing(&self.sources, path))
+        save_if(path, self.tensors(), &options, || check_before_replacing(&self.sources, path))
     }
 
     /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
@@ -430,7 +430,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if a file
     /// in `directory` is a source, and has been replaced since it was opened.
     pub fn save_sharded(
-        self,
+        &self,
         directory: impl AsRef<Path>,
         options: &ShardOptions,
     ) -> Result<SavedShards> {
@@ -438,7 +438,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.shard_options(options);
         let check = || check_before_replacing(&self.sources, directory);
-        save_sharded_if(directory, self.tensors, &options, check)
+        save_sharded_if(directory, self.tensors(), &options, check)
     }
 
     /// [`save_options`](Rewrite::save_options) for several files.

@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::pin;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use object_store::client::{
-    HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-};
+use futures_util::{Stream, StreamExt};
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use reqwest::StatusCode;
 
 /// The most bytes of an error's body. The rest is not read.
 const ERROR: usize = 64 << 10;
@@ -40,25 +40,37 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_range = request.headers().contains_key("range");
         let (head, body) = self.0.call(request).await?.into_parts();
-        let body = match head.status.is_success() {
+        let body = match has_range && head.status.is_success() {
             // It is passed on as it arrives, and compared with the range.
-            true if has_range => body,
-            true => {
-                let most = LEFT.try_with(Cell::get).unwrap_or(WHOLE);
-                let whole = start(body, most, false).await?;
-                let _ = LEFT.try_with(|left| left.set(most - whole.len()));
-                whole.into()
-            }
-            false => start(body, ERROR, true).await?.into(),
+            true => body,
+            false => whole(head.status, body.bytes_stream()).await?.into(),
         };
         Ok(HttpResponse::from_parts(head, body))
     }
 }
 
+/// All bytes of an answer without a range, which arrive in pieces. That of an error is cut.
+pub(super) async fn whole(
+    status: StatusCode,
+    arriving: impl Stream<Item = Result<Bytes, HttpError>>,
+) -> Result<Bytes, HttpError> {
+    if !status.is_success() {
+        return start(arriving, ERROR, true).await;
+    }
+    let most = LEFT.try_with(Cell::get).unwrap_or(WHOLE);
+    let whole = start(arriving, most, false).await?;
+    let _ = LEFT.try_with(|left| left.set(most - whole.len()));
+    Ok(whole)
+}
+
 /// The first bytes of a body, at most `most`. More are an error, unless the body `may_be_cut`.
-async fn start(body: HttpResponseBody, most: usize, may_be_cut: bool) -> Result<Bytes, HttpError> {
+async fn start(
+    arriving: impl Stream<Item = Result<Bytes, HttpError>>,
+    most: usize,
+    may_be_cut: bool,
+) -> Result<Bytes, HttpError> {
     let mut start = Vec::new();
-    let mut arriving = body.bytes_stream();
+    let mut arriving = pin!(arriving);
     while let Some(bytes) = arriving.next().await {
         let bytes = match bytes {
             Ok(bytes) => bytes,
@@ -86,7 +98,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::{JoinHandle, spawn};
 
-    use object_store::client::HttpClient;
+    use object_store::client::HttpConnector;
 
     use super::*;
     use crate::remote::runtime::run;
@@ -109,7 +121,7 @@ mod tests {
     fn body_len(at: SocketAddr) -> Result<usize, HttpError> {
         let client = crate::remote::client::Connector { follows_redirects: false };
         let options = object_store::ClientOptions::new().with_allow_http(true);
-        let client = HttpClient::new(Bounded(client.client(&options).unwrap()));
+        let client = client.connect(&options).unwrap();
         let mut request = HttpRequest::new(Bytes::new().into());
         *request.uri_mut() = format!("http://{at}/").parse().unwrap();
         run(async move {

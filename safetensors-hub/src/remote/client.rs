@@ -8,7 +8,7 @@
 //! - It follows no redirect of a bucket, because the headers of a request to a bucket have
 //!   credentials that no other host may get.
 //! - A request has no time limit as a whole, only one for silence: 16 MiB may take long on a slow
-//!   line.
+//!   line, in either direction.
 //! - Its proxies are those of downloads.
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use super::bounded::Bounded;
 use super::reaching::Reaching;
+use super::silence::Listening;
 use crate::environment::Environment;
 use crate::proxy::Proxies;
 
@@ -43,13 +44,24 @@ pub(super) struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let connect = duration(options, ClientConfigKey::ConnectTimeout)?.unwrap_or(CONNECT);
-        let client = Bounded(self.client(options)?);
+        let (tls, limit) = (tls()?, duration(options, ClientConfigKey::ReadTimeout)?);
+        let client = Listening {
+            receiving: Bounded(self.client(options, tls.clone(), limit)?),
+            sending: self.client(options, tls, None)?,
+            limit,
+        };
         Ok(HttpClient::new(Reaching::new(client, connect.saturating_mul(CONNECTIONS))))
     }
 }
 
 impl Connector {
-    pub(super) fn client(&self, options: &ClientOptions) -> object_store::Result<reqwest::Client> {
+    /// A client whose requests end when the server is silent for as long as `silence`.
+    fn client(
+        &self,
+        options: &ClientOptions,
+        tls: rustls::ClientConfig,
+        silence: Option<Duration>,
+    ) -> object_store::Result<reqwest::Client> {
         use ClientConfigKey as Key;
 
         let policy = match self.follows_redirects {
@@ -57,7 +69,7 @@ impl Connector {
             false => Policy::none(),
         };
         let mut client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls()?)
+            .tls_backend_preconfigured(tls)
             .redirect(policy)
             // The address that redirects may be signed, and the next host would see it.
             .referer(false)
@@ -88,7 +100,7 @@ impl Connector {
         if let Some(limit) = duration(options, Key::ConnectTimeout)? {
             client = client.connect_timeout(limit);
         }
-        if let Some(limit) = duration(options, Key::ReadTimeout)? {
+        if let Some(limit) = silence {
             client = client.read_timeout(limit);
         }
         if let Some(limit) = duration(options, Key::PoolIdleTimeout)? {

@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use object_store::path::Path;
 use safetensors_core::ReadAt;
-use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::io::{FileSource, ReadRange, Requests};
 
 use super::fetch::fill;
 use super::hub;
@@ -37,13 +37,23 @@ const CALL: usize = 8 << 20;
 /// The methods block, and may be called inside and outside of an asynchronous runtime. Inside of
 /// one, call them by its function for blocking work, such as tokio's `spawn_blocking`, so that
 /// other tasks go on.
-pub struct RemoteFile {
+///
+/// A file of the local disk is read as core reads it.
+pub struct RemoteFile(Source);
+
+enum Source {
+    Disk(FileSource),
+    Remote(Fetched),
+}
+
+/// A file that is fetched by ranges.
+struct Fetched {
     origin: Origin,
     /// The first bytes.
     start: Vec<u8>,
 }
 
-/// Where the bytes of a file come from.
+/// Where the bytes of a file are fetched from.
 enum Origin {
     Object(Arc<Object>),
     Hub(Box<HubFile>, Arc<hub::Slots>),
@@ -72,58 +82,9 @@ impl Origin {
     }
 }
 
-impl RemoteFile {
-    /// Opens an object.
-    pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
-        let (object, start) = Object::open(service, path, START).await?;
-        Ok(Self { origin: Origin::Object(Arc::new(object)), start })
-    }
-
-    /// Opens a file on the Hub.
-    pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
-        let mut start = vec![0; file.byte_len().min(START) as usize];
-        file.read_exact_at(&mut start, 0)?;
-        Ok(Self { origin: Origin::Hub(Box::new(file), slots), start })
-    }
-
-    /// The version of the file that was opened: its ETag without quotes or, if the store has none,
-    /// its length and the time of its last change.
-    ///
-    /// ```
-    /// # use safetensors_core::{SaveOptions, TensorView};
-    /// use safetensors_hub::remote;
-    ///
-    /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-    /// # remote::save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
-    /// let checkpoint = remote::open("memory:///version.safetensors")?;
-    /// println!("{}", checkpoint.files()[0].safetensors().source().version());
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    pub fn version(&self) -> String {
-        self.origin.version()
-    }
-}
-
-impl fmt::Debug for RemoteFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteFile")
-            .field("version", &self.version())
-            .field("byte_len", &self.byte_len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl ReadAt for RemoteFile {
-    fn byte_len(&self) -> u64 {
-        self.origin.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
-    }
-
+impl Fetched {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        let len = self.byte_len();
+        let len = self.origin.byte_len();
         let mut rest = Vec::with_capacity(ranges.len());
         for ReadRange { offset, bytes } in ranges {
             let end = offset.saturating_add(bytes.len() as u64);
@@ -145,15 +106,109 @@ impl ReadAt for RemoteFile {
             false => self.origin.fill(plan(rest)),
         }
     }
+}
 
-    fn may_change_unseen(&self) -> bool {
-        match &self.origin {
-            Origin::Object(object) => object.may_change_unseen(),
-            Origin::Hub(..) => false,
+impl RemoteFile {
+    /// A file of the disk.
+    pub(super) fn on_disk(file: FileSource) -> Self {
+        Self(Source::Disk(file))
+    }
+
+    /// Opens an object.
+    pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
+        let (object, start) = Object::open(service, path, START).await?;
+        let origin = Origin::Object(Arc::new(object));
+        Ok(Self(Source::Remote(Fetched { origin, start })))
+    }
+
+    /// Opens a file on the Hub.
+    pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
+        let mut start = vec![0; file.byte_len().min(START) as usize];
+        file.read_exact_at(&mut start, 0)?;
+        let origin = Origin::Hub(Box::new(file), slots);
+        Ok(Self(Source::Remote(Fetched { origin, start })))
+    }
+
+    /// The version of the file that was opened: its ETag without quotes or, if the store has none,
+    /// its length and the time of its last change. It is the same for a file of the disk.
+    ///
+    /// ```
+    /// # use safetensors_core::{SaveOptions, TensorView};
+    /// use safetensors_hub::remote;
+    ///
+    /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+    /// # remote::save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
+    /// let checkpoint = remote::open("memory:///version.safetensors")?;
+    /// println!("{}", checkpoint.files()[0].safetensors().source().version());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn version(&self) -> String {
+        match &self.0 {
+            Source::Disk(file) => {
+                let changed = file.file().metadata().and_then(|metadata| metadata.modified());
+                format!("{} bytes, changed {changed:?}", file.byte_len())
+            }
+            Source::Remote(fetched) => fetched.origin.version(),
+        }
+    }
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteFile")
+            .field("version", &self.version())
+            .field("byte_len", &self.byte_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadAt for RemoteFile {
+    fn byte_len(&self) -> u64 {
+        match &self.0 {
+            Source::Disk(file) => file.byte_len(),
+            Source::Remote(fetched) => fetched.origin.byte_len(),
+        }
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        match &self.0 {
+            Source::Disk(file) => file.read_ranges_at(ranges),
+            Source::Remote(fetched) => fetched.read_ranges_at(ranges),
         }
     }
 
     fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(CALL, IN_FLIGHT))
+        match &self.0 {
+            Source::Disk(file) => file.requests(),
+            Source::Remote(_) => Some(Requests::new(CALL, IN_FLIGHT)),
+        }
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        match &self.0 {
+            Source::Disk(file) => file.check_unchanged(),
+            Source::Remote(_) => Ok(()),
+        }
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        match &self.0 {
+            Source::Disk(file) => file.may_change_unseen(),
+            Source::Remote(fetched) => match &fetched.origin {
+                Origin::Object(object) => object.may_change_unseen(),
+                Origin::Hub(..) => false,
+            },
+        }
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        match &self.0 {
+            Source::Disk(file) => file.is_replaced(),
+            Source::Remote(_) => Ok(false),
+        }
     }
 }

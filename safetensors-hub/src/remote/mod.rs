@@ -30,7 +30,7 @@
 //! | `az://container/path` | Azure Blob Storage; also `abfs`, `abfss` | yes | yes |
 //! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
 //! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
-//! | `file:///path` | the local disk | yes | yes |
+//! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
 //! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
@@ -54,8 +54,10 @@
 //!   arrived.
 //!
 //! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
-//! breaks off or stalls is continued. A server that cannot be reached at all is given up after 10
-//! seconds ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
+//! breaks off or stalls is continued. A request has no time limit as a whole: it fails if the server
+//! is silent for 60 seconds or, while bytes are sent, if for twice that time the connection takes
+//! none of them. A server that cannot be reached at all is given up after 10 seconds. Both times are
+//! options ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
 //! same version of the object: of the ETag or, without one, of the same length and time of change.
 //! A file that changed since it was opened is an error.
 //!
@@ -85,6 +87,7 @@ mod fetch;
 mod file;
 mod files;
 mod hub;
+mod local;
 mod object;
 mod options;
 mod place;
@@ -92,15 +95,17 @@ mod plan;
 mod reaching;
 mod runtime;
 mod save;
+mod silence;
 mod store;
 
 use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
+pub use local::local_path;
 pub use options::RemoteOptions;
 pub use save::{
-    save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded, save_sharded,
-    save_sharded_with, save_with,
+    abort_uploads, save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded,
+    save_sharded, save_sharded_with, save_with,
 };
 pub use store::RemoteStore;
 

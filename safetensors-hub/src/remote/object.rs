@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) secrets: Secrets,
+    /// The most bytes of an object that the store copies by one request.
+    pub(super) most_copied: u64,
     /// One permit for each request that may be under way.
     requests: Arc<Semaphore>,
     /// One permit for each byte that may wait to be copied.
@@ -45,9 +47,14 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(store: Arc<dyn ObjectStore>, secrets: Secrets) -> Arc<Self> {
+    pub(super) fn new(
+        store: Arc<dyn ObjectStore>,
+        secrets: Secrets,
+        most_copied: u64,
+    ) -> Arc<Self> {
         let (requests, arrived) = (Semaphore::new(IN_FLIGHT), Semaphore::new(ARRIVED));
-        Arc::new(Self { store, secrets, requests: requests.into(), arrived: arrived.into() })
+        let (requests, arrived) = (requests.into(), arrived.into());
+        Arc::new(Self { store, secrets, most_copied, requests, arrived })
     }
 
     /// Waits until another request may begin.

@@ -57,6 +57,10 @@ impl RemoteOptions {
     /// `connect_timeout` (`5s` by default) is the time that one connection may take. A server that
     /// was never reached is given up after twice this time, however many retries there are.
     ///
+    /// `read_timeout` (`60s` by default) is the time for which a server may be silent. While bytes
+    /// are sent, the connection may take none of them for twice that time: of those that it took,
+    /// the system may still hold some megabytes. So a line may be slow.
+    ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
     /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
     /// these credentials when the server redirects.
@@ -84,7 +88,8 @@ impl RemoteOptions {
 
     /// Sets how often a request is repeated that failed for a reason that may pass: an error 5xx or
     /// 429, or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
-    /// seconds. The default is 8.
+    /// seconds. The default is 8. A request that began more than 3 minutes ago is not repeated,
+    /// because its signature may have expired.
     #[must_use]
     pub fn retries(mut self, retries: usize) -> Self {
         self.retries = retries;

@@ -8,7 +8,6 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme as Scheme};
@@ -23,6 +22,9 @@ use super::object::Service;
 
 /// How long a server may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// The most bytes that S3 copies by one request. The others have no such limit.
+const COPIED_BY_S3: u64 = 5 << 30;
 
 /// Whether a store can list what is in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Connects to the store of an address. No request is made.
+    /// Connects to the store of an address that is no [path of the disk](super::local_path). No
+    /// request is made.
     ///
     /// # Errors
     ///
@@ -68,12 +71,15 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     let (scheme, key) = match is_web {
         // Also the web addresses of buckets, so that what is public needs no credentials.
         true => (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?),
-        false => Scheme::parse(&url).map_err(|_| {
-            invalid(
-                "expected an address that begins with s3, gs, az, http, https, file, memory or hf"
-                    .into(),
-            )
-        })?,
+        false => match Scheme::parse(&url) {
+            // Those of the disk are no places of `object_store`, which does not sync files.
+            Ok((Scheme::Local, _)) | Err(_) => {
+                let message = "expected an address that begins with s3, gs, az, http, https, \
+                               file, memory or hf";
+                return Err(invalid(message.into()));
+            }
+            Ok(parsed) => parsed,
+        },
     };
     if !is_web && (url.query().is_some() || url.fragment().is_some()) {
         let message = "an address of this kind has no query and no fragment; for a ? or a # in a \
@@ -89,6 +95,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     let pairs = options.pairs(prefix);
     let secrets = RemoteOptions::secrets(&pairs);
     let store = store(&url, &scheme, &pairs, options).map_err(|error| secrets.io(&error))?;
+    let most_copied = if scheme == Scheme::AmazonS3 { COPIED_BY_S3 } else { u64::MAX };
     let shown = shown_address(address);
     let root = match url.host_str() {
         Some(_) => shown.split('/').take(3).collect::<Vec<_>>().join("/"),
@@ -96,7 +103,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
     };
     let slash = if root.ends_with('/') || key.as_ref().is_empty() { "" } else { "/" };
     Ok(Place {
-        service: Service::new(store, secrets),
+        service: Service::new(store, secrets, most_copied),
         shown: format!("{root}{slash}{key}"),
         root,
         key,
@@ -129,7 +136,6 @@ fn store(
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE);
     Ok(match scheme {
-        Scheme::Local => Arc::new(LocalFileSystem::new()),
         Scheme::Memory => {
             static FILES: OnceLock<Arc<InMemory>> = OnceLock::new();
             FILES.get_or_init(Arc::default).clone()
@@ -168,4 +174,19 @@ fn store(
 
 fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_s3_copies_no_large_files() {
+        let options = RemoteOptions::new().environment(false);
+        let most_copied = |address| Place::of(address, &options).unwrap().service.most_copied;
+        assert_eq!(most_copied("s3://bucket/a"), 5 * 1024 * 1024 * 1024);
+        assert_eq!(most_copied("memory:///a"), u64::MAX);
+        // The disk is no place here.
+        assert!(Place::of("file:///a", &options).is_err());
+    }
 }

@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::{Entry, FileKind, Store, Version};
+use safetensors_core::checkpoint::store::{Entry, FileKind, LocalStore, Store, Version};
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::files::{Files, Objects};
 use super::hub::HubFiles;
 use super::place::Place;
-use super::{RemoteFile, RemoteOptions};
+use super::{RemoteFile, RemoteOptions, local_path};
 use crate::HubAddress;
 
 /// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
@@ -22,7 +22,7 @@ const KEPT: Duration = Duration::from_secs(20);
 /// The names that a directory is searched for if it cannot be listed.
 const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
 
-/// The files of a bucket, a web server or a repository on the Hub.
+/// The files of a bucket, a web server or a repository on the Hub, or of the local disk.
 ///
 /// Whether a file exists is found out by fetching its first bytes, which opening needs anyway. So a
 /// file is opened by one request.
@@ -47,11 +47,16 @@ const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub struct RemoteStore {
+    /// The path that stands for the address.
+    path: PathBuf,
+    /// `None` for the local disk.
+    remote: Option<Remote>,
+}
+
+struct Remote {
     files: Box<dyn Files>,
     /// How the path of every file begins.
     root: String,
-    /// The path that stands for the address.
-    path: PathBuf,
     /// What was found under a key when it was fetched to learn whether there is a file, until it is
     /// asked for again.
     fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,
@@ -64,6 +69,9 @@ impl RemoteStore {
     ///
     /// [`ErrorKind::Io`] for an address or an option that is malformed.
     pub fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
+        if let Some(path) = local_path(address)? {
+            return Ok(Self { path, remote: None });
+        }
         let (files, root, path): (Box<dyn Files>, _, _) = match HubAddress::is_address(address) {
             true => {
                 let address = HubAddress::parse(address)?;
@@ -78,15 +86,18 @@ impl RemoteStore {
                 (Box::new(Objects::of(&place)), place.root, place.shown)
             }
         };
-        Ok(Self { files, root, path: path.into(), fetched: Mutex::default() })
+        let remote = Remote { files, root, fetched: Mutex::default() };
+        Ok(Self { path: path.into(), remote: Some(remote) })
     }
 
     /// The path that stands for the address: that of a file, of an index or of a directory. It has
-    /// no credentials.
+    /// no credentials. For `file:///path` it is the path of the disk.
     pub fn path(&self) -> PathBuf {
         self.path.clone()
     }
+}
 
+impl Remote {
     /// The key of a file, given its path.
     fn key(&self, path: &Path) -> io::Result<String> {
         let foreign = || {
@@ -191,6 +202,29 @@ impl RemoteStore {
             is_file => is_file,
         }
     }
+
+    fn open(&self, path: &Path) -> io::Result<RemoteFile> {
+        let key = self.key(path)?;
+        match self.take_fetched(&key) {
+            Some(Some(file)) => Ok(file),
+            _ => self.files.fetch(&key)?.ok_or_else(not_found),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<Entry>> {
+        let listed = self.key(directory).and_then(|key| self.files.list(&key));
+        listed.map(Option::unwrap_or_default)
+    }
+
+    fn version(&self, path: &Path) -> io::Result<Option<Version>> {
+        let key = self.key(path)?;
+        // What is kept will be opened, so its version is the one that counts.
+        let fetched = self.fetched();
+        let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
+        let kept = kept.map(RemoteFile::version);
+        drop(fetched);
+        Ok(self.files.version(&key, kept)?.map(Version::new))
+    }
 }
 
 /// The key of a file in a directory.
@@ -217,37 +251,31 @@ impl Store for RemoteStore {
     type File = RemoteFile;
 
     fn open(&self, path: &Path) -> Result<RemoteFile> {
-        let open = || {
-            let key = self.key(path)?;
-            match self.take_fetched(&key) {
-                Some(Some(file)) => Ok(file),
-                _ => self.files.fetch(&key)?.ok_or_else(not_found),
-            }
-        };
-        open().map_err(|error| located(error, path))
+        match &self.remote {
+            None => LocalStore.open(path).map(RemoteFile::on_disk),
+            Some(remote) => remote.open(path).map_err(|error| located(error, path)),
+        }
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        self.kind_of(path).map_err(|error| located(error, path))
+        match &self.remote {
+            None => LocalStore.kind(path),
+            Some(remote) => remote.kind_of(path).map_err(|error| located(error, path)),
+        }
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
-        let listed = self.key(directory).and_then(|key| self.files.list(&key));
-        listed.map(Option::unwrap_or_default).map_err(|error| located(error, directory))
+        match &self.remote {
+            None => LocalStore.list(directory),
+            Some(remote) => remote.list(directory).map_err(|error| located(error, directory)),
+        }
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        let version = || {
-            let key = self.key(path)?;
-            // What is kept will be opened, so its version is the one that counts.
-            let fetched = self.fetched();
-            let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
-            let kept = kept.map(RemoteFile::version);
-            drop(fetched);
-            self.files.version(&key, kept)
-        };
-        let version = version().map_err(|error| located(error, path))?;
-        Ok(version.map(Version::new))
+        match &self.remote {
+            None => LocalStore.version(path),
+            Some(remote) => remote.version(path).map_err(|error| located(error, path)),
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn a_directory_of_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("file://{}", dir.path().display());
     let error = open(&address).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
     for (name, bytes) in sharded() {
         std::fs::write(dir.path().join(name), bytes).unwrap();
     }

@@ -2,6 +2,7 @@
 //! and memory. `scripts/s3_interop.py` has the same for buckets of S3.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod bucket;
 mod buckets;
 mod clouds;
 mod directories;
@@ -12,6 +13,7 @@ mod requests;
 mod runtimes;
 mod saving;
 mod server;
+mod uploads;
 
 use safetensors_core::{SaveOptions, TensorBuf, serialize};
 use safetensors_hub::remote::RemoteOptions;

@@ -35,6 +35,16 @@ fn stores(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
     [(format!("memory:///saving/{name}"), None), (address, Some(dir))]
 }
 
+/// The same for directories with one below.
+fn directories(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
+    let stores = stores(name);
+    for (_, dir) in &stores {
+        dir.iter()
+            .for_each(|dir| std::fs::create_dir_all(dir.path().join(name).join("below")).unwrap());
+    }
+    stores
+}
+
 #[test]
 fn a_file_has_the_bytes_of_serialize() {
     // Several parts of 8 MiB, one part, and no tensor at all.
@@ -57,7 +67,7 @@ fn a_file_has_the_bytes_of_serialize() {
 
 #[test]
 fn a_save_that_fails_or_is_cancelled_shows_nothing() {
-    for (address, _dir) in stores("failing") {
+    for (address, _dir) in directories("failing") {
         let tensors = tensors(&[("a", 20 * MIB)]);
         let old = crate::tensors(&[("old", 5)]);
         let file = format!("{address}/model.safetensors");
@@ -69,11 +79,13 @@ fn a_save_that_fails_or_is_cancelled_shows_nothing() {
             });
         let error = save(&file, named(&tensors), &cancelling).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-        assert_eq!(error.file(), Some(&*file));
+        let path = file.trim_start_matches("file://");
+        assert_eq!(error.file(), Some(path));
         let options = ShardOptions::new().save_options(cancelling).max_shard_size(5.into());
         let error = save_sharded(&address, named(&tensors), &options).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-        assert_eq!(names(&address), ["model.safetensors"]);
+        let found = names(&address).into_iter().filter(|name| name != "below");
+        assert_eq!(found.collect::<Vec<_>>(), ["model.safetensors"]);
         assert!(open(&address).unwrap().get("old").is_some());
         // Tensors that cannot be saved at all.
         let twice = [old[0].clone(), old[0].clone()];
@@ -176,7 +188,7 @@ fn a_checkpoint_is_replaced_by_one_of_any_other_shape() {
 
 #[test]
 fn other_files_stay() {
-    for (address, _dir) in stores("others") {
+    for (address, _dir) in directories("others") {
         let tensors = tensors(&[("a", 600), ("b", 600)]);
         for name in ["other.safetensors", "model.fp16.safetensors", "below/model.safetensors"] {
             save(&format!("{address}/{name}"), named(&tensors), &SaveOptions::new()).unwrap();
@@ -189,6 +201,52 @@ fn other_files_stay() {
             names(&address),
             ["below", "model.fp16.safetensors", "model.safetensors", "other.safetensors"]
         );
+    }
+}
+
+/// Whatever is in the name, and whichever function saves.
+#[test]
+fn an_address_of_the_disk_is_the_path() {
+    let (dir, remote) = (tempfile::tempdir().unwrap(), RemoteOptions::new());
+    let root = format!("file://localhost{}", dir.path().display());
+    let (tensors, shards) = (tensors(&[("a", 6), ("b", 6)]), ShardOptions::new());
+    let path = dir.path().join("a #%1.safetensors");
+    let address = format!("{root}/a%20%23%251.safetensors");
+    save(&address, named(&tensors), &SaveOptions::new()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), file(&tensors));
+    let checkpoint = open(&address).unwrap();
+    assert_eq!((checkpoint.len(), checkpoint.files()[0].path()), (2, &*path));
+    let source = checkpoint.files()[0].safetensors().source();
+    assert!(source.version().starts_with(&format!("{} bytes", file(&tensors).len())));
+
+    let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
+    save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new(), &remote).unwrap();
+    assert!(Checkpoint::open(dir.path().join("ä")).unwrap().get("x.a").is_some());
+    save_rewrite_sharded(&format!("{root}/s%20s"), &rewrite, &shards, &remote).unwrap();
+    save_sharded(&format!("{root}/t/t"), named(&tensors), &shards).unwrap();
+    assert_eq!(Checkpoint::open(dir.path().join("s s")).unwrap().len(), 2);
+    assert_eq!(Checkpoint::open(dir.path().join("t/t")).unwrap().len(), 2);
+    let mut left = names(&root);
+    left.retain(|name| name != "a #%1.safetensors");
+    assert_eq!(left, ["s s", "t", "ä"]);
+
+    // It is as stale as a path.
+    assert!(checkpoint.check_unchanged().is_ok());
+    std::fs::write(&path, "something else").unwrap();
+    assert!(checkpoint.check_unchanged().is_err());
+
+    for address in ["file://host/model.safetensors", "file:///model.safetensors?x"] {
+        let errors = [
+            open(address).unwrap_err(),
+            save(address, named(&tensors), &SaveOptions::new()).unwrap_err(),
+            save_rewrite(address, &rewrite, &SaveOptions::new(), &remote).unwrap_err(),
+            save_sharded(address, named(&tensors), &shards).unwrap_err(),
+            save_rewrite_sharded(address, &rewrite, &shards, &remote).unwrap_err(),
+        ];
+        for error in errors {
+            let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
+            assert_eq!(found.kind(), std::io::ErrorKind::InvalidInput, "{error}");
+        }
     }
 }
 

@@ -17,7 +17,12 @@ pub(super) struct Ranks {
     #[arg(long, value_name = "N", value_parser = world_size)]
     ranks: Option<usize>,
     /// Divide OUT among ranks by a plan that `safetensors plan` has saved
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "rules", "preset"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["ranks", "rules", "preset"],
+        value_parser = crate::address::parser()
+    )]
     plan: Option<PathBuf>,
     #[command(flatten)]
     rules: Rules,

@@ -71,7 +71,13 @@ use crate::{file, text};
 pub(crate) struct Args {
     /// Each IN, and OUT last. They are one argument, so that options may stand between them. `HELP`
     /// shows two
-    #[arg(value_name = "IN", required = true, hide_short_help = true, hide_long_help = true)]
+    #[arg(
+        value_name = "IN",
+        required = true,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_parser = crate::address::parser()
+    )]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,

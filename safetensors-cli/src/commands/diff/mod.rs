@@ -46,10 +46,10 @@ pub(crate) struct Args {
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
     /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors
-    #[arg(value_name = "A")]
+    #[arg(value_name = "A", value_parser = crate::address::parser())]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input
-    #[arg(value_name = "B")]
+    #[arg(value_name = "B", value_parser = crate::address::parser())]
     b: PathBuf,
     #[command(flatten)]
     select: Select,

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     select: Select,
     /// The file to write, which ends in .svg, .png or .html, or - for standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = address::parser())]
     output: PathBuf,
     /// The format, whatever the name of FILE; svg by default if FILE is -
     #[arg(long, value_name = "FORMAT", value_enum)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -13,10 +13,18 @@ use object_store::{
 use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::{ErrorKind, Result};
 
+use safetensors_core::ReadAt;
+
+use super::upload::Upload;
+use crate::remote::RemoteFile;
 use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
 use crate::remote::place::Place;
 use crate::remote::runtime::run;
+
+/// The bytes of a file that are in memory while it is sent again, apart from those of the upload.
+/// They are fetched by several requests at once.
+const AGAIN: u64 = 64 << 20;
 
 /// The files of a directory by name.
 pub(super) type Files = BTreeMap<String, ObjectMeta>;
@@ -162,10 +170,29 @@ impl Directory {
         self.ask(|service| async move { service.store.put(&key, payload).await.map(drop) })
     }
 
-    /// Copies a file within the store.
-    pub(super) fn copy(&self, from: &str, to: &str) -> io::Result<()> {
+    /// Copies a file of so many bytes within the store. A larger one than the store copies by one
+    /// request is fetched and sent again: `object_store` cannot have it copied in parts.
+    pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
         let (from, to) = (self.file(from), self.file(to));
+        if byte_len > self.service.most_copied {
+            return self.send_again(from, to);
+        }
         self.ask(|service| async move { service.store.copy(&from, &to).await })
+    }
+
+    fn send_again(&self, from: Key, to: Key) -> io::Result<()> {
+        let file = run(RemoteFile::open(Arc::clone(&self.service), from)).flatten()?;
+        let mut upload = Upload::new(Arc::clone(&self.service), to, file.byte_len());
+        let mut piece = vec![0; file.byte_len().min(AGAIN) as usize];
+        let mut offset = 0;
+        while offset < file.byte_len() {
+            piece.truncate((file.byte_len() - offset).min(AGAIN) as usize);
+            file.read_exact_at(&mut piece, offset)?;
+            upload.write_all(&piece)?;
+            offset += piece.len() as u64;
+        }
+        upload.close()?;
+        upload.commit().map(drop)
     }
 
     /// Removes a file. One that is not there is removed already.

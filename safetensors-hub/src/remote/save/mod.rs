@@ -9,6 +9,7 @@ mod races;
 mod racing;
 mod ranks;
 mod shards;
+mod unfinished;
 mod upload;
 
 use std::io;
@@ -19,17 +20,19 @@ use safetensors_core::save::write_to;
 use safetensors_core::{
     Error, ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
 };
+pub use unfinished::abort_uploads;
 use upload::Upload;
 
-use super::RemoteOptions;
 use super::place::{Listing, Place};
+use super::{RemoteOptions, local_path};
 
 /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
 ///
 /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
 /// other. At most eight parts are in memory. The store shows the file when all parts have arrived;
 /// after an error it is told to forget them. The bytes are those of
-/// [`serialize`](safetensors_core::serialize).
+/// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is saved as
+/// core [saves](safetensors_core::save()) it, by this and by all functions below.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorView};
@@ -66,6 +69,9 @@ pub fn save_with<N: AsRef<str>, S: TensorSource>(
     options: &SaveOptions,
     remote: &RemoteOptions,
 ) -> Result<()> {
+    if let Some(path) = local_path(address)? {
+        return safetensors_core::save(path, tensors, options);
+    }
     save_if(address, tensors, options, remote, || Ok(()))
 }
 
@@ -96,6 +102,9 @@ pub fn save_rewrite<S: ReadAt>(
     options: &SaveOptions,
     remote: &RemoteOptions,
 ) -> Result<()> {
+    if let Some(path) = local_path(address)? {
+        return rewrite.save(path, options);
+    }
     rewrite.plan(options)?;
     let options = rewrite.save_options(options);
     save_if(address, rewrite.tensors(), &options, remote, || rewrite.check_unchanged())
@@ -141,7 +150,8 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// 1. All files are sent, and none is visible.
 /// 2. If new files need names that the index in place uses, the store copies the old ones to second
-///    names, and gets an index with these.
+///    names, and gets an index with these. S3 copies no file of more than 5 GiB: such a one is
+///    fetched and sent again.
 /// 3. The new files become visible. Nothing names them yet.
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
@@ -197,6 +207,9 @@ pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
     options: &ShardOptions,
     remote: &RemoteOptions,
 ) -> Result<SavedShards> {
+    if let Some(directory) = local_path(address)? {
+        return safetensors_core::save_sharded(directory, tensors, options);
+    }
     let place = writable(address, remote)?;
     let saved = shards::save(&place, tensors, options, || Ok(()));
     saved.map_err(|error| error.in_file(&place.shown))
@@ -216,6 +229,9 @@ pub fn save_rewrite_sharded<S: ReadAt>(
     options: &ShardOptions,
     remote: &RemoteOptions,
 ) -> Result<SavedShards> {
+    if let Some(directory) = local_path(address)? {
+        return rewrite.save_sharded(directory, options);
+    }
     let place = writable(address, remote)?;
     rewrite.plan_sharded(options)?;
     let options = rewrite.shard_options(options);

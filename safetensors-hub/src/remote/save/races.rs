@@ -40,10 +40,22 @@ fn save_named(
     name: &str,
     most: u64,
 ) -> safetensors_core::Result<()> {
+    save_copying(store, name, most, u64::MAX)
+}
+
+/// The same in a store that copies at most so many bytes by one request.
+fn save_copying(
+    store: &Arc<impl ObjectStore>,
+    name: &str,
+    most: u64,
+    most_copied: u64,
+) -> safetensors_core::Result<()> {
     let values = [1_u8; 4];
     let tensors = [name, "b"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
     let options = ShardOptions::new().max_shard_size(most.into());
-    save(&place(store.clone()), tensors, &options, || Ok(())).map(drop)
+    let mut place = place(store.clone());
+    Arc::get_mut(&mut place.service).unwrap().most_copied = most_copied;
+    save(&place, tensors, &options, || Ok(())).map(drop)
 }
 
 /// The number of objects in the directory.
@@ -192,6 +204,41 @@ fn an_error_says_that_the_single_file_still_comes_first() {
         let shown = source.to_string();
         assert!(shown.contains("still opens as the earlier one"), "{shown}");
         assert!(shown.contains("remove model.safetensors"), "{shown}");
+    }
+}
+
+/// Saves as [`save_while`], to a store that copies only files of a byte.
+fn save_without_copies(
+    before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
+) -> (safetensors_core::Result<()>, Arc<Racing>) {
+    let inner = Arc::new(InMemory::new());
+    save_named(&inner, "old", 4).unwrap();
+    let store = Arc::new(Racing::new(inner, before, |_, _, _| Ok(())));
+    (save_copying(&store, "new", 4, 1), store)
+}
+
+#[test]
+fn a_file_that_the_store_does_not_copy_is_sent_again() {
+    let (saved, store) = save_without_copies(|name, number, store| {
+        assert_ne!(name, "copy");
+        // Both copies are complete when the first new file takes its place.
+        if (name, number) == ("complete", 3) {
+            assert_eq!((&*opens_as(store), count(store)), ("b old", 5));
+        }
+        Ok(())
+    });
+    saved.unwrap();
+    assert_eq!((&*opens_as(&store.inner), count(&store.inner)), ("b new", 3));
+
+    // The second copy fails when it is fetched, sent, and complete.
+    for failing in [("get", 3), ("part", 4), ("complete", 2)] {
+        let fails = move |name: &str, number: usize, _: &InMemory| match (name, number) == failing {
+            true => Err(failure()),
+            false => Ok(()),
+        };
+        let (saved, store) = save_without_copies(fails);
+        saved.unwrap_err();
+        assert_eq!((&*opens_as(&store.inner), count(&store.inner)), ("b old", 3), "{failing:?}");
     }
 }
 

@@ -214,7 +214,7 @@ impl ObjectStore for Racing {
 /// The directory `m` of a store.
 pub(super) fn place(store: Arc<dyn ObjectStore>) -> Place {
     Place {
-        service: Service::new(store, Secrets::default()),
+        service: Service::new(store, Secrets::default(), u64::MAX),
         root: "memory:///".into(),
         shown: "memory:///m".into(),
         key: Key::from("m"),

@@ -180,7 +180,8 @@ impl Commit<'_> {
         }
         let copies: Vec<String> = second.values().cloned().collect();
         for (from, to) in &second {
-            if let Err(error) = self.directory.copy(from, to) {
+            let byte_len = before.get(from).map_or(0, |meta| meta.size);
+            if let Err(error) = self.directory.copy(from, to, byte_len) {
                 copies.iter().for_each(|copy| _ = self.directory.remove(copy));
                 return Err(io(error));
             }

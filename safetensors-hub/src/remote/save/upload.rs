@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use object_store::path::Path as Key;
-use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult};
-use tokio::task::AbortHandle;
+use object_store::{PutPayload, PutResult, UploadPart};
 
+use super::unfinished::{ABORT, Begun};
 use crate::remote::object::Service;
-use crate::remote::runtime::{ended_early, handle, run};
+use crate::remote::runtime::{ended_early, handle};
 
 /// The bytes of a part. Stores want at least 5 MiB.
 const PART: u64 = 8 << 20;
@@ -21,9 +21,6 @@ const PARTS: u64 = 9_000;
 /// The most parts that are under way at once. Together with [`PART`] this bounds the memory.
 const AT_ONCE: usize = 8;
 
-/// How long parts that are under way, and then the store, have to end an upload that failed.
-const ABORT: Duration = Duration::from_secs(10);
-
 /// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the store
 /// is told to forget the parts.
 pub(super) struct Upload {
@@ -33,8 +30,7 @@ pub(super) struct Upload {
     /// Bytes that do not fill a part yet.
     buffer: Vec<u8>,
     /// `None` until the first part is full, so that an error before that makes no request.
-    upload: Option<Box<dyn MultipartUpload>>,
-    under_way: Vec<AbortHandle>,
+    upload: Option<Begun>,
     pending: usize,
     sender: Sender<io::Result<()>>,
     results: Receiver<io::Result<()>>,
@@ -51,7 +47,6 @@ impl Upload {
             part_len,
             buffer: Vec::new(),
             upload: None,
-            under_way: Vec::new(),
             pending: 0,
             sender,
             results,
@@ -81,41 +76,28 @@ impl Upload {
     ///
     /// Those of the store.
     pub(super) fn commit(mut self) -> io::Result<PutResult> {
-        let Some(mut upload) = self.upload.take() else { return Err(ended_early()) };
-        let service = Arc::clone(&self.service);
-        let completed = run(async move {
-            let completed = upload.complete().await;
-            if completed.is_err() {
-                abort(upload).await;
-            }
-            completed.map_err(|error| service.io(&error))
-        });
-        completed.flatten()
+        let Some(upload) = self.upload.take() else { return Err(ended_early()) };
+        upload.complete(Arc::clone(&self.service))
     }
 
     fn send_part(&mut self) -> io::Result<()> {
-        if self.upload.is_none() {
-            let (service, key) = (Arc::clone(&self.service), self.key.clone());
-            let begun = run(async move {
-                service.store.put_multipart(&key).await.map_err(|error| service.io(&error))
-            });
-            self.upload = Some(begun.flatten()?);
-        }
-        let Some(upload) = &mut self.upload else { return Err(ended_early()) };
         if self.pending == AT_ONCE {
             self.pending -= 1;
             self.results.recv().map_err(|_| ended_early())??;
         }
-        let bytes = std::mem::take(&mut self.buffer);
-        let part = upload.put_part(PutPayload::from(bytes));
+        let upload = match self.upload.take() {
+            Some(upload) => upload,
+            None => Begun::new(Arc::clone(&self.service), self.key.clone())?,
+        };
+        let payload = PutPayload::from(std::mem::take(&mut self.buffer));
         let (service, sender) = (Arc::clone(&self.service), Report::new(self.sender.clone()));
-        let task = handle()?.spawn(async move {
-            sender.send(part.await.map_err(|error| service.io(&error)));
-        });
-        self.under_way.retain(|task| !task.is_finished());
-        self.under_way.push(task.abort_handle());
-        self.pending += 1;
-        Ok(())
+        let spawn = |part: UploadPart| {
+            let send = async move { sender.send(part.await.map_err(|error| service.io(&error))) };
+            Ok(handle()?.spawn(send).abort_handle())
+        };
+        let sent = self.upload.insert(upload).put_part(payload, spawn);
+        self.pending += usize::from(sent.is_ok());
+        sent
     }
 
     fn wait_for_one(&mut self) -> io::Result<()> {
@@ -154,15 +136,8 @@ impl Drop for Upload {
             }
             self.pending -= 1;
         }
-        self.under_way.iter().for_each(AbortHandle::abort);
-        // A failure costs space in the store, not correctness, and the caller has an error already.
-        let _ = run(abort(upload));
+        upload.abort();
     }
-}
-
-async fn abort(mut upload: Box<dyn MultipartUpload>) {
-    // The error that the caller gets is the one that led here.
-    let _ = tokio::time::timeout(ABORT, upload.abort()).await;
 }
 
 /// Sends one result, an error if the task ends without one.

@@ -14,8 +14,8 @@ use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
 use super::writable;
-use crate::remote::RemoteOptions;
 use crate::remote::place::Place;
+use crate::remote::{RemoteOptions, local_path};
 
 /// Saves the parts that one rank holds to a directory of a remote store that all ranks share.
 /// Whichever rank comes last writes one index over the files of all of them. Nobody waits.
@@ -92,10 +92,10 @@ use crate::remote::place::Place;
 ///
 /// The store must list what was written just before, as S3, Google Cloud Storage and Azure do, and
 /// must know conditional writes. For a store that knows none, the option `conditional_put` of
-/// [`RemoteOptions::option`] is `disabled`. There, and on the local disk, a look just before each
-/// write takes the place of the condition, so two saves that write in the same moment may both
-/// believe to be the last one. Each index is whole even then, but names files that the other save
-/// may remove. On the local disk [`ranks::save`] has a lock instead.
+/// [`RemoteOptions::option`] is `disabled`. There a look just before each write takes the place of
+/// the condition, so two saves that write in the same moment may both believe to be the last one.
+/// Each index is whole even then, but names files that the other save may remove. For an address of
+/// the local disk this is [`ranks::save`], which has a lock instead.
 ///
 /// # Errors
 ///
@@ -140,6 +140,9 @@ pub fn save_rank_with<N: AsRef<str>, T: TensorSource>(
     options: &ShardOptions,
     remote: &RemoteOptions,
 ) -> Result<RankSaved> {
+    if let Some(directory) = local_path(address)? {
+        return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
+    }
     let place = writable(address, remote)?;
     let save = || {
         let planned = PlannedRank::new(plan, rank, tensors, attempt, options)?;

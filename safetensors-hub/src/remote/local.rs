@@ -1,0 +1,139 @@
+//! [`local_path`]: addresses of `file` are paths of the local disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::error::shown_address;
+
+/// The path that an address such as `file:///directory/model.safetensors` means; `None` for an
+/// address of another kind, and for a path. Everything here reads and saves such an address as core
+/// does the path.
+///
+/// `%20` is a space, and so on; `?`, `#` and `%` must be written so. The only host is `localhost`,
+/// which may be left out.
+///
+/// ```
+/// use safetensors_hub::remote::local_path;
+///
+/// let path = local_path("file:///data/my%20model")?;
+/// # #[cfg(unix)]
+/// assert_eq!(path.unwrap().to_str(), Some("/data/my model"));
+/// assert!(local_path("s3://bucket/model")?.is_none());
+/// assert!(local_path("file://another-machine/model").is_err());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] for an address of `file` that is malformed.
+pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
+    let Some(rest) = address.strip_prefix("file://") else { return Ok(None) };
+    let path = path(rest).map_err(|problem| {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
+        Error::from(ErrorKind::Io(error)).in_file(shown_address(address))
+    });
+    path.map(Some)
+}
+
+/// The path of an address, given what comes after `file://`.
+fn path(rest: &str) -> std::result::Result<PathBuf, &'static str> {
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
+        return Err("the files of other hosts are not reached; expected file:///path");
+    }
+    if path.is_empty() {
+        return Err("expected file:///path");
+    }
+    if path.contains(['?', '#']) {
+        return Err("in the name of a file, write %3F and %23 for ? and #");
+    }
+    let bytes = decoded(path).ok_or("expected two hexadecimal digits after %, and %25 for it")?;
+    if bytes.contains(&0) {
+        return Err("no name of a file has %00 in it");
+    }
+    native(bytes)
+}
+
+/// Bytes for which escapes such as `%20` may stand. `None` if two digits are missing.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        // It takes a sign, too.
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    Some(bytes)
+}
+
+#[cfg(unix)]
+fn native(bytes: Vec<u8>) -> std::result::Result<PathBuf, &'static str> {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    Ok(OsString::from_vec(bytes).into())
+}
+
+#[cfg(not(unix))]
+fn native(bytes: Vec<u8>) -> std::result::Result<PathBuf, &'static str> {
+    let text = String::from_utf8(bytes).map_err(|_| "the name of a file is not UTF-8")?;
+    // A drive comes first in a path: that of `file:///C:/a` is `C:/a`.
+    let has_drive = text.as_bytes().get(2) == Some(&b':');
+    Ok(if has_drive { text[1..].into() } else { text.into() })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn what_addresses_of_files_mean() {
+        for (address, expected) in [
+            ("file:///a/b.safetensors", &b"/a/b.safetensors"[..]),
+            ("file://localhost/a/", b"/a/"),
+            ("file://LocalHost/a", b"/a"),
+            ("file:///", b"/"),
+            ("file:///a%20b/m%C3%A4%25%23%3f.x", b"/a b/m\xc3\xa4%#?.x"),
+            // No UTF-8.
+            ("file:///%ff\\ @:+&=", b"/\xff\\ @:+&="),
+        ] {
+            let path = local_path(address).unwrap().unwrap();
+            assert_eq!(path.as_os_str(), OsStr::from_bytes(expected), "{address}");
+        }
+        for other in ["/a/b", "file:/a", "s3://bucket/file:///a", "files:///a", "memory:///a", ""] {
+            assert!(local_path(other).unwrap().is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for (address, words) in [
+            ("file://", "expected file:///path"),
+            ("file://localhost", "expected file:///path"),
+            ("file://host/a", "other hosts"),
+            ("file://user:very-secret@host/a", "other hosts"),
+            ("file://localhost:80/a", "other hosts"),
+            ("file://./a", "other hosts"),
+            ("file:///a?b", "%3F"),
+            ("file:///a#1", "%23"),
+            ("file:///a%", "%25"),
+            ("file:///a%2", "%25"),
+            ("file:///a%+1", "%25"),
+            ("file:///a%2ä", "%25"),
+            ("file:///a%00b", "%00"),
+        ] {
+            let error = local_path(address).unwrap_err().to_string();
+            assert!(error.contains(words), "{address}: {error}");
+            assert!(!error.contains("very-secret"), "{error}");
+        }
+    }
+}

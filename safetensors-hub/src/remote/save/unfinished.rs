@@ -1,0 +1,188 @@
+//! [`Begun`]: an upload that is under way, and [`abort_uploads`], which ends all of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use object_store::path::Path as Key;
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult, UploadPart};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::remote::object::Service;
+use crate::remote::runtime::{ended_early, run};
+
+/// How long a store may take to forget the parts of an upload.
+pub(super) const ABORT: Duration = Duration::from_secs(10);
+
+/// Of this time, how long [`abort_uploads`] waits for requests that begin or complete an upload.
+const STEPS: Duration = Duration::from_secs(5);
+
+/// All uploads that are under way.
+struct Uploads {
+    parts: BTreeMap<u64, Parts>,
+    next: u64,
+    /// How many requests that begin or complete an upload are under way.
+    steps: usize,
+    /// Whether the process is about to end.
+    is_ending: bool,
+}
+
+static UPLOADS: Mutex<Uploads> =
+    Mutex::new(Uploads { parts: BTreeMap::new(), next: 0, steps: 0, is_ending: false });
+
+/// A step has ended.
+static STEP_ENDED: Condvar = Condvar::new();
+
+/// What the store has of an upload, and the parts that are on their way.
+struct Parts {
+    upload: Box<dyn MultipartUpload>,
+    under_way: Vec<AbortHandle>,
+}
+
+impl Parts {
+    /// Tells the store to forget the parts. A part that is on its way would stay there.
+    async fn abort(mut self) {
+        self.under_way.iter().for_each(AbortHandle::abort);
+        // A failure costs space in the store, not correctness. Whoever waits has an error already.
+        let _ = timeout(ABORT, self.upload.abort()).await;
+    }
+}
+
+/// An upload that the store knows, until it is completed or aborted.
+pub(super) struct Begun(u64);
+
+impl Begun {
+    /// Begins an upload.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(super) fn new(service: Arc<Service>, key: Key) -> io::Result<Self> {
+        let _step = Step::begin();
+        let upload = run(async move {
+            service.store.put_multipart(&key).await.map_err(|error| service.io(&error))
+        });
+        let parts = Parts { upload: upload.flatten()?, under_way: Vec::new() };
+        // Also if the process ends meanwhile: it waits for this step, and then aborts the upload.
+        let mut uploads = locked();
+        let number = uploads.next;
+        uploads.next += 1;
+        uploads.parts.insert(number, parts);
+        Ok(Self(number))
+    }
+
+    /// Begins to send the next part. `spawn` is given the request.
+    ///
+    /// # Errors
+    ///
+    /// Those of `spawn`.
+    pub(super) fn put_part(
+        &self,
+        payload: PutPayload,
+        spawn: impl FnOnce(UploadPart) -> io::Result<AbortHandle>,
+    ) -> io::Result<()> {
+        let mut uploads = uploads();
+        let parts = uploads.parts.get_mut(&self.0).ok_or_else(ended_early)?;
+        let part = spawn(parts.upload.put_part(payload))?;
+        parts.under_way.retain(|task| !task.is_finished());
+        parts.under_way.push(part);
+        Ok(())
+    }
+
+    /// Makes the object visible. If that fails, the upload is aborted.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(super) fn complete(self, service: Arc<Service>) -> io::Result<PutResult> {
+        let _step = Step::begin();
+        // Also if the process ends meanwhile: it waits for this step.
+        let parts = locked().parts.remove(&self.0);
+        let mut parts = parts.ok_or_else(ended_early)?;
+        let completed = run(async move {
+            let completed = parts.upload.complete().await;
+            if completed.is_err() {
+                parts.abort().await;
+            }
+            completed.map_err(|error| service.io(&error))
+        });
+        completed.flatten()
+    }
+
+    /// Aborts the upload.
+    pub(super) fn abort(self) {
+        let parts = uploads().parts.remove(&self.0);
+        if let Some(parts) = parts {
+            let _ = run(parts.abort());
+        }
+    }
+}
+
+/// A request that begins or completes an upload. [`abort_uploads`] waits for it.
+struct Step;
+
+impl Step {
+    fn begin() -> Self {
+        uploads().steps += 1;
+        Self
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        locked().steps -= 1;
+        STEP_ENDED.notify_all();
+    }
+}
+
+/// The uploads. Never returns if the process is about to end.
+fn uploads() -> MutexGuard<'static, Uploads> {
+    let mut uploads = locked();
+    while uploads.is_ending {
+        uploads = STEP_ENDED.wait(uploads).unwrap_or_else(PoisonError::into_inner);
+    }
+    uploads
+}
+
+fn locked() -> MutexGuard<'static, Uploads> {
+    // Nothing that can panic leaves them half changed.
+    UPLOADS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Aborts all uploads that are under way in this process, so that the process can end and leave no
+/// parts in a store, which are not listed and cost what their bytes cost. Call it in a thread that
+/// waits for signals such as `SIGINT`, as core's [`remove_temporaries`]. Do not call it in a signal
+/// handler, because it waits for locks.
+///
+/// It waits for an object that is just about to become visible, then tells the stores to forget
+/// the parts of all others. It returns after ten seconds at most, or some more if the system is
+/// slow, whether or not all of them have answered. Afterwards every save to a store of this process
+/// waits forever when it sends the next part or makes an object visible. So call it only to end the
+/// process at once.
+///
+/// Saves that end with success, an error or a panic leave no parts without this. Those that a
+/// killed process leaves should be removed by a rule of the bucket.
+///
+/// ```no_run
+/// // In the thread that waits for signals:
+/// safetensors_core::save::remove_temporaries();
+/// safetensors_hub::remote::abort_uploads();
+/// std::process::exit(130);
+/// ```
+///
+/// [`remove_temporaries`]: safetensors_core::save::remove_temporaries
+pub fn abort_uploads() {
+    let mut uploads = locked();
+    uploads.is_ending = true;
+    let waited = STEP_ENDED.wait_timeout_while(uploads, STEPS, |uploads| uploads.steps > 0);
+    let (mut uploads, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    let parts = std::mem::take(&mut uploads.parts);
+    drop(uploads);
+    if !parts.is_empty() {
+        let aborted = join_all(parts.into_values().map(Parts::abort));
+        let _ = run(async { timeout(ABORT - STEPS, aborted).await });
+    }
+}
