@@ -17,6 +17,7 @@ mod hints;
 mod input;
 mod inputs;
 mod json;
+mod kind;
 mod numpy;
 mod order;
 mod other;

@@ -85,7 +85,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the file cannot be read.
+    /// [`ErrorKind::Io`] if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
+    /// and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
         let mut start = [0; START];
         let len = source.byte_len().min(START as u64) as usize;
@@ -93,10 +94,15 @@ impl Format {
         source.read_exact_at(start, 0)?;
         Ok(match Start::of(start) {
             Start::Format(format) => Some(format),
-            Start::Zip => of_archive(&Zipped::open(
-                Input::new(Borrowed(source), Path::new("")),
-                &Options::new().limits,
-            )),
+            Start::Zip => {
+                let input = Input::new(Borrowed(source), Path::new(""));
+                match Zipped::open(input, &Options::new().limits) {
+                    Err(error) if matches!(error.kind(), ErrorKind::TwoFormats { .. }) => {
+                        return Err(error.into_kind().into());
+                    }
+                    zipped => of_archive(&zipped),
+                }
+            }
             Start::Other => None,
         })
     }

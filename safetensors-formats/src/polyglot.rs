@@ -43,25 +43,23 @@ const SHOWN: u64 = 512;
 /// [`ErrorKind::TwoFormats`]; [`ErrorKind::Io`].
 pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     match find(source)? {
-        None => Ok(()),
-        Some(archive) => Err(two(source, archive.place, 0)?),
+        Some(archive) if archive.place != (0..source.byte_len()) || !begins(source)? => {
+            Err(two(source, archive.place)?)
+        }
+        _ => Ok(()),
     }
 }
 
 /// Fails if an archive is not all of its file: if its first member begins later, or if anything
-/// follows its end. `list` is where the list of members was found.
+/// follows it. `list` is where the list of members was found.
 pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Result<()> {
     let bad = |problem: &str| Err(ErrorKind::BadArchive { problem: problem.into() }.into());
     let Some(archive) = find(source)? else {
         return bad("the archive does not end where the file ends");
     };
     let place = archive.place.start.max(begin)..archive.place.end;
-    if place.start > 0 {
-        return Err(two(source, place, 0)?);
-    }
-    if place.end < source.byte_len() {
-        let behind = place.end;
-        return Err(two(source, place, behind)?);
+    if place != (0..source.byte_len()) {
+        return Err(two(source, place)?);
     }
     match archive.list == list {
         true => Ok(()),
@@ -69,10 +67,19 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
     }
 }
 
-/// The error of a file that is also an archive. `at` is where it looks like something else.
-fn two(source: &impl ReadAt, archive: Range<u64>, at: u64) -> Result<Error> {
+/// The error of a file that is also an archive.
+fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
+    let at = if archive.start == 0 && begins(source)? { archive.end } else { 0 };
     let (file_len, other) = (source.byte_len(), looks_like(source, at)?);
     Ok(ErrorKind::TwoFormats { other, archive, file_len }.into())
+}
+
+/// Whether a file begins as an archive.
+fn begins(source: &impl ReadAt) -> io::Result<bool> {
+    let mut start = [0; 4];
+    let len = source.byte_len().min(4) as usize;
+    source.read_exact_at(&mut start[..len], 0)?;
+    Ok(start == *b"PK\x03\x04" || start == *b"PK\x05\x06")
 }
 
 /// What a file looks like from a position on, for an error.

@@ -44,4 +44,5 @@ mod terminal;
 mod torn;
 mod usage;
 mod verify;
+mod verify_formats;
 mod verify_paths;

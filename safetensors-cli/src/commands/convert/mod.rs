@@ -2,14 +2,13 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `kind` | the kind of a file, by its name |
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `divided` | an output that is divided among ranks |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //!
-//! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
+//! A further kind of input is a variant of [`Kind`](crate::kind::Kind) and an arm in [`Source::open`] with its tensors,
 //! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
 //! `safetensors_formats`, as `npz` is.
 //!
@@ -17,7 +16,6 @@
 
 mod changes;
 mod divided;
-mod kind;
 mod output;
 mod preview;
 mod source;

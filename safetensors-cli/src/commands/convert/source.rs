@@ -6,8 +6,8 @@ use safetensors_core::framework::Quoted;
 use safetensors_core::ranks::{gather, is_divided};
 use safetensors_formats::{Format, Stored, npy, npz};
 
-use super::kind::Kind;
-use crate::input::{Checkpoint, Rewrite};
+use crate::input::{Checkpoint, Opening, Rewrite};
+use crate::kind::Kind;
 use crate::report::wrong_usage;
 use crate::{address, input, numpy, other, text};
 
@@ -35,17 +35,22 @@ impl Source {
     pub(super) fn open(path: &Path, dequantize: bool) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
             _ if dequantize && path.is_file() && other::detect(path) == Some(Format::Gguf) => {
-                Content::Checkpoint(Box::new(input::open_local(path, true)?))
+                let opening = Opening { dequantize: true, ..Opening::default() };
+                Content::Checkpoint(Box::new(input::open_with(path, opening)?))
             }
-            Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Readable(_) => {
-                Content::Checkpoint(Box::new(input::open(path)?))
-            }
-            Kind::Npy | Kind::Npz if address::of(path).is_some() => anyhow::bail!(
+            Kind::Other(Format::Npy | Format::Npz) if address::of(path).is_some() => anyhow::bail!(
                 "{}: NumPy's files are read from the disk only; download it first",
                 input::name(path)
             ),
-            Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
-            Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
+            Kind::Other(Format::Npy) => {
+                Content::Npy(npy::Array::open(path).map_err(numpy::unread)?)
+            }
+            Kind::Other(Format::Npz) => {
+                Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
+            }
+            Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
+                Content::Checkpoint(Box::new(input::open(path)?))
+            }
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
                     "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
