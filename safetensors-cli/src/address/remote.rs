@@ -14,11 +14,23 @@ pub(super) fn is_known(text: &str) -> bool {
     remote::is_address(text)
 }
 
-/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
-pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+/// Opens the checkpoint at an address.
+pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     match remote::open(address) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => Err(advise(error, address)),
+    }
+}
+
+/// The checkpoint at an address, if there is one.
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    match remote::open(address) {
+        Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),
+        Err(error) => match error.kind() {
+            ErrorKind::NoCheckpoint { .. } => Ok(None),
+            ErrorKind::Io(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Err(advise(error, address)),
+        },
     }
 }
 
@@ -68,8 +80,8 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses an address that nothing can be saved to, before anything is read.
-pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+/// Refuses an address that nothing can be saved to.
+pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match address.split_once("://") {
         Some(("hf" | "http" | "https", _)) => Err(wrong_usage(format!(
             "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \

@@ -5,6 +5,7 @@
 mod browse;
 mod completions;
 mod convert;
+mod convert_existing;
 mod convert_names;
 mod convert_npz;
 mod convert_places;

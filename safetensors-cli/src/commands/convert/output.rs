@@ -10,6 +10,7 @@ use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::Format;
 
 use super::divided::Divided;
+use super::existing::Place;
 use super::preview::Preview;
 use crate::file::Force;
 use crate::input::Rewrite;
@@ -111,6 +112,15 @@ impl Output {
         match address::of(&self.path) {
             Some(address) => address::shown(address),
             None => self.path.display().to_string(),
+        }
+    }
+
+    /// What the output takes the place of.
+    pub(super) fn place(&self) -> Place {
+        match self.form {
+            Form::File | Form::Npz => Place::File,
+            Form::Npy => Place::Array,
+            Form::Directory(_) => Place::Directory,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::ranks::{gather, is_divided};
 use safetensors_formats::{Format, Stored, npy, npz};
@@ -71,6 +72,27 @@ impl Source {
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
+    }
+
+    /// The paths of its files.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = match &self.content {
+            Content::Checkpoint(checkpoint) => checkpoint.files(),
+            Content::Npy(_) | Content::Npz(_) => &[],
+        };
+        let path = files.is_empty().then_some(&*self.path);
+        files.iter().map(CheckpointFile::path).chain(path)
+    }
+
+    /// Whether it is one safetensors file.
+    pub(super) fn is_one_file(&self) -> bool {
+        match &self.content {
+            Content::Checkpoint(checkpoint) => {
+                let is_one = checkpoint.files().len() == 1 && checkpoint.index().is_none();
+                is_one && !self.path.is_dir() && !other::is_in(checkpoint.files())
+            }
+            Content::Npy(_) | Content::Npz(_) => false,
+        }
     }
 
     /// The names of all tensors, including aliases.
