@@ -91,8 +91,8 @@ fn a_conversion_can_be_repeated() {
         &["mask.npy", "-f", "mask"],
         &["out"],
         &["out", "--max-shard-size", "16"],
-        &["out", "--ranks", "2"],
-        &["out", "--ranks", "4"],
+        &["out", "--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"],
+        &["out", "--ranks", "4", "--preset", "none", "--rule", "*=replicate"],
         &["out", "--dtype", "bf16"],
     ] {
         for _ in 0..2 {
