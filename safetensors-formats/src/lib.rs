@@ -73,6 +73,7 @@ mod limits;
 pub mod npy;
 pub mod npz;
 mod options;
+mod pickled;
 mod polyglot;
 #[cfg(feature = "pytorch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]

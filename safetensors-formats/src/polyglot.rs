@@ -1,5 +1,6 @@
 //! Files of two formats at once. Most formats are read from the start of a file, zip archives from
-//! its end. So one file can be both, and which of them a program reads depends on the program.
+//! its end, and pickles have no fixed start. So one file can be both, and which of them a program
+//! reads depends on the program.
 
 use std::io;
 use std::ops::Range;
@@ -8,6 +9,7 @@ use safetensors_core::ReadAt;
 use safetensors_core::framework::OtherFormat;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::pickled;
 
 /// The fixed part of the record at the end of an archive. A comment follows it.
 const END: u64 = 22;
@@ -21,11 +23,12 @@ const LOCATOR: u64 = 20;
 const SHOWN: u64 = 512;
 
 /// Fails if a file is of two formats at once: if a zip archive ends in a file that begins as one of
-/// another format does, such as a safetensors file.
+/// another format does, such as a safetensors file; or if a safetensors or GGUF file can be read as
+/// a pickle that imports something.
 ///
 /// The format allows any values, so such a file may be a sound safetensors file. Opening a
-/// [`TensorFile`](crate::TensorFile) checks this by itself. Of a file without an archive, only the
-/// last 64 KiB are read.
+/// [`TensorFile`](crate::TensorFile) checks this by itself. Of nearly every file only the start and
+/// the last 64 KiB are read.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorView, serialize};
@@ -40,13 +43,32 @@ const SHOWN: u64 = 512;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::TwoFormats`]; [`ErrorKind::Io`].
+/// [`ErrorKind::TwoFormats`]; [`ErrorKind::AlsoPickle`]; [`ErrorKind::Io`].
 pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     match find(source)? {
         Some(archive) if archive.place != (0..source.byte_len()) || !begins(source)? => {
             Err(two(source, archive.place)?)
         }
-        _ => Ok(()),
+        _ => check_pickle(source),
+    }
+}
+
+/// Fails if a file of a format that can be the start of a pickle is one. Those that begin with a
+/// letter of a zip archive or of NumPy cannot.
+fn check_pickle(source: &impl ReadAt) -> Result<()> {
+    let mut start = [0; 16];
+    let len = source.byte_len().min(16) as usize;
+    source.read_exact_at(&mut start[..len], 0)?;
+    let is_gguf = OtherFormat::of(&start) == Some(OtherFormat::Gguf);
+    if !is_gguf && start[8] != b'{' {
+        return Ok(());
+    }
+    match pickled::import(source)? {
+        Some(import) => {
+            let other = looks_like(source, 0)?;
+            Err(ErrorKind::AlsoPickle { other, import }.into())
+        }
+        None => Ok(()),
     }
 }
 

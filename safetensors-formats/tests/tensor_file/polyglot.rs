@@ -111,3 +111,48 @@ fn archives_with_a_comment_or_large_numbers_are_one_format() {
         assert!(error.contains("archive"), "{error}");
     }
 }
+
+/// A sound safetensors file that Python's `pickle.load` reads as a pickle: its length is the opcode
+/// of a text, which ends in the first name, where others follow up to the data.
+fn pickled(program: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 0x558;
+    let mut file = (HEADER as u64).to_le_bytes().to_vec();
+    file.extend(b"{\"");
+    let entry = format!(
+        "\":{{\"dtype\":\"U8\",\"shape\":[{0}],\"data_offsets\":[0,{0}]}}}}",
+        program.len()
+    );
+    while 8 + HEADER - file.len() >= 2 * 128 {
+        file.extend([b"U~", &[b'a'; 126][..]].concat());
+    }
+    let left = 8 + HEADER - file.len() - 2;
+    let short = left.min(100);
+    file.extend([&[b'U', short as u8][..], &vec![b'a'; short]].concat());
+    let rest = 8 + HEADER - file.len() - 2;
+    file.extend([b'U', rest as u8]);
+    file.extend(format!("{entry:rest$}").bytes());
+    assert_eq!(file.len(), 8 + HEADER);
+    file.extend(program);
+    file
+}
+
+#[test]
+fn a_sound_safetensors_file_may_be_a_pickle() {
+    for (program, import) in [
+        (&b"0cos\ngetcwd\n)R."[..], "os.getcwd"),
+        (b"\x80\x04\x8c\x02os\x94\x8c\x06getcwd\x94\x93)R.", "a class"),
+    ] {
+        let file = pickled(program);
+        safetensors_core::SafeTensors::parse(&file).unwrap();
+        let error = check_polyglot(&file).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::AlsoPickle { .. }), "{error}");
+        let says = format!("it is a safetensors file, and also a pickle that imports {import}; ");
+        assert!(error.to_string().starts_with(&says), "{error}");
+    }
+    // What imports nothing runs nothing, and other files do not come so far.
+    check_polyglot(&pickled(b"N.")).unwrap();
+    check_polyglot(&pickled(b"values")).unwrap();
+    for data in [&b"cos\nsystem\n"[..], b"\x80\x04."] {
+        check_polyglot(&safetensors(data)).unwrap();
+    }
+}
