@@ -91,7 +91,8 @@ pub(super) fn loss(
                 Place::Array => shapes.values().any(|new| **new == *shape),
                 _ => shapes.get(&*name).is_some_and(|new| **new == *shape),
             };
-            if !has_new && !(from_there.contains(&*name) && taken.contains(&*name)) {
+            let is_taken = from_there.contains(&*name) && taken.contains(&*name);
+            if !has_new && !is_taken {
                 lost.push(name);
             }
         }
