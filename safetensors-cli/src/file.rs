@@ -19,6 +19,11 @@ pub(crate) struct Force {
 }
 
 impl Force {
+    /// As the option of this name says.
+    pub(crate) fn new(force: bool) -> Self {
+        Self { force }
+    }
+
     /// How files are saved.
     pub(crate) fn options(self) -> SaveOptions {
         SaveOptions::new().replace_read_only(self.force)

@@ -7,6 +7,7 @@ use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::{Error, ErrorKind, LazyTensor, ReadAt, edit};
 
+use crate::kind::Judge;
 use crate::report::wrong_usage;
 use crate::{address, below, other, spool, text};
 
@@ -77,6 +78,20 @@ pub(crate) fn shown(path: &Path) -> String {
 ///
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
+    open_with(path, Opening::default())
+}
+
+/// How a file of another format is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Opening {
+    /// Whether quantised tensors become numbers.
+    pub(crate) dequantize: bool,
+    /// Whether it may be of that format.
+    pub(crate) judge: Judge,
+}
+
+/// [`open`] for files of other formats as `opening` says.
+pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
     }
@@ -87,25 +102,19 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
         let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
         return from_file(copy.with_context(|| name(path))?, path);
     }
-    open_file(path)
+    open_file(path, opening)
 }
 
 fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
     Ok(safetensors_core::Checkpoint::from_file(file, name)?.into_boxed())
 }
 
-/// Opens a path that was found in a directory, not named by the user. Refuses a FIFO, because
-/// opening one could wait for ever.
-pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
-    open_local(path, false)
-}
-
-/// Opens a path of the disk. `dequantize` says whether quantised tensors of a file of another
-/// format become numbers.
-pub(crate) fn open_local(path: &Path, dequantize: bool) -> anyhow::Result<Checkpoint> {
+/// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
+/// not named by the user, could wait for ever.
+pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => other::open(path, dequantize, error),
+        Err(error) => other::open(path, opening, error),
     }
 }
 

@@ -17,6 +17,7 @@ mod hints;
 mod input;
 mod inputs;
 mod json;
+mod kind;
 mod numpy;
 mod order;
 mod other;
@@ -38,7 +39,6 @@ mod totals;
 mod tree;
 mod values;
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -175,11 +175,7 @@ fn main() -> ExitCode {
     let outcome =
         Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
     outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
-        // If standard error is closed, there is nowhere to report that.
-        Ok(wrong) => {
-            let _ = wrong.format(&mut asked(&matches)).print();
-            ExitCode::from(2)
-        }
+        Ok(wrong) => show_wrong(&wrong.format(&mut asked(&matches))),
         Err(error) => {
             report::report(format!("{error:#}"));
             ExitCode::FAILURE
@@ -188,17 +184,22 @@ fn main() -> ExitCode {
 }
 
 /// Prints what is wrong with the arguments, or the requested help.
-///
-/// An argument may be a file name with control characters in it. These are escaped, so that they
-/// cannot control the terminal.
 fn wrong_arguments(mut error: clap::Error) -> ExitCode {
     hints::add_to(&mut error);
-    let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
+    show_wrong(&error)
+}
+
+/// Prints an error about arguments, or help.
+///
+/// An argument may be a file name with characters that control the terminal, or that change the
+/// direction of text. These are escaped, and the error has no colours then.
+fn show_wrong(error: &clap::Error) -> ExitCode {
+    let plain = error.render().to_string();
+    let is_hostile = |c: char| c != '\n' && !text::is_printable(c);
     // If the stream is closed, there is nowhere to report that.
-    let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
-        let plain = error.render().to_string();
-        let lines = plain.lines().map(|line| format!("{}\n", text::printable(line)));
-        std::io::stderr().write_all(lines.collect::<String>().as_bytes())
+    let _ = if error.use_stderr() && plain.chars().any(is_hostile) {
+        let lines = plain.split('\n').map(|line| text::printable(line).to_string());
+        std::io::stderr().write_all(lines.collect::<Vec<_>>().join("\n").as_bytes())
     } else {
         error.print()
     };

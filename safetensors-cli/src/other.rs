@@ -14,7 +14,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
 use safetensors_formats::{Format, Options, Stored, TensorFile, pytorch};
 
-use crate::input::{Checkpoint, Source};
+use crate::input::{Checkpoint, Opening, Source};
 use crate::text;
 
 /// What a directory is opened as if it holds no safetensors file.
@@ -61,8 +61,8 @@ impl ReadAt for Advised {
 
 /// Opens a path that core could not open, for the reason `error`. Without a file of another format
 /// there, the error remains.
-pub(crate) fn open(path: &Path, dequantize: bool, error: Error) -> anyhow::Result<Checkpoint> {
-    let options = Options::new().dequantize(dequantize);
+pub(crate) fn open(path: &Path, opening: Opening, error: Error) -> anyhow::Result<Checkpoint> {
+    let options = Options::new().dequantize(opening.dequantize);
     let path = match error.kind() {
         // Several checkpoints, or a shard without its index, must not hide behind another file.
         ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
@@ -78,14 +78,29 @@ pub(crate) fn open(path: &Path, dequantize: bool, error: Error) -> anyhow::Resul
     };
     if is_index(&path) {
         let shards = pytorch::open_index(&path, &options).map_err(unopened)?;
+        for (path, file) in &shards {
+            opening.judge.judge(path, Some(file.format()))?;
+        }
         return join(shards);
     }
-    match detect(&path) {
-        Some(_) => {
+    let Ok(source) = FileSource::open(&path) else { return Err(crate::input::explain(error)) };
+    // What is wrong with the header may be that an archive stands before it or behind it.
+    refuse_polyglot(&source, &path)?;
+    match Format::detect(&source) {
+        Ok(Some(format)) => {
+            opening.judge.judge(&path, Some(format))?;
             let file = TensorFile::open(&path, &options).map_err(unopened)?;
             join(vec![(path, file)])
         }
-        None => Err(crate::input::explain(error)),
+        _ => Err(crate::input::explain(error)),
+    }
+}
+
+/// Fails if a file that is none of these formats is an archive, too.
+pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
+    match safetensors_formats::check_polyglot(source) {
+        Ok(()) => Ok(()),
+        Err(error) => anyhow::bail!("{}: {error}", crate::input::shown(path)),
     }
 }
 

@@ -8,7 +8,7 @@ use safetensors_core::Error;
 use safetensors_core::checkpoint::FilePattern;
 
 use crate::discover::Found;
-use crate::input::{self, Checkpoint};
+use crate::input::{self, Checkpoint, Opening};
 use crate::{address, text};
 
 /// One file or checkpoint, or a path where there is none.
@@ -53,9 +53,14 @@ impl Target {
     /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
     /// it could wait for ever.
     pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
+        self.open_with(Opening::default())
+    }
+
+    /// [`open`](Target::open) for files of other formats as `opening` says.
+    pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
         match &self.origin {
-            Origin::Found => input::open_file(&self.path),
-            Origin::Named | Origin::Failed(_) => input::open(self.path()?),
+            Origin::Found => input::open_file(&self.path, opening),
+            Origin::Named | Origin::Failed(_) => input::open_with(self.path()?, opening),
         }
     }
 

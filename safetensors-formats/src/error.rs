@@ -245,6 +245,20 @@ pub enum ErrorKind {
     /// The file is of a format whose feature is not enabled.
     #[error("a file of {format}, which this program was built without")]
     NotEnabled { format: crate::Format },
+    /// The file is a ZIP archive and something else, too: `other` is what stands before the
+    /// archive, or else behind it.
+    #[error(
+        "it is {other}, and also a ZIP archive, from byte {} to {} of {file_len}; which of them is \
+         read depends on the program", .archive.start, .archive.end
+    )]
+    TwoFormats { other: String, archive: std::ops::Range<u64>, file_len: u64 },
+    /// The file is of another format, and a program that reads pickles takes it for one, too, and
+    /// imports what it names.
+    #[error(
+        "it is {other}, and also a pickle that imports {import}; which of them is read depends on \
+         the program"
+    )]
+    AlsoPickle { other: String, import: String },
     /// The file is of another format than its place asks for.
     #[error("expected a file of {expected}, found one of {found}")]
     OtherFormat { expected: &'static str, found: String },

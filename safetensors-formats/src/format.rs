@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ReadAt};
 
@@ -11,10 +12,21 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::zipped::Zipped;
-use crate::{Options, npy, npz};
+use crate::{Options, npy, npz, polyglot};
 
 /// The bytes at the start of a file that tell its format.
 const START: usize = 16;
+
+/// The names of files of each format, by what follows the last dot, in lower case.
+const EXTENSIONS: [(&str, Format); 7] = [
+    ("bin", Format::Pytorch),
+    ("ckpt", Format::Pytorch),
+    ("gguf", Format::Gguf),
+    ("npy", Format::Npy),
+    ("npz", Format::Npz),
+    ("pt", Format::Pytorch),
+    ("pth", Format::Pytorch),
+];
 
 /// A format of files that this crate reads as [`TensorFile`]s.
 ///
@@ -50,6 +62,22 @@ impl fmt::Display for Format {
 }
 
 impl Format {
+    /// The format that a name claims by what follows its last dot, in upper or lower case.
+    /// [`detect`](Format::detect) tells what a file is.
+    ///
+    /// ```
+    /// use safetensors_formats::Format;
+    ///
+    /// assert_eq!(Format::from_name("weights.NPZ"), Some(Format::Npz));
+    /// assert_eq!(Format::from_name("pytorch_model.bin"), Some(Format::Pytorch));
+    /// assert_eq!(Format::from_name("model.safetensors"), None);
+    /// ```
+    pub fn from_name(path: impl AsRef<Path>) -> Option<Self> {
+        let extension = path.as_ref().extension()?.to_str()?.to_lowercase();
+        let found = EXTENSIONS.iter().find(|(known, _)| *known == extension);
+        found.map(|(_, format)| *format)
+    }
+
     /// The format of a file. Of most, only the first bytes are read; of a zip archive, the names of
     /// its members. `None` for a safetensors file and for everything else.
     ///
@@ -57,7 +85,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the file cannot be read.
+    /// [`ErrorKind::Io`] if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
+    /// and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
         let mut start = [0; START];
         let len = source.byte_len().min(START as u64) as usize;
@@ -65,10 +94,15 @@ impl Format {
         source.read_exact_at(start, 0)?;
         Ok(match Start::of(start) {
             Start::Format(format) => Some(format),
-            Start::Zip => of_archive(&Zipped::open(
-                Input::new(Borrowed(source), Path::new("")),
-                &Options::new().limits,
-            )),
+            Start::Zip => {
+                let input = Input::new(Borrowed(source), Path::new(""));
+                match Zipped::open(input, &Options::new().limits) {
+                    Err(error) if matches!(error.kind(), ErrorKind::TwoFormats { .. }) => {
+                        return Err(error.into_kind().into());
+                    }
+                    zipped => of_archive(&zipped),
+                }
+            }
             Start::Other => None,
         })
     }
@@ -86,29 +120,15 @@ impl Start {
     /// No header of safetensors begins so: its length would be over every limit, or the byte after
     /// it would be another than `{`.
     fn of(start: &[u8]) -> Self {
-        if start.starts_with(b"GGUF") {
-            return Self::Format(Format::Gguf);
-        }
-        if start.starts_with(b"\x93NUMPY") {
-            return Self::Format(Format::Npy);
-        }
-        match start.get(8) {
-            Some(b'{') => Self::Other,
-            _ if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") => Self::Zip,
-            _ if is_pickle(start) => Self::Format(Format::Pytorch),
+        match OtherFormat::of(start) {
+            Some(OtherFormat::Gguf) => Self::Format(Format::Gguf),
+            Some(OtherFormat::Npy) => Self::Format(Format::Npy),
+            // A file of old versions of PyTorch.
+            Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
+            Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
             _ => Self::Other,
         }
     }
-}
-
-/// Whether a file begins like a pickle, which is a file of old versions of PyTorch.
-fn is_pickle(start: &[u8]) -> bool {
-    // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
-    // integer, a frame.
-    let opcode = |byte: &u8| matches!(byte, b'}' | b']' | b')' | b'(' | b'c' | 0x8a | 0x95);
-    start.first() == Some(&0x80)
-        && matches!(start.get(1), Some(2..=5))
-        && start.get(2).is_some_and(opcode)
 }
 
 /// The format of an archive, by the names of its members. An archive that cannot be listed is taken
@@ -203,7 +223,11 @@ fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Res
     let len = input.source.byte_len().min(START as u64) as usize;
     let start = &mut start[..len];
     input.source.read_exact_at(start, 0).map_err(|error| located(error.into()))?;
-    match Start::of(start) {
+    let begins = Start::of(start);
+    if matches!(begins, Start::Format(_)) {
+        polyglot::check_polyglot(&input.source).map_err(located)?;
+    }
+    match begins {
         Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
         #[cfg(feature = "gguf")]
         Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),

@@ -73,6 +73,8 @@ mod limits;
 pub mod npy;
 pub mod npz;
 mod options;
+mod pickled;
+mod polyglot;
 #[cfg(feature = "pytorch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]
 pub mod pytorch;
@@ -83,6 +85,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use format::{Format, open};
 pub use limits::Limits;
 pub use options::Options;
+pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};
 
 /// The README, whose example is tested.

@@ -15,6 +15,7 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
+use crate::polyglot;
 
 /// A deflated byte becomes at most so many: a match of 258 bytes takes two bits.
 const MOST_INFLATED: u64 = 1032;
@@ -61,6 +62,10 @@ impl<S: ReadAt> Zipped<S> {
         if zip.has_duplicate_names() {
             return Err(ErrorKind::DuplicateMember.into());
         }
+        let starts = (0..found).map(|index| Ok(zip.by_index_data(index)?.header_start()));
+        let starts = starts.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let begin = starts.into_iter().min().unwrap_or(0);
+        polyglot::check_archive(&input.source, begin, zip.central_directory_start())?;
         Ok(zip)
     }
 

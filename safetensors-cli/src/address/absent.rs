@@ -26,11 +26,15 @@ pub(crate) fn missing() -> anyhow::Error {
     )
 }
 
-pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     Err(without(address))
 }
 
-pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    Err(without(address))
+}
+
+pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     Err(without(address))
 }
 

@@ -12,22 +12,23 @@ mod remote;
 use std::path::{Path, PathBuf};
 
 #[cfg(not(feature = "remote"))]
-pub(crate) use absent::{abort_uploads, check_writable, missing, open, save, save_sharded};
+pub(crate) use absent::{abort_uploads, find, missing, save, save_sharded};
 #[cfg(feature = "remote")]
-pub(crate) use remote::{abort_uploads, check_writable, open, save, save_sharded};
+pub(crate) use remote::{abort_uploads, find, save, save_sharded};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
+use crate::input::Checkpoint;
 use crate::report::wrong_usage;
 
 #[cfg(not(feature = "remote"))]
-use absent::{is_known, on_disk};
+use absent as there;
 #[cfg(feature = "remote")]
-use remote::{is_known, on_disk};
+use remote as there;
 
 /// Takes an argument that is a path or an address. `file:///path` is the path from here on.
 pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(on_disk)
+    PathBufValueParser::new().try_map(there::on_disk)
 }
 
 /// The address that stands in place of a path; `None` for a path of the disk.
@@ -37,7 +38,32 @@ pub(crate) fn of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
     let is_scheme = scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
-    (is_scheme && (is_known(text) || !path.exists())).then_some(text)
+    (is_scheme && (there::is_known(text) || !path.exists())).then_some(text)
+}
+
+/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
+pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    refuse_memory(address)?;
+    there::open(address)
+}
+
+/// Refuses an address that nothing can be saved to, before anything is read.
+pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+    refuse_memory(address).map_err(wrong_usage)?;
+    there::check_writable(address)
+}
+
+/// Refuses the memory of this process, which stores have for their tests. It is empty at the start
+/// of a command, and lost at its end.
+fn refuse_memory(address: &str) -> anyhow::Result<()> {
+    match address.split_once(':') {
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(
+            "{}: the memory of a command is empty at its start and lost at its end; name a path, \
+             or a bucket such as s3://bucket/model",
+            printable(address)
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// An address without user, password and query, which may be credentials.

@@ -23,10 +23,22 @@ pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
 }
 
 /// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
-pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     match remote::open(address) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => Err(advise(error, address)),
+    }
+}
+
+/// The checkpoint at an address, if there is one.
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    match remote::open(address) {
+        Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),
+        Err(error) => match error.kind() {
+            ErrorKind::NoCheckpoint { .. } => Ok(None),
+            ErrorKind::Io(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Err(advise(error, address)),
+        },
     }
 }
 
@@ -76,8 +88,8 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses an address that nothing can be saved to, before anything is read.
-pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+/// Refuses an address that nothing can be saved to.
+pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match address.split_once("://") {
         Some(("hf" | "http" | "https", _)) => Err(wrong_usage(format!(
             "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \

@@ -12,7 +12,7 @@ use safetensors_core::edit::{RecordOptions, record_digests, recover};
 use serde::Serialize;
 
 use crate::edit::{advised, check_on_disk, files_of, warn_of_restored};
-use crate::input::{Checkpoint, Source};
+use crate::input::{Checkpoint, Opening, Source};
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
@@ -168,7 +168,7 @@ fn recover_and_record(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
             warn_of_restored(&file);
         }
     }
-    record(&input::open_file(path)?, out)
+    record(&input::open_file(path, Opening::default())?, out)
 }
 
 /// Writes the digests of tensors into each file.

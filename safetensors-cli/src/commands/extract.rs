@@ -9,6 +9,7 @@ use safetensors_core::save::write_to;
 use safetensors_core::{SaveOptions, TensorSource};
 
 use crate::input::{self, Input};
+use crate::kind::Kind;
 use crate::progress::Progress;
 use crate::slicing::{Selection, Slice};
 use crate::{file, find, numpy, stdout, text};
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         None => Selection::whole(tensor.shape()),
     };
     let part = tensor.slice(selection.indices())?;
-    let is_safetensors = !args.raw && args.output.extension().is_some_and(|it| it == "safetensors");
+    let is_safetensors = !args.raw && Kind::of(&args.output) == Kind::Safetensors;
     let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors convert \
                    --dtype f32`";
     let header = match args.raw || is_safetensors {

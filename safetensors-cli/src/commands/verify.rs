@@ -10,7 +10,8 @@ use safetensors_core::framework::default_threads;
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
-use crate::input::Checkpoint;
+use crate::input::{Checkpoint, Opening};
+use crate::kind::{Expected, Judge};
 use crate::progress::Progress;
 use crate::report::{report, warn};
 use crate::targets::{self, Target};
@@ -25,9 +26,11 @@ use crate::{json, other, parallel, text};
 /// because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output, each other one a
-/// line on standard error. Of a file of PyTorch, GGUF or NumPy, the structure and the places
-/// of tensors are checked, and with --digests the checksums of an archive. Warnings are
-/// about sound files: tensors or files that an index leaves out, or a wrong total_size.
+/// line on standard error. A file of PyTorch, GGUF or NumPy is an error, unless its name or
+/// --format says that it is one. Then its structure and the places of tensors are checked,
+/// and with --digests the checksums of an archive. A file of two formats is an error.
+/// Warnings are about sound files: tensors or files that an index leaves out, or a wrong
+/// total_size.
 /// With --strict, warnings are failures, and so is every departure from the text of the
 /// format that readers tolerate.
 #[derive(Debug, clap::Args)]
@@ -46,6 +49,12 @@ pub(crate) struct Args {
     /// that are not aligned
     #[arg(long)]
     strict: bool,
+    /// Check each file as one of this format, whatever its name
+    ///
+    /// By default, a name such as model.pt says that a file is of another format, and every other
+    /// name that it is a safetensors file
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Expected>,
     /// Read all data, and compare it with the digests that the files record
     ///
     /// Also warns of booleans that are neither 0 nor 1
@@ -130,11 +139,16 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(target);
     let mut look = || -> anyhow::Result<()> {
-        let checkpoint = target.open()?;
+        let judge = args.format.map_or(Judge::ByName, Judge::As);
+        let checkpoint = target.open_with(Opening { judge, ..Opening::default() })?;
         outcome.totals = Totals::of(checkpoint.tensors());
         outcome.files = checkpoint.files().len();
         if check_other(&checkpoint, args, &mut outcome)? {
             return Ok(());
+        }
+        for file in checkpoint.files() {
+            judge.judge(file.path(), None)?;
+            other::refuse_polyglot(file.safetensors().source(), file.path())?;
         }
         let mut findings = checkpoint.audit()?;
         if args.digests {

@@ -49,7 +49,11 @@ fn a_conversion_to_a_store() {
     run(&["convert", &several, &several]);
     assert!(!dir.path().join("a store/several/model.safetensors.index.json").exists());
     assert!(run(&["verify", &several]).contains("ok, 4 tensors"));
-    let planned = run(&["convert", "in.safetensors", &one, "-f", "*norm*", "--dry-run"]);
+    let fewer = ["convert", "in.safetensors", &one, "-f", "*norm*", "--dry-run"];
+    let refused = error(safetensors(dir.path(), &fewer), 1);
+    assert!(refused.contains("3 of its 4 tensors would be lost: "), "{refused}");
+    assert!(refused.contains("; --force replaces it"), "{refused}");
+    let planned = run(&[&fewer[..], &["--force"]].concat());
     assert!(planned.contains("1 tensor") && planned.contains("nothing was written"), "{planned}");
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
 }
@@ -126,6 +130,8 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         (&[input.as_str(), &out][..], "nothing is saved to the Hub or to web servers"),
         (&[&input, "hf://owner/name"], "nothing is saved to the Hub or to web servers"),
         (&[&input, "file://host/a"], "expected file:///path"),
+        (&[&input, "memory:///a.safetensors"], "empty at its start and lost at its end"),
+        (&[&input, "MEMORY:///a/"], "empty at its start and lost at its end"),
         (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
         (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
         (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
@@ -135,6 +141,9 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         assert!(refused.contains(expected), "{args:?}: {refused}");
     }
     assert!(server.take_log().is_empty());
+    let args = ["convert", "memory:///a.safetensors", "out.safetensors"];
+    let refused = error(safetensors(dir.path(), &args), 1);
+    assert!(refused.contains("empty at its start and lost at its end"), "{refused}");
     let numpy = server.address("a.npz");
     let refused = error(safetensors(dir.path(), &["convert", &numpy, "out.safetensors"]), 1);
     assert!(refused.contains("download it first"), "{refused}");

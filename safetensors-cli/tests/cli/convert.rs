@@ -16,8 +16,10 @@ fn options_that_concern_no_tensor_are_warned_of() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
     let convert = |args: &[&str]| {
-        let run =
-            run_in(dir.path(), &[&["convert", "in.safetensors", "out.safetensors"], args].concat());
+        let run = run_in(
+            dir.path(),
+            &[&["convert", "in.safetensors", "out.safetensors", "--force"], args].concat(),
+        );
         text(&run.success().get_output().stderr).to_owned()
     };
     let warning = |option: &str| {

@@ -26,7 +26,7 @@ fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
 }
 
 fn check(dir: &Path, args: &[&str], tensors: &[&str], metadata: &[&str]) {
-    convert(dir, &[&["in.safetensors", "out.safetensors"], args].concat()).success();
+    convert(dir, &[&["in.safetensors", "out.safetensors", "--force"], args].concat()).success();
     let expected = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     assert_eq!(said(dir), (expected(tensors), expected(metadata)), "{args:?}");
 }
@@ -76,7 +76,7 @@ fn other_names_follow_their_tensor() {
     let done = convert(dir.path(), &["in.safetensors", "out.npz", "-n"]).success();
     done.stdout(predicate::str::contains("base").not());
     convert(dir.path(), &["in.safetensors", "out.npy", "-f", "model"]).success();
-    convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model"])
+    convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model", "--force"])
         .success()
         .stdout("out.npz: 1 tensor, 8 B\n");
 }

@@ -43,9 +43,12 @@ x.aaa.weight          aaa.weight          = x.model.embed.weight
 
 out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was written
 ";
-    convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"])
-        .success()
-        .stdout(plan);
+    convert(
+        dir.path(),
+        &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n", "--force"],
+    )
+    .success()
+    .stdout(plan);
     // NumPy's files have no other names for a tensor.
     let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");

@@ -117,6 +117,10 @@ fn a_name_of_a_safetensors_file_gets_one() {
     let said = format!("part.safetensors: F32 [2], {} B\n", file.len());
     let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "part.safetensors"];
     run_in(dir.path(), &args).success().stdout(said);
+    // Case does not matter, as for `convert`.
+    let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "x.SafeTensors"];
+    run_in(dir.path(), &args).success();
+    assert_eq!(fs::read(dir.path().join("x.SafeTensors")).unwrap(), file);
     // Unless only the bytes are asked for.
     assert_eq!(extract(&["[0, :1]", "--raw"]), 0_f32.to_le_bytes());
 }

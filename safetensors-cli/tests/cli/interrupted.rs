@@ -32,7 +32,7 @@ fn large(dir: &Path) {
 fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
     let mut child = command
         .current_dir(dir)
-        .args(["convert", "large.safetensors", output, "--dtype", "f64"])
+        .args(["convert", "large.safetensors", output, "--dtype", "f64", "--force"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -151,7 +151,7 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
             [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true), ("new", true)]
         {
             let before = list(dir.path());
-            let result = limited(trap, &format!("convert large.safetensors {output}"));
+            let result = limited(trap, &format!("convert large.safetensors {output} --force"));
             assert_eq!(result.status.code(), Some(1), "{result:?}");
             assert!(text(&result.stderr).starts_with(&format!("error: {output}")), "{result:?}");
             assert!(text(&result.stderr).contains("File too large"), "{result:?}");

@@ -5,6 +5,7 @@
 mod browse;
 mod completions;
 mod convert;
+mod convert_existing;
 mod convert_names;
 mod convert_npz;
 mod convert_places;
@@ -45,4 +46,5 @@ mod terminal;
 mod torn;
 mod usage;
 mod verify;
+mod verify_formats;
 mod verify_paths;

@@ -197,6 +197,30 @@ fn arguments_that_would_move_the_cursor_do_not() {
     );
 }
 
+/// A file name that ends in `txt.safetensors` must not be shown as one that ends in another way.
+#[test]
+fn arguments_that_would_change_the_direction_of_text_do_not() {
+    let dir = temp_dir();
+    let hostile = "\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\u{200e}\u{200f}\u{61c}";
+    let shown = r"\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\u{200e}\u{200f}\u{61c}";
+    let named = format!("{hostile}.gguf");
+    small_file(dir.path(), "a.safetensors");
+    for args in [
+        // Errors of clap, and of the commands.
+        &[hostile][..],
+        &["verify", &format!("--{hostile}")],
+        &["stats", "a.safetensors", "--bins", hostile],
+        &["convert", "a.safetensors", "b.safetensors", "--cast", hostile],
+        &["convert", "a.safetensors", "b.safetensors", "--rename", &format!("({hostile}"), "x"],
+        &["convert", "a.safetensors", &named],
+        &["map", "a.safetensors", "-o", &named],
+    ] {
+        let run = run_in(dir.path(), args).code(2).stdout("");
+        let said = text(&run.get_output().stderr);
+        assert!(said.contains(shown) && is_plain(said), "{args:?}: {said:?}");
+    }
+}
+
 #[cfg(not(feature = "remote"))]
 #[test]
 fn addresses_need_a_feature() {
@@ -215,6 +239,12 @@ fn addresses_need_a_feature() {
         assert!(said.contains("was built without addresses and downloads"), "{said}");
         assert!(said.contains("--features remote") && !said.contains("secret"), "{said}");
     }
+    // The memory of a command is no place, with the feature and without.
+    let no_place = predicate::str::contains("empty at its start and lost at its end");
+    run_in(dir.path(), &["convert", "a.safetensors", "memory:///a"])
+        .code(2)
+        .stderr(no_place.clone());
+    run_in(dir.path(), &["inspect", "Memory:///a"]).code(1).stderr(no_place);
     // In place they are refused as ever, and such a path of the disk is none.
     run_in(dir.path(), &["metadata", "clear", "hf://owner/name"]).code(2);
     std::fs::create_dir_all(dir.path().join("s3:/bucket")).unwrap();

@@ -44,7 +44,7 @@ impl Case {
     /// One file takes the place of another.
     pub(crate) fn save() -> Self {
         let target = format!("{FOLDER}/model.safetensors");
-        let arguments = ["convert", INPUT, &target];
+        let arguments = ["convert", INPUT, &target, "--force"];
         Self::new("a save", &arguments, &target, |folder| {
             old_file(&folder.join("model.safetensors"), &SaveOptions::new());
         })
@@ -52,7 +52,7 @@ impl Case {
 
     /// Shards take the place of others that have the same names.
     pub(crate) fn sharded_save() -> Self {
-        let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12"];
+        let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12", "--force"];
         Self::new("a sharded save", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());
@@ -66,7 +66,7 @@ impl Case {
     /// The parts of two ranks take the place of others, in files of the same names.
     pub(crate) fn divided_save() -> Self {
         let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
-        let arguments = [&["convert", INPUT, FOLDER], &divide[..]].concat();
+        let arguments = [&["convert", INPUT, FOLDER, "--force"], &divide[..]].concat();
         Self::new("a save for ranks", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());

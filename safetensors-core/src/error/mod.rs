@@ -31,6 +31,8 @@ pub use similar::similar_names;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 use text::{NameList, debug_error};
 
+use crate::header::looks_like::OtherFormat;
+
 /// The result of operations that can fail with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
@@ -59,8 +61,8 @@ struct Inner {
     tensor: Option<String>,
     /// Names that the caller may have meant.
     similar: Vec<String>,
-    /// The other format that the file looks like.
-    looks_like: Option<&'static str>,
+    /// What looks like another format, the file or a part of it, and that format.
+    looks_like: Option<(&'static str, OtherFormat)>,
 }
 
 impl Error {
@@ -130,10 +132,10 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
-    /// Adds the name of the other format that the file looks like.
+    /// Adds the other format that the file, or what is named, looks like.
     #[must_use]
-    pub(crate) fn looking_like(mut self, format: &'static str) -> Self {
-        self.0.looks_like = Some(format);
+    pub(crate) fn looking_like(mut self, what: &'static str, format: OtherFormat) -> Self {
+        self.0.looks_like = Some((what, format));
         self
     }
 
@@ -192,7 +194,7 @@ impl fmt::Display for Error {
             write!(f, "; did you mean {}?", NameList(&self.0.similar))?;
         }
         match self.0.looks_like {
-            Some(format) => write!(f, "; it looks like {format}"),
+            Some((what, format)) => write!(f, "; {what} looks like {format}"),
             None => Ok(()),
         }
     }

@@ -2,9 +2,9 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`debug_error`] and [`default_threads`] for tools,
-//! and [`check_bools`], [`write_native`], [`widened_shape`], [`synced_later`] and [`in_parallel`] for
-//! adapters that read or write tensors by themselves.
+//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`], [`debug_error`] and
+//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`widened_shape`],
+//! [`synced_later`] and [`in_parallel`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -25,6 +25,7 @@ use crate::dtype::Dtype;
 pub use crate::error::similar_names;
 pub use crate::error::text::{NameList, Quoted, debug_error};
 use crate::error::{Error, ErrorKind, Result};
+pub use crate::header::looks_like::OtherFormat;
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]

@@ -1,66 +1,150 @@
-//! Recognises files of other formats by their first bytes, for errors.
+//! Recognises files of other formats by their first bytes.
+
+use core::fmt;
 
 use super::LENGTH_BYTES;
 use crate::error::{Error, ErrorKind};
 
-/// The number of bytes at the start of a file that are examined.
+/// The number of bytes that are examined.
 #[cfg(feature = "std")]
 pub(crate) const START: usize = 512;
 
+/// A format other than safetensors that a file looks like, by its first bytes. It is displayed as
+/// in an error.
+///
+/// ```
+/// use safetensors_core::framework::OtherFormat;
+///
+/// assert_eq!(OtherFormat::of(b"GGUF\x03\0\0\0"), Some(OtherFormat::Gguf));
+/// assert_eq!(OtherFormat::of(b"\x02\0\0\0\0\0\0\0{}"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OtherFormat {
+    /// A file of llama.cpp.
+    Gguf,
+    /// One array of NumPy.
+    Npy,
+    /// A pickle of protocol 2 to 5. Older protocols have no fixed start.
+    Pickle,
+    /// A ZIP archive whose first member is a pickle, as PyTorch writes it.
+    PytorchArchive,
+    /// A ZIP archive whose first member is an array of NumPy.
+    Npz,
+    /// Any other ZIP archive.
+    Zip,
+    /// A compressed file.
+    Gzip,
+    /// A file of Keras.
+    Hdf5,
+    /// What `git` has in place of a large file.
+    LfsPointer,
+    /// A JSON text.
+    Json,
+    /// A page of the web.
+    Html,
+    /// An XML document.
+    Xml,
+    /// Any other text.
+    Text,
+}
+
 /// Formats that begin with fixed bytes.
-const FORMATS: [(&[u8], &str); 7] = [
-    (b"GGUF", "a GGUF file, as llama.cpp reads"),
-    (b"\x1f\x8b\x08", "a gzip file, which has to be decompressed first"),
-    (b"\x93NUMPY", "a NumPy file (.npy)"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes"),
-    (
-        b"version https://git-lfs.github.com/spec/",
-        "a Git LFS pointer in place of the file itself, which `git lfs pull` fetches",
-    ),
-    (b"{\"", "JSON, without the length that stands before a header"),
-    (b"<?xml", "an XML document"),
+const MAGIC: [(&[u8], OtherFormat); 5] = [
+    (b"\x1f\x8b\x08", OtherFormat::Gzip),
+    (b"\x89HDF\r\n\x1a\n", OtherFormat::Hdf5),
+    (b"version https://git-lfs.github.com/spec/", OtherFormat::LfsPointer),
+    (b"{\"", OtherFormat::Json),
+    (b"<?xml", OtherFormat::Xml),
 ];
 
-/// Adds to an error the format that a file beginning with `start` looks like. Errors that a file of
-/// another format cannot cause are returned unchanged.
-#[cold]
-pub(crate) fn explain(error: Error, start: &[u8]) -> Error {
-    let is_other_format = matches!(
-        error.kind(),
-        ErrorKind::TooShort { .. }
-            | ErrorKind::HeaderTooLarge { .. }
-            | ErrorKind::HeaderPastEnd { .. }
-            | ErrorKind::NotUtf8 { .. }
-            | ErrorKind::NotAnObject { .. }
-            | ErrorKind::Json { .. }
-    );
-    match looks_like(start) {
-        Some(format) if is_other_format => error.looking_like(format),
-        _ => error,
+impl fmt::Display for OtherFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Gguf => "a GGUF file, as llama.cpp reads",
+            Self::Npy => "a NumPy file (.npy)",
+            Self::Pickle => "a pickle, as older PyTorch checkpoints are",
+            Self::PytorchArchive => {
+                "a PyTorch checkpoint (.pt, .pth, .bin), which is a ZIP archive of a pickle"
+            }
+            Self::Npz => "a NumPy archive (.npz)",
+            Self::Zip => "a ZIP archive, as PyTorch checkpoints and .npz files are",
+            Self::Gzip => "a gzip file, which has to be decompressed first",
+            Self::Hdf5 => "an HDF5 file, as Keras writes",
+            Self::LfsPointer => {
+                "a Git LFS pointer in place of the file itself, which `git lfs pull` fetches"
+            }
+            Self::Json => "JSON, without the length that stands before a header",
+            Self::Html => "an HTML page, such as a server's error or login page",
+            Self::Xml => "an XML document",
+            Self::Text => "a text file",
+        })
     }
 }
 
-/// The other format that a file beginning with `start` looks like.
-fn looks_like(start: &[u8]) -> Option<&'static str> {
-    if start.get(LENGTH_BYTES) == Some(&b'{') {
-        // This is a header of our format. Its length may have any bytes.
-        return None;
+impl OtherFormat {
+    /// The format that a file beginning with `start` looks like. For archives, 512 bytes tell more
+    /// than 16 do.
+    pub fn of(start: &[u8]) -> Option<Self> {
+        // As lengths of a header, these are over every limit, whatever byte follows.
+        if start.starts_with(b"GGUF") {
+            return Some(Self::Gguf);
+        }
+        if start.starts_with(b"\x93NUMPY") {
+            return Some(Self::Npy);
+        }
+        if start.get(LENGTH_BYTES) == Some(&b'{') {
+            // This is a header of our format. Its length may have any bytes.
+            return None;
+        }
+        // An archive without members has nothing but its end.
+        if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
+            return Some(of_zip(start));
+        }
+        if is_pickle(start) {
+            return Some(Self::Pickle);
+        }
+        let text = start.trim_ascii_start();
+        let is_html = [&b"<!doctype"[..], b"<html", b"<head"]
+            .iter()
+            .any(|tag| text.get(..tag.len()).is_some_and(|it| it.eq_ignore_ascii_case(tag)));
+        if is_html {
+            return Some(Self::Html);
+        }
+        let format = MAGIC.iter().find(|(magic, _)| start.starts_with(magic));
+        format.map(|(_, format)| *format).or_else(|| is_text(start).then_some(Self::Text))
     }
-    if start.starts_with(b"PK\x03\x04") {
-        return Some(zip(start));
+}
+
+/// Where the bytes lie that tell why a file of `file_len` bytes is malformed: at its start, or
+/// after its tensors.
+pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
+    match error.kind() {
+        ErrorKind::TrailingData { expected, found } => {
+            file_len.saturating_sub(found.saturating_sub(*expected))
+        }
+        _ => 0,
     }
-    if is_pickle(start) {
-        return Some("a pickle, as older PyTorch checkpoints are");
+}
+
+/// Adds to an error the format that the bytes there look like, see [`telling`]. Errors that a file
+/// of another format cannot cause are returned unchanged.
+#[cold]
+pub(crate) fn explain(error: Error, bytes: &[u8]) -> Error {
+    let what = match error.kind() {
+        ErrorKind::TrailingData { .. } => "what follows them",
+        ErrorKind::TooShort { .. }
+        | ErrorKind::HeaderTooLarge { .. }
+        | ErrorKind::HeaderPastEnd { .. }
+        | ErrorKind::NotUtf8 { .. }
+        | ErrorKind::NotAnObject { .. }
+        | ErrorKind::Json { .. } => "it",
+        _ => return error,
+    };
+    match OtherFormat::of(bytes) {
+        Some(format) => error.looking_like(what, format),
+        None => error,
     }
-    let text = start.trim_ascii_start();
-    let is_html = [&b"<!doctype"[..], b"<html", b"<head"]
-        .iter()
-        .any(|tag| text.get(..tag.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(tag)));
-    if is_html {
-        return Some("an HTML page, such as a server's error or login page");
-    }
-    let format = FORMATS.iter().find(|(magic, _)| start.starts_with(magic));
-    format.map(|(_, format)| *format).or_else(|| is_text(start).then_some("a text file"))
 }
 
 /// Whether a file begins like text in UTF-8. As a length of a header, eight letters are over every
@@ -79,7 +163,7 @@ fn is_text(start: &[u8]) -> bool {
 }
 
 /// Recognises a kind of ZIP archive by the name of its first file.
-fn zip(start: &[u8]) -> &'static str {
+fn of_zip(start: &[u8]) -> OtherFormat {
     // The offset of the name. The fixed part before it ends with the lengths of the name and of an
     // extra field.
     const NAME: usize = 30;
@@ -88,11 +172,9 @@ fn zip(start: &[u8]) -> &'static str {
         start.get(NAME..)?.get(..len)
     });
     match name {
-        Some(name) if name.ends_with(b"/data.pkl") => {
-            "a PyTorch checkpoint (.pt, .pth, .bin), which is a ZIP archive of a pickle"
-        }
-        Some(name) if name.ends_with(b".npy") => "a NumPy archive (.npz)",
-        _ => "a ZIP archive, as PyTorch checkpoints and .npz files are",
+        Some(name) if name.ends_with(b"/data.pkl") => OtherFormat::PytorchArchive,
+        Some(name) if name.ends_with(b".npy") => OtherFormat::Npz,
+        _ => OtherFormat::Zip,
     }
 }
 
@@ -108,14 +190,16 @@ fn is_pickle(start: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[track_caller]
     fn is(start: &[u8], part: &str) {
-        let found = looks_like(start);
-        assert!(found.is_some_and(|found| found.contains(part)), "{found:?}");
+        let found = OtherFormat::of(start);
+        assert!(found.is_some_and(|found| found.to_string().contains(part)), "{found:?}");
         // A truncated start must not panic.
-        (0..start.len()).for_each(|len| _ = looks_like(&start[..len]));
+        (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
     }
 
     #[test]
@@ -131,6 +215,9 @@ mod tests {
         is(b"\n <HTML lang=en>", "HTML");
         is(b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer");
         is(b"GGUF\x03\0\0\0\0\0\0\0", "GGUF");
+        // A file of 123 tensors has the letter with which headers begin in the same place.
+        is(b"GGUF\x03\0\0\0{\0\0\0", "GGUF");
+        is(b"PK\x05\x06\0\0", "a ZIP archive, as");
         is(b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "gzip");
         is(b"\x80\x02}q\0", "pickle");
         is(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle");
@@ -147,7 +234,7 @@ mod tests {
         for length in
             [0x0008_8b1f_u64, 0x0346_5547_4755, 0x7d_0280, u64::from_le_bytes(*b"<html>  ")]
         {
-            assert_eq!(looks_like(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()), None);
+            assert_eq!(OtherFormat::of(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()), None);
         }
         for start in [
             &b""[..],
@@ -158,7 +245,7 @@ mod tests {
             b"eight by\xff",
             b"a\0b\0c\0d\0e",
         ] {
-            assert_eq!(looks_like(start), None, "{start:?}");
+            assert_eq!(OtherFormat::of(start), None, "{start:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ mod encode;
 mod json;
 mod keys;
 mod limits;
-mod looks_like;
+pub(crate) mod looks_like;
 mod mark;
 mod model;
 mod names;
@@ -31,7 +31,7 @@ pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;
 #[cfg(feature = "std")]
-pub(crate) use looks_like::{START, explain};
+pub(crate) use looks_like::{START, explain, telling};
 pub(crate) use mark::is_marked;
 #[cfg(feature = "std")]
 pub(crate) use mark::mark;

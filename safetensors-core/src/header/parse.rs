@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::json::Cursor;
-use super::looks_like::explain;
+use super::looks_like::{explain, telling};
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
 use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
@@ -21,7 +21,10 @@ impl Header {
     /// Every rule of the format has its own [`ErrorKind`]. The error names the tensor that breaks
     /// the rule, if there is one.
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
-        Self::parse_file(file, limits).map_err(|error| explain(error, file))
+        Self::parse_file(file, limits).map_err(|error| {
+            let at = telling(&error, file.len() as u64) as usize;
+            explain(error, file.get(at..).unwrap_or_default())
+        })
     }
 
     fn parse_file(file: &[u8], limits: &Limits) -> Result<Self> {

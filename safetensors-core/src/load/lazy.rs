@@ -7,7 +7,7 @@ use std::{fmt, io};
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
+use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
 use crate::load::catalog::{Catalog, CheckpointFile};
@@ -275,9 +275,11 @@ impl<S: ReadAt> SafeTensors<S> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
             Err(error) => {
-                let mut start = vec![0; source.byte_len().min(START as u64) as usize];
-                match source.read_exact_at(&mut start, 0) {
-                    Ok(()) => Err(explain(error, &start)),
+                let at = telling(&error, source.byte_len());
+                let len = source.byte_len().saturating_sub(at).min(START as u64);
+                let mut bytes = vec![0; len as usize];
+                match source.read_exact_at(&mut bytes, at) {
+                    Ok(()) => Err(explain(error, &bytes)),
                     Err(_) => Err(error),
                 }
             }

@@ -9,6 +9,7 @@ mod unchanged;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 pub use plan::Plan;
 pub use planned::PlannedTensor;
@@ -328,9 +329,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         mut dtype: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         self.settle_aliases();
-        let added = self.tensors.iter().filter_map(|(_, planned)| planned.as_added());
-        let added: HashMap<_, _> = added.map(|added| (added.name.as_str(), added)).collect();
-        added.values().for_each(|weight| weight.find_scales(&added));
+        if self.tensors.iter().any(|(_, planned)| planned.may_have_added_scales()) {
+            let added = self.tensors.iter().filter_map(|(_, planned)| planned.as_added());
+            let added = added.map(|added| (added.name.clone(), Arc::clone(added))).collect();
+            self.tensors.iter_mut().for_each(|(_, planned)| planned.find_added_scales(&added));
+        }
         let mut ties = HashMap::new();
         // The new dtype of each tensor under its own name, which comes before its aliases.
         let mut own = HashMap::new();

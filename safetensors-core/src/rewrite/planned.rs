@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::{fmt, ptr};
 
 use crate::convert::{ConvertOptions, Converted, may_have_scales, names_of_scales};
@@ -33,27 +33,14 @@ enum Origin<'a, S> {
     Lazy(LazyTensor<'a, S>),
     /// A tensor whose parts lie in several files of a checkpoint.
     Gathered(Arc<GatheredTensor<'a, S>>),
-    /// An added tensor, with the name under which it was added.
-    Added(Arc<Added<'a>>),
+    /// An added tensor, and its scales if it is a quantised weight whose scales were added, too.
+    Added(Arc<Added<'a>>, Option<Arc<Added<'a>>>),
 }
 
+/// An added tensor, with the name under which it was added.
 pub(super) struct Added<'a> {
     tensor: Box<dyn TensorSource + Send + 'a>,
     pub(super) name: String,
-    /// The scales of a quantised weight, if they were added, too.
-    scales: OnceLock<Arc<Added<'a>>>,
-}
-
-impl<'a> Added<'a> {
-    /// Remembers the scales of a quantised weight, if they are among these tensors.
-    pub(super) fn find_scales(&self, others: &HashMap<&str, &Arc<Added<'a>>>) {
-        if may_have_scales(self.tensor.dtype())
-            && let Some(&scales) =
-                names_of_scales(&self.name).find_map(|name| others.get(name.as_str()))
-        {
-            self.scales.get_or_init(|| Arc::clone(scales));
-        }
-    }
 }
 
 /// Tells the tensors of all sources apart: the address of the source and the name in it.
@@ -82,8 +69,8 @@ impl<'a, S> PlannedTensor<'a, S> {
     ) -> Result<Self> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        let (tensor, scales) = (Box::new(tensor), OnceLock::new());
-        let origin = Origin::Added(Arc::new(Added { tensor, name: name.to_owned(), scales }));
+        let added = Added { tensor: Box::new(tensor), name: name.to_owned() };
+        let origin = Origin::Added(Arc::new(added), None);
         Ok(Self {
             origin,
             cast: None,
@@ -115,15 +102,30 @@ impl<'a, S> PlannedTensor<'a, S> {
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin {
             Origin::Lazy(tensor) => Some(tensor),
-            Origin::Gathered(_) | Origin::Added(_) => None,
+            Origin::Gathered(_) | Origin::Added(..) => None,
         }
     }
 
     /// The tensor, if it was added.
     pub(super) fn as_added(&self) -> Option<&Arc<Added<'a>>> {
         match &self.origin {
-            Origin::Added(added) => Some(added),
+            Origin::Added(added, _) => Some(added),
             Origin::Lazy(_) | Origin::Gathered(_) => None,
+        }
+    }
+
+    /// Whether the tensor was added, and may be a quantised weight with scales.
+    pub(super) fn may_have_added_scales(&self) -> bool {
+        self.as_added().is_some_and(|added| may_have_scales(added.tensor.dtype()))
+    }
+
+    /// Finds the scales of an added weight among the added tensors.
+    pub(super) fn find_added_scales(&mut self, all: &HashMap<String, Arc<Added<'a>>>) {
+        if !self.may_have_added_scales() {
+            return;
+        }
+        if let Origin::Added(weight, scales) = &mut self.origin {
+            *scales = names_of_scales(&weight.name).find_map(|name| all.get(&name).cloned());
         }
     }
 
@@ -155,7 +157,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.shape(),
             Origin::Gathered(tensor) => tensor.shape(),
-            Origin::Added(added) => added.tensor.shape(),
+            Origin::Added(added, _) => added.tensor.shape(),
         }
     }
 
@@ -164,7 +166,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.dtype(),
             Origin::Gathered(tensor) => tensor.dtype(),
-            Origin::Added(added) => added.tensor.dtype(),
+            Origin::Added(added, _) => added.tensor.dtype(),
         }
     }
 }
@@ -180,7 +182,7 @@ impl<S: ReadAt> PlannedTensor<'_, S> {
         match &self.origin {
             Origin::Lazy(tensor) => (address(tensor), tensor.name()),
             Origin::Gathered(tensor) => key_of_gathered(tensor),
-            Origin::Added(added) => (0, &added.name),
+            Origin::Added(added, _) => (0, &added.name),
         }
     }
 
@@ -189,7 +191,7 @@ impl<S: ReadAt> PlannedTensor<'_, S> {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.scales().map(|scales| (address(&scales), scales.name())),
             Origin::Gathered(tensor) => tensor.scales().map(key_of_gathered),
-            Origin::Added(added) => added.scales.get().map(|scales| (0, scales.name.as_str())),
+            Origin::Added(_, scales) => scales.as_ref().map(|scales| (0, scales.name.as_str())),
         }
     }
 
@@ -252,7 +254,7 @@ impl<S> Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),
             Self::Gathered(tensor) => error.in_tensor(tensor.name()),
-            Self::Added(added) => error.in_tensor(&added.name),
+            Self::Added(added, _) => error.in_tensor(&added.name),
         }
     }
 }
@@ -262,7 +264,7 @@ impl<S> Clone for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => Self::Lazy(*tensor),
             Self::Gathered(tensor) => Self::Gathered(Arc::clone(tensor)),
-            Self::Added(added) => Self::Added(Arc::clone(added)),
+            Self::Added(added, scales) => Self::Added(Arc::clone(added), scales.clone()),
         }
     }
 }
@@ -272,7 +274,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.dtype(),
             Self::Gathered(tensor) => tensor.dtype(),
-            Self::Added(added) => added.tensor.dtype(),
+            Self::Added(added, _) => added.tensor.dtype(),
         }
     }
 
@@ -280,7 +282,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.shape(),
             Self::Gathered(tensor) => tensor.shape(),
-            Self::Added(added) => added.tensor.shape(),
+            Self::Added(added, _) => added.tensor.shape(),
         }
     }
 
@@ -288,7 +290,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => tensor.write_to(sink),
             Self::Gathered(tensor) => tensor.write_to(sink),
-            Self::Added(added) => added.tensor.write_to(sink),
+            Self::Added(added, _) => added.tensor.write_to(sink),
         }
     }
 
@@ -296,8 +298,8 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => TensorSource::scales(tensor),
             Self::Gathered(tensor) => TensorSource::scales(&**tensor),
-            Self::Added(added) => added.tensor.scales().or_else(|| {
-                let scales = added.scales.get()?;
+            Self::Added(added, scales) => added.tensor.scales().or_else(|| {
+                let scales = scales.as_ref()?;
                 let (weight, tensor) = (added.tensor.shape().to_vec(), Box::new(&*scales.tensor));
                 Some(ScaleSource::of_whole(&scales.name, weight, tensor))
             }),
@@ -310,7 +312,7 @@ impl<S> fmt::Debug for Origin<'_, S> {
         match self {
             Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
             Self::Gathered(tensor) => f.debug_tuple("Gathered").field(&tensor.name()).finish(),
-            Self::Added(added) => f.debug_tuple("Added").field(&added.name).finish(),
+            Self::Added(added, _) => f.debug_tuple("Added").field(&added.name).finish(),
         }
     }
 }

@@ -64,3 +64,26 @@ fn a_safetensors_file_does_not_look_like_another_format() {
         assert!(!message.contains("looks like"), "{message}");
     }
 }
+
+/// The header alone says how long a file is, so the format of what follows has to be named apart.
+#[test]
+fn what_follows_the_tensors_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    for (behind, says) in [
+        (zip("archive/data.pkl"), "what follows them looks like a PyTorch checkpoint"),
+        (b"\x80\x02}q\0.".to_vec(), "what follows them looks like a pickle"),
+        (vec![0; 9], ", but 11 follow the header"),
+    ] {
+        let header = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+        let bytes = [file(header, 2), behind].concat();
+        let path = write(directory.path(), "model.safetensors", &bytes);
+        let parsed = SafeTensors::parse(&bytes).unwrap_err();
+        let opened = Checkpoint::open(&path).unwrap_err();
+        for error in [&parsed, &opened] {
+            let message = error.to_string();
+            assert!(message.contains(says), "{says}: {message}");
+            assert_eq!(message.contains("looks like"), says.contains("looks like"));
+            assert!(matches!(error.kind(), ErrorKind::TrailingData { .. }), "{message}");
+        }
+    }
+}

@@ -16,6 +16,7 @@ use super::header::{Header, Order};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input, ReadData};
+use crate::polyglot::check_polyglot;
 use crate::zipped::{Place, Zipped, expect_end};
 
 /// The most bytes that are given away at once.
@@ -97,7 +98,8 @@ impl<S: ReadAt> Array<S> {
     fn of_input(input: Input<S>, name: String, limits: &Limits) -> Result<Self> {
         let input = Arc::new(input);
         let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
-        let opened = Header::read(&mut cursor, limits)
+        let opened = check_polyglot(&input.source)
+            .and_then(|()| Header::read(&mut cursor, limits))
             .and_then(|header| check_length(&header, cursor.left()).map(|()| header));
         let header = opened.map_err(|error| error.in_file(&input.file))?;
         let header_len = cursor.at;

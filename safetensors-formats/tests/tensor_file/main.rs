@@ -11,6 +11,8 @@
 mod gguf;
 mod hostile;
 mod numpy;
+#[cfg(all(feature = "gguf", feature = "pytorch"))]
+mod polyglot;
 #[cfg(feature = "pytorch")]
 mod pytorch;
 #[cfg(feature = "pytorch")]

@@ -2,14 +2,14 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `kind` | the kind of a file, by its name |
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `divided` | an output that is divided among ranks |
+//! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //!
-//! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
+//! A further kind of input is a variant of [`Kind`](crate::kind::Kind) and an arm in [`Source::open`] with its tensors,
 //! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
 //! `safetensors_formats`, as `npz` is.
 //!
@@ -17,7 +17,7 @@
 
 mod changes;
 mod divided;
-mod kind;
+mod existing;
 mod output;
 mod preview;
 mod source;
@@ -59,6 +59,10 @@ use crate::{file, text};
 /// read, converted and written piece by piece: a few MiB of memory per thread are
 /// enough for a checkpoint of any size.
 ///
+/// An OUT that is there already is replaced only if nothing of it is lost: if each of its
+/// tensors is taken from there, or the new OUT has one of the same name and shape. Else a
+/// terminal is asked, and elsewhere that is an error. --force replaces it.
+///
 /// OUT is either complete or as it was before, even if the command is killed. The
 /// next command that writes OUT removes what a killed command left: a hidden file or
 /// directory that ends in .tmp. OUT may be one of the inputs.
@@ -89,8 +93,9 @@ pub(crate) struct Args {
     /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
-    #[command(flatten)]
-    force: file::Force,
+    /// Replace OUT even if tensors of it would be lost, or if it is read-only
+    #[arg(long)]
+    force: bool,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it
     #[arg(long)]
     no_wait: bool,
@@ -158,8 +163,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         }
     };
     let is_divided = args.ranks.is_given()?;
-    let mut output =
-        Output::new(output, args.max_shard_size, is_divided, args.force, args.no_wait)?;
+    let force = file::Force::new(args.force);
+    let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
     let change = args.changes.prepare()?;
     let sources = inputs
         .iter()
@@ -188,6 +193,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path());
+    if !args.force {
+        let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
+        let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
+        loss.map_or(Ok(()), |loss| existing::permit(output.path(), &loss, may_ask))?;
+    }
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
         plan.show(&rewrite, out)?;

@@ -1,17 +1,20 @@
 //! [`Output`]: the file or directory to write.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
+use safetensors_formats::Format;
 
 use super::divided::Divided;
-use super::kind::Kind;
+use super::existing::Place;
 use super::preview::Preview;
 use crate::file::Force;
 use crate::input::Rewrite;
+use crate::kind::Kind;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
 use crate::{address, file, input, numpy, text};
@@ -55,20 +58,15 @@ impl Output {
         let form = match Kind::of(path) {
             Kind::Safetensors => Form::File,
             Kind::Checkpoint => Form::Directory(max_shard_size.unwrap_or_default()),
-            Kind::Npy => Form::Npy,
-            Kind::Npz => Form::Npz,
+            Kind::Other(Format::Npy) => Form::Npy,
+            Kind::Other(Format::Npz) => Form::Npz,
             Kind::Index => {
                 return wrong(
                     "an index is written with its files; name the directory for all of them",
                 );
             }
-            Kind::Readable(format) | Kind::Foreign(format) => {
-                return wrong(&format!(
-                    "{format} files cannot be written; an output ends in .safetensors, .npz or \
-                     .npy, or is a directory: write that, and convert it with a tool that knows \
-                     {format}"
-                ));
-            }
+            Kind::Other(format) => return wrong(&unwritable(&format)),
+            Kind::Foreign(format) => return wrong(&unwritable(&format)),
         };
         if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
             return wrong("--max-shard-size is for a directory as output");
@@ -114,6 +112,15 @@ impl Output {
         match address::of(&self.path) {
             Some(address) => address::shown(address),
             None => self.path.display().to_string(),
+        }
+    }
+
+    /// What the output takes the place of.
+    pub(super) fn place(&self) -> Place {
+        match self.form {
+            Form::File | Form::Npz => Place::File,
+            Form::Npy => Place::Array,
+            Form::Directory(_) => Place::Directory,
         }
     }
 
@@ -221,6 +228,14 @@ impl Output {
     fn shards(&self, size: MaxShardSize) -> ShardOptions {
         ShardOptions::new().max_shard_size(size).contention(self.contention)
     }
+}
+
+/// What is wrong with an output of a format that cannot be written.
+fn unwritable(format: &dyn Display) -> String {
+    format!(
+        "{format} files cannot be written; an output ends in .safetensors, .npz or .npy, or is a \
+         directory: write that, and convert it with a tool that knows {format}"
+    )
 }
 
 /// The remedy if the output is a pipe.

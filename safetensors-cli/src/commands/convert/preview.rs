@@ -65,6 +65,11 @@ impl Preview {
         metadata.keys().chain(self.aliases.keys()).map(String::as_str).collect()
     }
 
+    /// Whether the output has this name of a tensor.
+    pub(super) fn writes(&self, name: &str) -> bool {
+        !self.is_bare || !self.aliases.contains_key(name)
+    }
+
     /// The bytes of all tensors.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes

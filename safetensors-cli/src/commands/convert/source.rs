@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::ranks::{gather, is_divided};
 use safetensors_formats::{Format, Stored, npy, npz};
 
-use super::kind::Kind;
-use crate::input::{Checkpoint, Rewrite};
+use crate::input::{Checkpoint, Opening, Rewrite};
+use crate::kind::Kind;
 use crate::report::wrong_usage;
 use crate::{address, input, numpy, other, text};
 
@@ -35,17 +36,22 @@ impl Source {
     pub(super) fn open(path: &Path, dequantize: bool) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
             _ if dequantize && path.is_file() && other::detect(path) == Some(Format::Gguf) => {
-                Content::Checkpoint(Box::new(input::open_local(path, true)?))
+                let opening = Opening { dequantize: true, ..Opening::default() };
+                Content::Checkpoint(Box::new(input::open_with(path, opening)?))
             }
-            Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Readable(_) => {
-                Content::Checkpoint(Box::new(input::open(path)?))
-            }
-            Kind::Npy | Kind::Npz if address::of(path).is_some() => anyhow::bail!(
+            Kind::Other(Format::Npy | Format::Npz) if address::of(path).is_some() => anyhow::bail!(
                 "{}: NumPy's files are read from the disk only; download it first",
                 input::name(path)
             ),
-            Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
-            Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
+            Kind::Other(Format::Npy) => {
+                Content::Npy(npy::Array::open(path).map_err(numpy::unread)?)
+            }
+            Kind::Other(Format::Npz) => {
+                Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
+            }
+            Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
+                Content::Checkpoint(Box::new(input::open(path)?))
+            }
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
                     "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
@@ -66,6 +72,27 @@ impl Source {
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
+    }
+
+    /// The paths of its files.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        let files = match &self.content {
+            Content::Checkpoint(checkpoint) => checkpoint.files(),
+            Content::Npy(_) | Content::Npz(_) => &[],
+        };
+        let path = files.is_empty().then_some(&*self.path);
+        files.iter().map(CheckpointFile::path).chain(path)
+    }
+
+    /// Whether it is one safetensors file.
+    pub(super) fn is_one_file(&self) -> bool {
+        match &self.content {
+            Content::Checkpoint(checkpoint) => {
+                let is_one = checkpoint.files().len() == 1 && checkpoint.index().is_none();
+                is_one && !self.path.is_dir() && !other::is_in(checkpoint.files())
+            }
+            Content::Npy(_) | Content::Npz(_) => false,
+        }
     }
 
     /// The names of all tensors, including aliases.

@@ -1,0 +1,128 @@
+//! `safetensors verify` of files that are none of safetensors, or that are something else, too.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::{SaveOptions, TensorView, serialize};
+
+use crate::fixtures::*;
+use crate::other_formats::{fixture, with};
+
+const OTHERS: [(&str, &str, &str); 5] = [
+    ("pytorch/tied.pt", "PyTorch", "pytorch"),
+    ("pytorch/strided_legacy.pt", "PyTorch", "pytorch"),
+    ("gguf/plain.gguf", "GGUF", "gguf"),
+    ("stored.npz", "NumPy .npz", "npz"),
+    ("npy/i4_big_fortran.npy", "NumPy .npy", "npy"),
+];
+
+fn verify(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
+    run_in(dir, &[&["verify"], args].concat())
+}
+
+/// What decides whether a file is loaded must not let a pickle through under another name.
+#[test]
+fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() {
+    for (name, format, option) in OTHERS {
+        let dir = temp_dir();
+        for named in ["model.safetensors", "blob", "model.SafeTensors", "model.pkl"] {
+            fs::copy(fixture(name), dir.path().join(named)).unwrap();
+            let error = format!(
+                "error: {named}: expected a safetensors file, found a file of {format}; \
+                 --format {option} checks it as one\n"
+            );
+            verify(dir.path(), &[named]).code(1).stdout("").stderr(error);
+            verify(dir.path(), &["--format", "safetensors", named]).code(1);
+            verify(dir.path(), &["--format", option, named])
+                .success()
+                .stderr("")
+                .stdout(predicate::str::contains(format!("; {format}: its structure")));
+        }
+        // Also where it is found and not named.
+        verify(dir.path(), &["."])
+            .code(1)
+            .stderr(predicate::str::contains("./model.safetensors: expected a safetensors file"));
+        let wrong = if option == "gguf" { "model.pt" } else { "model.gguf" };
+        fs::copy(fixture(name), dir.path().join(wrong)).unwrap();
+        let found = format!("found a file of {format}");
+        verify(dir.path(), &[wrong]).code(1).stderr(predicate::str::contains(found));
+        let warning = format!("warning: {wrong}: a file of {format} under the name of a file of");
+        run_in(dir.path(), &["inspect", wrong])
+            .success()
+            .stderr(predicate::str::starts_with(warning));
+    }
+}
+
+#[test]
+fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_for() {
+    let dir = temp_dir();
+    for name in ["model", "model.bin", "model.safetensors"] {
+        small_file(dir.path(), name);
+        verify(dir.path(), &[name]).success().stderr("");
+        verify(dir.path(), &["--format", "safetensors", name]).success();
+        let error = format!(
+            "error: {name}: expected a file of GGUF, found a safetensors file; --format \
+             safetensors checks it as one\n"
+        );
+        verify(dir.path(), &["--format", "gguf", name]).code(1).stderr(error);
+    }
+    let missing = verify(dir.path(), &["--format", "onnx", "model"]).code(2);
+    missing.stderr(predicate::str::contains("safetensors, pytorch, gguf, npy, npz"));
+}
+
+#[test]
+fn the_shards_of_an_index_are_judged_by_their_names() {
+    let names = ["00001-of-00002.bin", "00002-of-00002.bin"]
+        .map(|name| format!("pytorch/sharded/pytorch_model-{name}"));
+    let dir = with(&[&names[0], &names[1], "pytorch/sharded/pytorch_model.bin.index.json"]);
+    verify(dir.path(), &["pytorch_model.bin.index.json"]).success().stderr("");
+    let index = dir.path().join("pytorch_model.bin.index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace("00002-of-00002.bin", "00002-of-00002.gguf")).unwrap();
+    let shard = dir.path().join("pytorch_model-00002-of-00002.bin");
+    fs::rename(&shard, shard.with_extension("gguf")).unwrap();
+    verify(dir.path(), &["pytorch_model.bin.index.json"]).code(1).stderr(predicate::str::contains(
+        "00002-of-00002.gguf: expected a file of GGUF, found a file of",
+    ));
+}
+
+#[test]
+fn a_file_of_two_formats_is_refused_by_name() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name);
+    let zip = fs::read(fixture("stored.npz")).unwrap();
+    let small = fs::read(small_file(dir.path(), "small.safetensors")).unwrap();
+    let refused = |args: &[&str], says: &str| {
+        let error = verify(dir.path(), args).code(1);
+        error.stderr(predicate::str::contains(says));
+    };
+    let both = "x.safetensors: it is a safetensors file, and also a ZIP archive, from byte ";
+    for file in [[&small[..], &zip].concat(), [&zip[..], &small].concat()] {
+        fs::write(path("x.safetensors"), file).unwrap();
+        for args in [&["x.safetensors"][..], &["--strict", "x.safetensors"], &["."]] {
+            refused(args, both);
+        }
+        refused(&["--format", "npz", "x.safetensors"], both);
+    }
+    // Every value is allowed, so this one keeps all rules of the format.
+    let shape = [zip.len()];
+    let data = TensorView::from_slice(&shape, &zip).unwrap();
+    let hidden = serialize([("data", data)], &SaveOptions::new()).unwrap();
+    fs::write(path("x.safetensors"), hidden).unwrap();
+    refused(&["x.safetensors"], both);
+    run_in(dir.path(), &["inspect", "x.safetensors"]).success().stderr("");
+
+    for (name, other) in [("gguf/plain.gguf", "a GGUF file"), ("pytorch/tied.pt", "a PyTorch")] {
+        let file = fs::read(fixture(name)).unwrap();
+        fs::write(path("x.gguf"), [&file[..], &zip].concat()).unwrap();
+        let format = if other == "a GGUF file" { "gguf" } else { "npz" };
+        refused(&["--format", format, "x.gguf"], &format!("x.gguf: it is {other}"));
+    }
+    // Something before an archive that is no format at all.
+    fs::write(path("x.npz"), [&[0; 20][..], &zip].concat()).unwrap();
+    let other = "x.npz: it is other bytes, and also a ZIP archive, from byte 20 to ";
+    for command in ["verify", "inspect", "stats"] {
+        run_in(dir.path(), &[command, "x.npz"]).code(1).stderr(predicate::str::contains(other));
+    }
+}

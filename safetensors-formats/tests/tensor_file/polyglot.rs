@@ -1,0 +1,158 @@
+//! Files that are of two formats at once.
+
+use safetensors_core::{SaveOptions, TensorView, serialize};
+use safetensors_formats::npz::Archive;
+use safetensors_formats::{ErrorKind, Limits, Options, TensorFile, check_polyglot, npy};
+
+use super::{fixture, refused};
+
+fn read(name: &str) -> Vec<u8> {
+    std::fs::read(fixture(name)).unwrap()
+}
+
+/// A safetensors file of one tensor, which has these bytes.
+fn safetensors(data: &[u8]) -> Vec<u8> {
+    let shape = [data.len()];
+    let data = TensorView::from_slice(&shape, data).unwrap();
+    serialize([("data", data)], &SaveOptions::new()).unwrap()
+}
+
+#[test]
+fn an_archive_before_or_behind_a_file_is_refused_by_name() {
+    let zip = read("stored.npz");
+    let cases = [
+        ("a GGUF file", [read("gguf/plain.gguf"), zip.clone()]),
+        ("a NumPy file (.npy)", [read("npy/i4_big_fortran.npy"), zip.clone()]),
+        ("a pickle", [read("pytorch/strided_legacy.pt"), zip.clone()]),
+        ("a PyTorch checkpoint", [read("pytorch/alone.pt"), zip.clone()]),
+        ("a GGUF file", [zip.clone(), read("gguf/plain.gguf")]),
+        ("a safetensors file", [zip.clone(), safetensors(&[1, 2])]),
+        ("a pickle", [zip.clone(), read("pytorch/strided_legacy.pt")]),
+        ("other bytes", [zip.clone(), vec![0; 3]]),
+    ];
+    for (other, [first, second]) in cases {
+        let is_behind = second == zip;
+        let bytes = [first.clone(), second].concat();
+        let error = refused(&bytes, &Options::new());
+        let same = check_polyglot(&bytes).unwrap_err().to_string();
+        assert_eq!(error, format!("a file: {same}"));
+        let (begin, end) = if is_behind { (first.len(), bytes.len()) } else { (0, zip.len()) };
+        let place =
+            format!("and also a ZIP archive, from byte {begin} to {end} of {}; ", bytes.len());
+        assert!(error.contains(&format!("it is {other}")) && error.contains(&place), "{error}");
+        if other.starts_with("a NumPy") {
+            let error = npy::Array::from_source(bytes, "a file", &Limits::default()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::TwoFormats { .. }), "{error}");
+        } else if !is_behind {
+            let error = Archive::from_source(bytes, "a file", &Limits::default()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::TwoFormats { .. }), "{error}");
+        }
+    }
+}
+
+/// An archive may count what stands before it as its own, as programs that unpack themselves do.
+#[test]
+fn an_archive_that_hides_what_stands_before_it_is_refused_too() {
+    use std::io::Write;
+    let member = read("npy/i4_big_fortran.npy");
+    for before in [read("gguf/plain.gguf"), read("stored.npz"), safetensors(&[1, 2])] {
+        let mut file = std::io::Cursor::new(before.clone());
+        file.set_position(before.len() as u64);
+        let mut archive = zip::ZipWriter::new(file);
+        archive.start_file("a.npy", zip::write::SimpleFileOptions::default()).unwrap();
+        archive.write_all(&member).unwrap();
+        let bytes = archive.finish().unwrap().into_inner();
+        assert!(bytes.starts_with(&before));
+        // Only the list of members tells an archive behind another one.
+        if !before.starts_with(b"PK") {
+            let error = check_polyglot(&bytes).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::TwoFormats { .. }), "{error}");
+        }
+        if !before.starts_with(&safetensors(&[1, 2])) {
+            assert!(refused(&bytes, &Options::new()).contains("and also a ZIP archive"));
+        }
+    }
+}
+
+#[test]
+fn a_sound_safetensors_file_may_be_an_archive() {
+    for name in ["stored.npz", "deflated.npz", "pytorch/alone.pt"] {
+        for behind in [0, 3, 1000] {
+            let file = safetensors(&[read(name), vec![0; behind]].concat());
+            let error = check_polyglot(&file).unwrap_err().to_string();
+            assert!(
+                error.starts_with("it is a safetensors file, and also a ZIP archive"),
+                "{error}"
+            );
+        }
+    }
+    // An archive alone is one format.
+    check_polyglot(&read("stored.npz")).unwrap();
+    // The mark alone is a value like any other.
+    for data in [&b"PK\x05\x06"[..], &[b"PK\x05\x06", &[7; 40][..]].concat(), &[0; 100_000]] {
+        check_polyglot(&safetensors(data)).unwrap();
+    }
+}
+
+#[test]
+fn archives_with_a_comment_or_large_numbers_are_one_format() {
+    use std::io::Write;
+    let member = read("npy/i4_big_fortran.npy");
+    for comment in [0, 1, 1000, 65_535] {
+        let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        let options = zip::write::SimpleFileOptions::default().large_file(true);
+        archive.start_file("a.npy", options).unwrap();
+        archive.write_all(&member).unwrap();
+        archive.set_raw_comment(vec![b'x'; comment].into_boxed_slice()).unwrap();
+        let mut bytes = archive.finish().unwrap().into_inner();
+        TensorFile::from_source(bytes.clone(), "a file", &Options::new()).unwrap();
+        bytes.extend([0; 70_000]);
+        let error = refused(&bytes, &Options::new());
+        assert!(error.contains("archive"), "{error}");
+    }
+}
+
+/// A sound safetensors file that Python's `pickle.load` reads as a pickle: its length is the opcode
+/// of a text, which ends in the first name, where others follow up to the data.
+fn pickled(program: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 0x558;
+    let mut file = (HEADER as u64).to_le_bytes().to_vec();
+    file.extend(b"{\"");
+    let entry = format!(
+        "\":{{\"dtype\":\"U8\",\"shape\":[{0}],\"data_offsets\":[0,{0}]}}}}",
+        program.len()
+    );
+    while 8 + HEADER - file.len() >= 2 * 128 {
+        file.extend([b"U~", &[b'a'; 126][..]].concat());
+    }
+    let left = 8 + HEADER - file.len() - 2;
+    let short = left.min(100);
+    file.extend([&[b'U', short as u8][..], &vec![b'a'; short]].concat());
+    let rest = 8 + HEADER - file.len() - 2;
+    file.extend([b'U', rest as u8]);
+    file.extend(format!("{entry:rest$}").bytes());
+    assert_eq!(file.len(), 8 + HEADER);
+    file.extend(program);
+    file
+}
+
+#[test]
+fn a_sound_safetensors_file_may_be_a_pickle() {
+    for (program, import) in [
+        (&b"0cos\ngetcwd\n)R."[..], "os.getcwd"),
+        (b"\x80\x04\x8c\x02os\x94\x8c\x06getcwd\x94\x93)R.", "a class"),
+    ] {
+        let file = pickled(program);
+        safetensors_core::SafeTensors::parse(&file).unwrap();
+        let error = check_polyglot(&file).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::AlsoPickle { .. }), "{error}");
+        let says = format!("it is a safetensors file, and also a pickle that imports {import}; ");
+        assert!(error.to_string().starts_with(&says), "{error}");
+    }
+    // What imports nothing runs nothing, and other files do not come so far.
+    check_polyglot(&pickled(b"N.")).unwrap();
+    check_polyglot(&pickled(b"values")).unwrap();
+    for data in [&b"cos\nsystem\n"[..], b"\x80\x04."] {
+        check_polyglot(&safetensors(data)).unwrap();
+    }
+}
