@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic::{directory, sync, sync_directory};
-use super::temporary::{TempDirectory, remove_leftovers};
+use super::leftovers::remove_leftovers_now;
+use super::temporary::TempDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::hidden::{owner_of_directory, previous};
@@ -26,7 +27,8 @@ const OLD: &str = "old";
 /// The files are written to [`path`](AtomicDirectory::path), a hidden directory beside the
 /// destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A directory that is dropped
 /// before the commit leaves nothing behind. A process that is killed may leave the hidden
-/// directory; on Unix the next one for the same path removes it.
+/// directory; on Unix the next one for the same path removes it, or in a directory of more than
+/// 1000 entries a later one.
 ///
 /// ```
 /// use safetensors_core::save::AtomicDirectory;
@@ -196,7 +198,7 @@ impl AtomicDirectory {
     /// Those that a process is using stay. Errors are ignored.
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
-        remove_leftovers(directory(path), path.file_name().unwrap_or_default());
+        remove_leftovers_now(directory(path), path.file_name().unwrap_or_default());
     }
 
     /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
