@@ -119,7 +119,7 @@ impl TensorSource for Unread {
     }
 
     fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
-        panic!("nothing can be saved")
+        unreachable!("nothing can be saved")
     }
 }
 
