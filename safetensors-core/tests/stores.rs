@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::{
     Entry, FileKind, LocalStore, MemoryFile, MemoryStore, Store,
 };
@@ -262,4 +263,33 @@ fn a_store_that_fails_is_not_an_empty_one() {
         matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     );
     assert_eq!(error.file(), Path::new("m").join("model.safetensors").to_str());
+}
+
+/// A backup of a header belongs to the store of the file, and not to a disk that has the same path.
+#[test]
+fn audits_look_for_backups_in_the_store() {
+    let limits = Limits::default();
+    let (one, backup) = (file(&[("a", 1)], &[]), b"STheadr1".to_vec());
+    let files = Files::from([
+        ("model.safetensors", one.clone()),
+        (".model.safetensors.header-backup", backup.clone()),
+    ]);
+    let on_disk = disk(&files);
+    let path = on_disk.path().join("model.safetensors");
+    let beside = on_disk.path().join(".model.safetensors.header-backup");
+    let finding = |file: &Path, backup: &Path| {
+        vec![Finding::HeaderBackup { file: file.into(), backup: backup.into() }]
+    };
+    assert_eq!(Checkpoint::open(&path).unwrap().audit().unwrap(), finding(&path, &beside));
+    let several = Checkpoint::open_files([&path]).unwrap();
+    assert_eq!(several.audit().unwrap(), finding(&path, &beside));
+
+    // The same path, but the bytes are not those of the disk.
+    assert_eq!(Checkpoint::from_source(one.clone(), &path).unwrap().audit().unwrap(), []);
+    let in_memory = MemoryStore::from_iter([(path.to_str().unwrap(), one)]);
+    assert_eq!(Checkpoint::open_in(in_memory, &path, &limits).unwrap().audit().unwrap(), []);
+
+    let (file, beside) = ("model.safetensors", "./.model.safetensors.header-backup");
+    let in_memory = Checkpoint::open_in(memory(&files), file, &limits).unwrap();
+    assert_eq!(in_memory.audit().unwrap(), finding(file.as_ref(), beside.as_ref()));
 }

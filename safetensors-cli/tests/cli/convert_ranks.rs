@@ -3,7 +3,7 @@
 use std::fs;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
 use crate::convert::{convert, list};
 use crate::fixtures::*;
@@ -90,4 +90,24 @@ fn the_other_names_of_tied_weights() {
     let back = Checkpoint::open(dir.path().join("back")).unwrap();
     let gate = back.tensor("model.layers.0.mlp.gate_proj.weight").unwrap();
     assert_eq!(back.tensor("head").unwrap().name(), gate.name());
+}
+
+/// 1,001 tensors among 1,000 ranks are more parts than an index may name. A dry run says so, too.
+#[test]
+fn more_parts_than_an_index_may_name() {
+    let dir = temp_dir();
+    let values = [0_u8; 1000];
+    let tensors = (0..1001).map(|i| (i.to_string(), TensorView::from_slice(&[1000], &values)));
+    let tensors = tensors.map(|(name, tensor)| (name, tensor.unwrap()));
+    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    let rule = ["--rule", "*=split:0"];
+    let plan = [&["plan", "a.safetensors", "-w", "1000", "-o", "plan.json"], &rule[..]].concat();
+    run_in(dir.path(), &plan).success();
+    for args in [&["--plan", "plan.json"][..], &["--ranks", "1000", "--rule", "*=split:0", "-n"]] {
+        convert(dir.path(), &[&["a.safetensors", "out"], args].concat())
+            .code(1)
+            .stdout("")
+            .stderr(predicate::str::contains("more entries than the limit of 1000000"));
+        assert!(!dir.path().join("out").exists());
+    }
 }

@@ -22,7 +22,6 @@ use crate::checkpoint::{
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
 use crate::tensor::non_bools;
 
@@ -74,8 +73,7 @@ impl<S: ReadAt> Checkpoint<S> {
         }
         for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
-            let backup = header_backup(shard.path());
-            if is_header_backup(&backup) {
+            if let Some(backup) = self.header_backup_of(shard.path()) {
                 findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });
             }
         }

@@ -61,23 +61,32 @@ impl Index {
         self.shards().map(|(file, _)| folder.join(file)).collect()
     }
 
+    /// Fails if the index could not be read again, because it is larger than the default [`Limits`]
+    /// allow. Plans ask this, before a byte of a shard is written.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.to_json().map(drop)
+    }
+
     /// The text of the index file. The same index gives the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`IndexProblem::TooManyEntries`] and [`IndexProblem::TooLarge`].
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
+        let problem = |problem| Error::from(ErrorKind::BadIndex { problem });
+        let Limits { index_bytes: limit, index_entries: entries, .. } = Limits::default();
+        let tensors: usize = self.shards.values().map(Vec::len).sum();
+        if tensors.max(self.metadata.len() + 1) > entries {
+            return Err(problem(IndexProblem::TooManyEntries { limit: entries }));
+        }
         let weight_map = self
             .shards()
             .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
         let json = to_json(&self.metadata, self.total_size, weight_map)
             .map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
-        let (limits, found) = (Limits::default(), json.len() as u64);
-        let (bytes, entries) = (limits.index_bytes, limits.index_entries);
-        let tensors: usize = self.shards.values().map(Vec::len).sum();
-        let problem = if found > bytes {
-            IndexProblem::TooLarge { limit: bytes, found }
-        } else if tensors.max(self.metadata.len() + 1) > entries {
-            IndexProblem::TooManyEntries { limit: entries }
-        } else {
-            return Ok(json);
-        };
-        Err(ErrorKind::BadIndex { problem }.into())
+        match json.len() as u64 {
+            found if found > limit => Err(problem(IndexProblem::TooLarge { limit, found })),
+            _ => Ok(json),
+        }
     }
 }

@@ -93,7 +93,8 @@ impl Checkpoint {
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
-        open_each(&LocalStore, &paths, &Limits::default())
+        let checkpoint = open_each(&LocalStore, &paths, &Limits::default())?;
+        Ok(Self { siblings: Some(Arc::new(LocalStore)), ..checkpoint })
     }
 }
 

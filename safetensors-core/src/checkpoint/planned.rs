@@ -47,8 +47,9 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor); those that
-    /// [`Tied`](crate::tied::Tied) lists, and those of
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
+    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index is larger than the default
+    /// [`Limits`](crate::Limits) allow; those that [`Tied`](crate::tied::Tied) lists, and those of
     /// [`shape::byte_len`](crate::shape::byte_len).
     pub fn new(tensors: impl IntoIterator<Item = (N, S)>, options: &ShardOptions) -> Result<Self> {
         let mut tensors: Vec<_> = tensors.into_iter().collect();
@@ -94,8 +95,7 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if it is larger than the default
-    /// [`Limits`](crate::Limits) allow.
+    /// None that [`new`](Self::new) does not find.
     pub fn index(&self) -> Result<Option<(String, Vec<u8>)>> {
         match self.plan.files.len() {
             0 | 1 => Ok(None),

@@ -66,6 +66,8 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
+/// [`ErrorKind::BadIndex`] if the index would be larger than the default [`Limits`](crate::Limits)
+/// allow, before anything is written;
 /// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
 /// [`ErrorKind::ReadOnlyFile`] if it would replace or remove a read-only file;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
@@ -177,6 +179,10 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
             .shards
             .insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
         files.push(file);
+    }
+    // One file has no index.
+    if shards > 1 {
+        index.check()?;
     }
     Ok(ShardPlan { split, files, each, aliases, index })
 }

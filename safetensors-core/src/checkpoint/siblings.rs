@@ -8,6 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::ReadAt;
+use crate::io::hidden::{BACKUP_MAGIC, header_backup};
 
 /// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
 /// read from it.
@@ -17,6 +18,8 @@ pub(super) trait Siblings: Send + Sync {
     fn version(&self, path: &Path) -> Result<Option<Version>>;
     /// The files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
+    /// Whether a file is a backup of a header; `false` if there is none, or if it cannot be read.
+    fn is_header_backup(&self, path: &Path) -> bool;
 }
 
 impl<T: Store> Siblings for T {
@@ -34,6 +37,12 @@ impl<T: Store> Siblings for T {
 
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
         Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
+    }
+
+    fn is_header_backup(&self, path: &Path) -> bool {
+        let mut found = [0; BACKUP_MAGIC.len()];
+        let read = self.open(path).map(|file| file.read_exact_at(&mut found, 0));
+        matches!(read, Ok(Ok(()))) && found == BACKUP_MAGIC
     }
 }
 
@@ -70,6 +79,13 @@ impl<S> Checkpoint<S> {
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The backup of a file's header, if one lies beside the file in that store.
+    pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
+        let backup = header_backup(file);
+        let is_there = self.siblings.as_ref()?.is_header_backup(&backup);
+        is_there.then_some(backup)
     }
 
     /// The standard index, if it lies beside the standard file in a directory that was opened. The

@@ -141,8 +141,11 @@ impl Staging {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let index = self.destination(&self.pattern.index_name());
-        // All possible checks come before anything changes.
-        let json = new.to_json().map_err(|error| error.in_path(&index))?;
+        // All possible checks come before anything changes. An index is written for several files,
+        // and for one file if the directory would open as the old index otherwise.
+        let to_json = || new.to_json().map_err(|error| error.in_path(&index));
+        let needs_index = !is_one_file || (files != [STANDARD_FILE] && identity(&index)?.is_some());
+        let json = needs_index.then(to_json).transpose()?;
         if self.before.take().is_some_and(|before| before != self.versions()) {
             return Err(self.busy());
         }
@@ -202,6 +205,7 @@ impl Staging {
             }
             None if is_one_file => {}
             _ => {
+                let json = json.map_or_else(to_json, Ok)?;
                 let written = self.write_index(&json, &index)?;
                 if is_one_file {
                     stale.add_written(&written, index.clone())?;

@@ -32,7 +32,7 @@ pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 #[cfg(feature = "std")]
 pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 
-/// The key, in the index, of the attempt that ranks have saved.
+/// The key, in the index or the one file, of the attempt that ranks have saved.
 #[cfg(feature = "std")]
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 

@@ -112,7 +112,8 @@ fn all() -> MutexGuard<'static, BTreeMap<u64, Unfinished>> {
 /// create or rename a file. So call it only to end the process at once.
 ///
 /// Saves that end with success, an error or a panic leave nothing behind without this. What a
-/// killed process leaves is removed by the next save to the same path.
+/// killed process leaves is removed by the next save to the same path, or in a large directory by a
+/// later one.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

@@ -29,7 +29,7 @@ use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{Contention, Index, NewDirectories, SavedShards, ShardOptions, Staging};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::header::{ATTEMPT_KEY, Limits};
+use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::io::lock::DirectoryLock;
 use crate::io::{FileSource, SafeTensors, failpoint};
@@ -254,7 +254,7 @@ impl<'f> Attempt<'f> {
 
     /// The other attempts to save this checkpoint, with what describes them; `None` if the rank
     /// that began one was killed at once. One that cannot be read, such as that of another user, is
-    /// left out, and so stays.
+    /// left out, and so stays. So does one whose number is so large that none can follow it.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
@@ -264,6 +264,7 @@ impl<'f> Attempt<'f> {
                 && attempt_of(&self.index, &path).is_some()
                 && path.is_dir()
                 && let Ok(manifest) = read_manifest(&path)
+                && manifest.as_ref().is_none_or(|manifest| manifest.sequence < u64::MAX)
             {
                 others.push((path, manifest));
             }
@@ -271,10 +272,22 @@ impl<'f> Attempt<'f> {
         Ok(others)
     }
 
-    /// Whether the directory's index is that of this attempt.
+    /// Whether the directory's index is that of this attempt, or its one file.
     fn is_published(&self) -> Result<bool> {
-        match Index::read(&LocalStore, &self.index, &Limits::default()) {
-            Ok(index) => Ok(index.metadata.get(ATTEMPT_KEY).is_some_and(|name| name == self.name)),
+        let of_index = Index::read(&LocalStore, &self.index, &Limits::default());
+        if self.is_own(of_index.map(|index| index.metadata))? {
+            return Ok(true);
+        }
+        let path = self.directory.join(self.options.pattern().file_name(0, 1));
+        let open = || SafeTensors::from_source(FileSource::open(&path)?);
+        let of_file = open().map_err(|error| error.in_path(&path));
+        self.is_own(of_file.map(|file| file.metadata().clone()))
+    }
+
+    /// Whether the metadata of an index or a file is that of this attempt.
+    fn is_own(&self, metadata: Result<Metadata>) -> Result<bool> {
+        match metadata {
+            Ok(metadata) => Ok(metadata.get(ATTEMPT_KEY).is_some_and(|name| name == self.name)),
             Err(error) => match error.kind() {
                 ErrorKind::Io(io) if io.kind() != std::io::ErrorKind::NotFound => Err(error),
                 // What is malformed was not saved by this attempt.

@@ -105,14 +105,16 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// How a file is saved: with the record of its parts.
-    pub(super) fn options(&self, parts: &[SavedPart<'_>]) -> SaveOptions {
+    /// How a file is saved: with the record of its parts. A checkpoint of one file has no index, so
+    /// the file has what an index says.
+    pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
         let records: Record =
             records.map(|(name, record)| (name.clone(), record.clone())).collect();
         if self.files.len() == 1 {
             options.metadata.extend(self.metadata.clone());
+            options.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
         }
         record(&mut options.metadata, &records);
         options
@@ -134,6 +136,14 @@ impl<'p> RankFiles<'p> {
             index.shards.insert(place(file), names);
         }
         Ok(index)
+    }
+
+    /// Fails if the index of all files, if there are several, could not be read again.
+    pub(super) fn check_index(&self, attempt: &str) -> Result<()> {
+        match self.files.len() {
+            0 | 1 => Ok(()),
+            _ => self.index(attempt, |file| file.name.clone())?.check(),
+        }
     }
 
     /// A digest of everything that the ranks must have in common.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::iter;
 
 use super::parts::{PartRecord, read_record};
+use super::rows::Rows;
 use crate::checkpoint::Checkpoint;
 use crate::convert::{may_have_scales, names_of_scales};
 use crate::dtype::Dtype;
@@ -11,7 +12,6 @@ use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{PARTS_KEY, is_reserved};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
-use crate::load::streaming::PIECE;
 use crate::tensor::{ScaleSource, Sink, TensorSource, shape};
 
 /// Whether files of a checkpoint have parts of tensors, as [`save`](super::save()) saves them.
@@ -222,40 +222,30 @@ impl<'a, S> GatheredTensor<'a, S> {
 }
 
 impl<S: ReadAt> GatheredTensor<'_, S> {
-    /// The bytes of one position of all outer dimensions together, in each part.
-    fn rows(&self, dim: usize) -> Result<Vec<usize>, ErrorKind> {
-        let inner: usize = self.shape[dim + 1..].iter().product();
-        let bits = u128::from(self.dtype().bits());
-        let row = |(_, part): &(usize, LazyTensor<'_, S>)| {
-            let bits = part.shape()[dim] as u128 * inner as u128 * bits;
-            let bytes = usize::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
-            bytes.ok_or(ErrorKind::SliceInsideByte { dtype: self.dtype() })
-        };
-        self.parts.iter().map(row).collect()
-    }
-
     /// Writes the tensor row by row: of each part the bytes of these rows, one after another.
-    fn write_rows(&self, outer: usize, rows: &[usize], sink: &mut Sink<'_>) -> Result<()> {
-        let whole: usize = rows.iter().sum();
+    fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
         let (mut read, mut joined) = (Vec::new(), Vec::new());
-        // So many rows at once that they fill a piece. One row of a wide tensor is several pieces.
-        let most = (PIECE / whole.max(1)).max(1);
-        for first in (0..outer).step_by(most) {
-            let count = most.min(outer - first);
+        let parts = || self.parts().zip(rows.parts());
+        for group in rows.groups() {
+            let count = group.end - group.start;
             if count == 1 {
-                for ((_, part), &row) in self.parts.iter().zip(rows) {
-                    let start = part.file_offset() + (first * row) as u64;
-                    part.read_pieces(start..start + row as u64, &mut read, sink)?;
+                for (part, &row) in parts() {
+                    let start = part.file_offset() + Rows::start(group.start, row);
+                    part.read_pieces(start..start + row, &mut read, sink)?;
                 }
                 continue;
             }
-            joined.resize(count * whole, 0);
+            // Several rows fill at most one piece.
+            let len = |row: u64| (count * row) as usize;
+            let whole = rows.whole() as usize;
+            joined.resize(len(rows.whole()), 0);
             let mut column = 0;
-            for ((_, part), &row) in self.parts.iter().zip(rows) {
-                read.resize(count * row, 0);
-                let start = part.file_offset() + (first * row) as u64;
+            for (part, &row) in parts() {
+                read.resize(len(row), 0);
+                let start = part.file_offset() + Rows::start(group.start, row);
                 let result = part.source().read_exact_at(&mut read, start);
                 result.map_err(|error| part.locate(ErrorKind::Io(error).into()))?;
+                let row = row as usize;
                 for (i, bytes) in read.chunks_exact(row.max(1)).enumerate() {
                     joined[i * whole + column..][..row].copy_from_slice(bytes);
                 }
@@ -282,11 +272,10 @@ impl<S: ReadAt> TensorSource for GatheredTensor<'_, S> {
             _ if is_empty => {}
             None | Some(0) => return self.parts().try_for_each(|part| part.write_to(sink)),
             Some(dim) => {
-                let rows =
-                    self.rows(dim).map_err(|kind| Error::from(kind).in_tensor(&self.name))?;
-                // The tensor is not empty, so this is at most its number of elements.
-                let outer = self.shape[..dim].iter().product();
-                self.write_rows(outer, &rows, sink)?;
+                let lengths = self.parts().map(|part| part.shape()[dim]);
+                let rows = Rows::new(self.dtype(), &self.shape, dim, lengths)
+                    .map_err(|kind| Error::from(kind).in_tensor(&self.name))?;
+                self.write_rows(&rows, sink)?;
             }
         }
         self.parts().try_for_each(|part| part.check_unchanged())

@@ -52,8 +52,8 @@
 //! ```
 //!
 //! The length of the part is that of the tensor in the file. The parts of a tensor meet without gap
-//! and overlap. The metadata of the index has the name of the save's attempt as
-//! `safetensors_bridge.attempt`.
+//! and overlap. The metadata of the index, or of the one file if there is no index, has the name of
+//! the save's attempt as `safetensors_bridge.attempt`.
 
 mod attempt;
 mod division;
@@ -66,6 +66,7 @@ mod plan_json;
 mod planned;
 mod rank;
 mod read;
+mod rows;
 mod rules;
 mod save;
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::Division;
+use super::files::RankFiles;
 use super::rank::check_world_size;
+use crate::checkpoint::ShardOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Mismatch, Result};
 use crate::slice::TensorPart;
@@ -195,6 +197,18 @@ impl RankPlan {
             true => Ok(()),
             false => Err(ErrorKind::Mismatches { mismatches }.into()),
         }
+    }
+
+    /// Checks that what ranks [save](super::save()) by this plan can be opened: that the index is
+    /// not larger than the default [`Limits`](crate::Limits) allow. Saving checks this, too, before
+    /// a byte is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::DuplicateTensor`] if a tensor has the name of another
+    /// tensor's part.
+    pub fn check_index(&self, options: &ShardOptions) -> Result<()> {
+        RankFiles::new(self, options)?.check_index("")
     }
 
     /// For each tensor, the rank that saves it if it is replicated: the one with the fewest bytes

@@ -161,7 +161,7 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
     /// What is written to a file, and how.
     pub(super) fn contents(&self, file: &RankFile) -> Result<(Vec<SavedPart<'p>>, SaveOptions)> {
         let parts = self.files.parts(file)?;
-        let options = self.files.options(&parts);
+        let options = self.files.options(&parts, &self.attempt);
         Ok((parts, options))
     }
 

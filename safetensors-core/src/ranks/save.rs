@@ -110,6 +110,7 @@ pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     plan.check_rank(rank)?;
     let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+    files.check_index(attempt).map_err(|error| error.in_path(directory))?;
     let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
     let files = &planned.files;
     let names = files.names();

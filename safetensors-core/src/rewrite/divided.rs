@@ -20,7 +20,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankRules::plan_tensors`] and of [`plan`](Rewrite::plan).
+    /// Those of [`RankRules::plan_tensors`], of [`plan`](Rewrite::plan), and of
+    /// [`RankPlan::check_index`] for one file of each rank.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
@@ -30,7 +31,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let plan = self.plan(options)?;
         let tensors =
             plan.tensors().map(|(name, tensor)| (name, tensor.dtype(), tensor.shape().to_vec()));
-        rules.plan_tensors(tensors, world_size)
+        let ranks = rules.plan_tensors(tensors, world_size)?;
+        ranks.check_index(&ShardOptions::new().save_options(plan.options.clone()))?;
+        Ok(ranks)
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a

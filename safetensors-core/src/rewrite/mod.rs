@@ -20,7 +20,7 @@ use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::hash::forget;
-use crate::header::Metadata;
+use crate::header::{ATTEMPT_KEY, Metadata};
 use crate::io::{FileSource, ReadAt};
 use crate::save::{SaveOptions, save_if};
 use crate::tensor::TensorSource;
@@ -132,9 +132,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         self.sources.push(checkpoint);
         // The entries of aliases are left out, because saving makes them anew.
-        let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
+        let mut left_out: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
+        // The new checkpoint is not what these ranks have saved.
+        left_out.insert(ATTEMPT_KEY);
         for (key, value) in
-            checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str()))
+            checkpoint.metadata().iter().filter(|(key, _)| !left_out.contains(key.as_str()))
         {
             self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }

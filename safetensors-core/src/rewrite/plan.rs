@@ -44,7 +44,7 @@ pub struct Plan<'r, 'a, S = FileSource> {
     pattern: Option<FilePattern>,
     total_size: u64,
     /// Which files may be replaced.
-    options: SaveOptions,
+    pub(super) options: SaveOptions,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -81,7 +81,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Rewrite::plan), for each file.
+    /// Those of [`plan`](Rewrite::plan), for each file;
+    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
+    /// default [`Limits`](crate::Limits) allow.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let options = self.shard_options(options);

@@ -1,12 +1,15 @@
 //! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
 
+mod layers;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic::{directory, sync, sync_directory};
-use super::temporary::{TempDirectory, remove_leftovers};
+use super::leftovers::remove_leftovers_now;
+use super::temporary::TempDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::hidden::{owner_of_directory, previous};
@@ -26,7 +29,8 @@ const OLD: &str = "old";
 /// The files are written to [`path`](AtomicDirectory::path), a hidden directory beside the
 /// destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A directory that is dropped
 /// before the commit leaves nothing behind. A process that is killed may leave the hidden
-/// directory; on Unix the next one for the same path removes it.
+/// directory; on Unix the next one for the same path removes it, or in a directory of more than
+/// 1000 entries a later one.
 ///
 /// ```
 /// use safetensors_core::save::AtomicDirectory;
@@ -119,9 +123,14 @@ impl AtomicDirectory {
     /// complete directory. Elsewhere the old one is called `.NAME.previous` for a moment. If the
     /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
     ///
+    /// Some directories cannot be renamed, such as those of a lower layer of an overlay file system.
+    /// Such an old directory is emptied and removed, while the new one is called `.NAME.previous`.
+    /// If the process ends in that moment, `recover` puts the new one in place.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]: the path still has the old directory. [`ErrorKind::NotDurable`]: the new
+    /// [`ErrorKind::Io`]: the path still has the old directory, or a part of one that cannot be
+    /// renamed, as the error then says. [`ErrorKind::NotDurable`]: the new
     /// one is in place, but its name could not be written to the disk.
     pub fn commit(self) -> Result<()> {
         let place = || {
@@ -176,9 +185,14 @@ impl AtomicDirectory {
             }
             let steps = Steps::begin();
             failpoint::hit("rename")?;
-            match fs::rename(path, temp.path().join(OLD)) {
+            match layers::rename(path, &temp.path().join(OLD)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                renamed => renamed?,
+                Ok(false) => {
+                    let previous = previous(path);
+                    remove_if_there(&previous)?;
+                    layers::remove(path, &previous)?;
+                }
+                renamed => _ = renamed?,
             }
             drop((steps, lock));
             Ok(Some(temp))
@@ -196,7 +210,7 @@ impl AtomicDirectory {
     /// Those that a process is using stay. Errors are ignored.
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
-        remove_leftovers(directory(path), path.file_name().unwrap_or_default());
+        remove_leftovers_now(directory(path), path.file_name().unwrap_or_default());
     }
 
     /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
@@ -216,7 +230,8 @@ impl AtomicDirectory {
     }
 
     /// Brings back an old directory if a process ended while it replaced that directory in two
-    /// steps. Returns whether that was needed. Where names can be exchanged, it never is.
+    /// steps, and completes the replacement or the removal of one that cannot be renamed. Returns
+    /// whether that was needed. Where names can be exchanged and directories renamed, it never is.
     ///
     /// # Errors
     ///
@@ -225,16 +240,20 @@ impl AtomicDirectory {
         let path = path.as_ref();
         let recover = || {
             let previous = previous(path);
-            if !previous.is_dir() || fs::symlink_metadata(path).is_ok() {
+            let is_gone = || previous.is_dir() && fs::symlink_metadata(path).is_err();
+            if !is_gone() && !layers::is_interrupted(path, &previous) {
                 return Ok(false);
             }
             let _lock = DirectoryLock::wait_for(directory(path))?;
             let _steps = Steps::begin();
             // Another process may have done it, or have finished what it did.
-            if !previous.is_dir() || fs::symlink_metadata(path).is_ok() {
+            if layers::is_interrupted(path, &previous) {
+                layers::go_on(path, &previous)?;
+            } else if is_gone() {
+                fs::rename(&previous, path)?;
+            } else {
                 return Ok(false);
             }
-            fs::rename(&previous, path)?;
             Ok(true)
         };
         recover().map_err(|error| Error::io(error, path))
@@ -255,6 +274,9 @@ fn old_directory(path: &Path) -> io::Result<Option<fs::Metadata>> {
 /// removed.
 fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
     let previous = previous(destination);
+    if layers::is_interrupted(destination, &previous) {
+        layers::go_on(destination, &previous)?;
+    }
     let old = old_directory(destination)?;
     if let Some(old) = &old {
         fs::set_permissions(new, old.permissions())?;
@@ -266,7 +288,9 @@ fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
         // The name is free, unless an earlier process ended just before it removed this one.
         remove_if_there(&previous)?;
         failpoint::hit("move aside")?;
-        fs::rename(destination, &previous)?;
+        if !layers::rename(destination, &previous)? {
+            return layers::replace(new, destination, &previous);
+        }
         if let Err(error) = failpoint::hit("rename").and_then(|()| fs::rename(new, destination)) {
             failpoint::hit("move back")?;
             fs::rename(&previous, destination)?;
@@ -292,13 +316,13 @@ fn exchange(a: &Path, b: &Path) -> io::Result<bool> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
 
-    if failpoint::lacks("exchange of names") {
+    if failpoint::lacks("exchange of names") || failpoint::lacks("renaming of directories") {
         return Ok(false);
     }
     failpoint::hit("exchange")?;
     match renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

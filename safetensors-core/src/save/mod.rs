@@ -24,6 +24,8 @@ mod gather;
 #[cfg(feature = "std")]
 mod growing;
 pub(crate) mod layout;
+#[cfg(feature = "std")]
+mod leftovers;
 mod options;
 #[cfg(feature = "std")]
 pub(crate) mod permissions;

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use super::leftovers::remove_leftovers;
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_SUFFIX, directory, header_backup, is_temporary, remove_header_backup,
-    temporary_prefix,
+    ID_LEN, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
 use crate::io::identity::Identity;
 use crate::io::unfinished::{Registered, Steps};
@@ -304,50 +304,9 @@ fn descriptor(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Removes the temporary files and directories of a file that nobody has locked: those of saves
-/// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
-pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    // An edit writes the backup of a header under a temporary name, too.
-    let backup = header_backup(Path::new(file_name));
-    let prefixes = [file_name, backup.file_name().unwrap_or_default()].map(temporary_prefix);
-    for entry in entries.filter_map(Result::ok) {
-        if prefixes.iter().any(|prefix| is_temporary(&entry.file_name(), prefix)) {
-            let _ = remove_leftover(&entry.path());
-        }
-    }
-}
-
-/// Removes a temporary file or directory if its lock is free.
-#[cfg(unix)]
-fn remove_leftover(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-
-    use rustix::fs::OFlags;
-
-    // Links are not followed, and opening a FIFO does not wait.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path).unwrap_or(false) {
-        return Ok(());
-    }
-    if kind.is_dir() {
-        return fs::remove_dir_all(path);
-    }
-    if kind.is_file() { fs::remove_file(path) } else { Ok(()) }
-}
-
-/// On other systems a lock would keep readers from the finished file, so no file is locked, and
-/// leftovers cannot be told from files in use.
-#[cfg(not(unix))]
-fn remove_leftover(_: &Path) -> io::Result<()> {
-    Ok(())
-}
-
 /// The result of trying to lock a file.
 #[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
-enum Lock {
+pub(super) enum Lock {
     Taken,
     /// Somebody else holds the lock.
     Busy,
@@ -356,7 +315,7 @@ enum Lock {
 }
 
 #[cfg(unix)]
-fn lock(file: &File) -> Lock {
+pub(super) fn lock(file: &File) -> Lock {
     match file.try_lock() {
         Ok(()) => Lock::Taken,
         Err(fs::TryLockError::WouldBlock) => Lock::Busy,
@@ -370,7 +329,7 @@ fn lock(_: &File) -> Lock {
 }
 
 /// Whether a path leads to this file.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     if failpoint::lacks("lasting numbers of files") {
         return Ok(false);
     }

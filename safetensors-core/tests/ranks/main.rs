@@ -5,6 +5,7 @@ mod gathering;
 mod kills;
 mod launchers;
 mod plans;
+mod published;
 mod reading;
 mod saving;
 #[path = "../support/mod.rs"]

@@ -2,8 +2,12 @@
 
 use std::fs;
 
+use safetensors_core::checkpoint::PlannedShards;
+use safetensors_core::error::IndexProblem;
+use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions,
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions,
+    ShardOptions, TensorSource, save_sharded,
 };
 
 use crate::{content, floats, saved};
@@ -99,4 +103,45 @@ fn a_plan_refuses_what_a_save_refuses() {
         Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadAlignment { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// A tensor whose bytes must not be asked for.
+#[derive(Debug)]
+struct Unread;
+
+impl TensorSource for Unread {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1]
+    }
+
+    fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
+        unreachable!("nothing can be saved")
+    }
+}
+
+/// An index that no reader accepts is found by the plan, and before a shard is written.
+#[test]
+fn an_index_over_the_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("new");
+    let many = (0..1_000_000).map(|i| (i.to_string(), ""));
+    let options = ShardOptions::new().metadata(many).max_shard_size(1.into());
+    let too_many = |error: &Error| {
+        matches!(
+            error.kind(),
+            ErrorKind::BadIndex { problem: IndexProblem::TooManyEntries { limit: 1_000_000 } }
+        )
+    };
+    let rewrite: Rewrite<'_> = Rewrite::new().add("a", Unread).unwrap().add("b", Unread).unwrap();
+    let error = rewrite.plan_sharded(&options).unwrap_err();
+    assert!(too_many(&error), "{error}");
+    let error = save_sharded(&to, [("a", Unread), ("b", Unread)], &options).unwrap_err();
+    assert!(too_many(&error) && error.file() == to.to_str(), "{error}");
+    let planned = PlannedShards::new([("a", Unread), ("b", Unread)], &options);
+    assert!(too_many(&planned.unwrap_err()));
+    assert!(!to.exists());
 }

@@ -73,6 +73,7 @@ impl Divided {
                 let written = rewrite.plan(options)?;
                 let tensors = written.tensors();
                 plan.check_tensors(tensors.map(|(name, it)| (name, it.dtype(), it.shape())))?;
+                plan.check_index(&ShardOptions::new().save_options(options.clone()))?;
                 Ok(plan.clone())
             }
         }

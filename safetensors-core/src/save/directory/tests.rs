@@ -12,7 +12,7 @@ use crate::save::{SaveOptions, save};
 use crate::tensor::TensorView;
 
 /// Puts a directory of two files in place. Both have the same content.
-fn put(path: &Path, content: &str) -> Result<()> {
+pub(super) fn put(path: &Path, content: &str) -> Result<()> {
     let new = AtomicDirectory::create(path)?;
     for name in ["a", "b"] {
         fs::write(new.path().join(name), content).unwrap();
@@ -21,7 +21,7 @@ fn put(path: &Path, content: &str) -> Result<()> {
 }
 
 /// The content of the directory's two files, which must be the same; `None` if there is none.
-fn content(path: &Path) -> Option<String> {
+pub(super) fn content(path: &Path) -> Option<String> {
     path.exists().then(|| {
         assert_eq!(names_in(path), ["a", "b"]);
         let [a, b] = ["a", "b"].map(|name| fs::read_to_string(path.join(name)).unwrap());

@@ -59,9 +59,11 @@ impl GrowingWriter {
     /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
     /// temporary file stays behind. After [`ErrorKind::NotDurable`] the path has the new file.
     /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
+    /// The next [`create`](Self::create) removes them.
     pub fn finish(self) -> Result<()> {
         let Self { path, options, body, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let synced = synced.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
             body.flush().map_err(ErrorKind::Io)?;
             let parts = tensors.list.iter().map(|entry| Part::of(entry));
@@ -72,10 +74,11 @@ impl GrowingWriter {
                 SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
             let prefix = assemble(&body, &parts, &options)?;
             drop(parts);
+            synced.mark_finishing(&prefix, options.durable)?;
             body.commit(&prefix)
         };
         finish().map_err(|error: Error| error.in_path(&path))?;
-        synced.into_inner().unwrap_or_else(PoisonError::into_inner).remove()
+        synced.remove()
     }
 }
 

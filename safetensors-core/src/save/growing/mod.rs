@@ -2,6 +2,7 @@
 
 mod body;
 mod finish;
+mod leftover;
 mod recover;
 mod series;
 mod steps;
@@ -122,7 +123,8 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
     /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::SyncedStepsLeft`] if
-    /// an earlier run was killed and left [synced](Self::sync) steps; [`ErrorKind::Io`].
+    /// an earlier run was killed before it finished and left [synced](Self::sync) steps;
+    /// [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;

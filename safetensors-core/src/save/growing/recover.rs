@@ -1,8 +1,11 @@
 //! [`recover_synced`]: makes one file of the steps that a killed run had synced.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::leftover::is_finished;
 use super::{GrowingTensor, GrowingWriter, Tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, described_tensor};
@@ -31,9 +34,12 @@ pub(super) fn file_name(number: u32) -> String {
 /// `path` is the path of that run's file, and `to` that of the new file. They can be the same.
 ///
 /// The new file has the tensors that the run would have saved if it had finished at its last sync.
-/// It replaces an old file whole or not at all. The directory of synced steps stays. Remove it
-/// before another run writes to `path`. Metadata in `options` replaces entries of the run with the
-/// same keys.
+/// A tensor that had not grown yet has no steps. The new file replaces an old one whole or not at
+/// all. The directory of synced steps stays. Remove it before another run writes to `path`. Metadata
+/// in `options` replaces entries of the run with the same keys.
+///
+/// A run may have been killed after it had put its file in place and before it had removed the
+/// synced steps. If that file is at `to`, it has all of them and perhaps more, so it stays as it is.
 ///
 /// ```
 /// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
@@ -67,10 +73,14 @@ pub fn recover_synced(
     to: impl AsRef<Path>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let directory = synced_directory(path);
-    let last = last_file(&directory)?;
-    let writer = GrowingWriter::create_beside_synced(to.as_ref(), options)?;
-    let mut growing = Vec::new();
+    let (directory, to) = (synced_directory(path), to.as_ref());
+    if is_finished(to, &directory)? {
+        return Ok(());
+    }
+    let none = || Error::io(std::io::ErrorKind::NotFound.into(), &directory);
+    let last = last_file(&directory)?.ok_or_else(none)?;
+    let writer = GrowingWriter::create_beside_synced(to, options)?;
+    let mut growing = HashMap::new();
     for number in 1..=last {
         let path = directory.join(file_name(number));
         add_file(&writer, &path, &mut growing).map_err(|error| error.in_path(&path))?;
@@ -90,11 +100,11 @@ pub fn recover_synced(
 fn add_file<'w>(
     writer: &'w GrowingWriter,
     path: &Path,
-    growing: &mut Vec<GrowingTensor<'w>>,
+    growing: &mut HashMap<String, GrowingTensor<'w>>,
 ) -> Result<()> {
     let file = SafeTensors::from_source(FileSource::open(path)?)?;
     for tensor in file.tensors() {
-        match file.metadata().get(&format!("{AXIS_PREFIX}{}", tensor.name())) {
+        match axis_of(&file, &tensor)? {
             None => writer.add(tensor.name(), &tensor)?,
             Some(axis) => {
                 add_steps(writer, &tensor, axis, growing)
@@ -107,25 +117,34 @@ fn add_file<'w>(
     Ok(())
 }
 
+/// The dimension along which a tensor of a synced file grows; `None` if it was added whole.
+pub(super) fn axis_of(
+    file: &SafeTensors<FileSource>,
+    tensor: &LazyTensor<'_, FileSource>,
+) -> Result<Option<usize>> {
+    let name = tensor.name();
+    let Some(axis) = file.metadata().get(&format!("{AXIS_PREFIX}{name}")) else { return Ok(None) };
+    let ndim = tensor.shape().len();
+    match axis.parse() {
+        Ok(axis) if axis < ndim => Ok(Some(axis)),
+        _ => Err(Error::from(ErrorKind::NoSuchDim { dim: usize::MAX, ndim }).in_tensor(name)),
+    }
+}
+
 fn add_steps<'w>(
     writer: &'w GrowingWriter,
     tensor: &LazyTensor<'_, FileSource>,
-    axis: &str,
-    growing: &mut Vec<GrowingTensor<'w>>,
+    axis: usize,
+    growing: &mut HashMap<String, GrowingTensor<'w>>,
 ) -> Result<()> {
-    let ndim = tensor.shape().len();
-    let axis = axis.parse().ok().filter(|&axis: &usize| axis < ndim);
-    let axis = axis.ok_or(ErrorKind::NoSuchDim { dim: usize::MAX, ndim })?;
     let mut step_shape = tensor.shape().to_vec();
     let steps = step_shape.remove(axis);
-    let position = match growing.iter().position(|growing| growing.name() == tensor.name()) {
-        Some(position) => position,
-        None => {
-            growing.push(writer.grow(tensor.name(), tensor.dtype(), axis, &step_shape)?);
-            growing.len() - 1
+    let growing = match growing.entry(tensor.name().into()) {
+        Entry::Occupied(growing) => growing.into_mut(),
+        Entry::Vacant(place) => {
+            place.insert(writer.grow(tensor.name(), tensor.dtype(), axis, &step_shape)?)
         }
     };
-    let growing = &growing[position];
     if axis == 0 {
         return growing.extend(tensor);
     }
@@ -136,8 +155,8 @@ fn add_steps<'w>(
     })
 }
 
-/// The number of the last file.
-fn last_file(directory: &Path) -> Result<u32> {
+/// The number of the last file; `None` if there is no file.
+pub(super) fn last_file(directory: &Path) -> Result<Option<u32>> {
     let failed = |error| Error::io(error, directory);
     let mut last = None;
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -145,5 +164,5 @@ fn last_file(directory: &Path) -> Result<u32> {
         let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
         last = last.max(number.filter(|&number| name == *file_name(number)));
     }
-    last.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
+    Ok(last)
 }

@@ -109,8 +109,8 @@ pub(super) struct Series {
 #[derive(Debug, Default)]
 pub(super) struct SeriesState {
     pub(super) steps: u64,
-    /// How many of them were synced.
-    pub(super) synced: u64,
+    /// How many of them were synced; `None` if no synced file has the tensor.
+    pub(super) synced: Option<u64>,
     pub(super) stored: Stored,
 }
 
@@ -184,6 +184,11 @@ impl Series {
 }
 
 impl SeriesState {
+    /// The steps that were not synced yet.
+    pub(super) fn new_steps(&self) -> Range<u64> {
+        self.synced.unwrap_or(0)..self.steps
+    }
+
     fn append(
         &mut self,
         series: &Series,
@@ -195,12 +200,14 @@ impl SeriesState {
         let before = series.byte_len(self.steps);
         let too_long = || ErrorKind::Io(std::io::ErrorKind::FileTooLarge.into());
         before.checked_add(len).ok_or_else(too_long)?;
+        // Steps without elements take no bytes.
+        let after = self.steps.checked_add(steps).ok_or_else(too_long)?;
         self.stored.truncate(before);
         let written = write_exactly(source, len, &mut |bytes| {
             Ok(self.stored.push(bytes, body, series.may_be_tail()).map_err(ErrorKind::Io)?)
         });
         match written {
-            Ok(()) => self.steps += steps,
+            Ok(()) => self.steps = after,
             Err(_) => self.stored.truncate(before),
         }
         written

@@ -3,15 +3,18 @@
 //! Each sync writes one safetensors file with the new tensors and steps, as atomically and durably
 //! as any other save. Files that a reader may open never change, and nothing is synced twice.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::{fs, io};
 
-use super::recover::{file_name, synced_directory};
+use super::recover::{file_name, last_file, synced_directory};
 use super::series::{Series, SeriesState};
-use super::{Entry, GrowingWriter, Whole};
+use super::{Entry, GrowingWriter, Whole, leftover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::AXIS_PREFIX;
 use crate::io::hidden::directory;
@@ -45,9 +48,10 @@ impl GrowingWriter {
     /// the process is killed afterwards, [`recover_synced`](super::recover_synced) restores them.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Each is a complete file that every reader can open. It has the tensors that were added since
-    /// the file before it, and the new steps of each growing tensor. [`finish`](Self::finish)
-    /// removes the directory. Until then, all synced steps are on the disk twice.
+    /// Each is a complete file that every reader can open. It has the tensors that were added or
+    /// began to grow since the file before it, and the new steps of each growing tensor.
+    /// [`finish`](Self::finish) removes the directory. Until then, all synced steps are on the disk
+    /// twice. If another program removes the directory, the next call writes everything again.
     ///
     /// # Errors
     ///
@@ -59,6 +63,10 @@ impl GrowingWriter {
             let tensors = self.lock();
             (tensors.list.clone(), tensors.metadata.clone())
         };
+        if synced.is_lost() {
+            synced.restart()?;
+            entries.iter().for_each(|entry| forget(entry));
+        }
         let mut news: Vec<_> = entries.iter().filter_map(News::of).collect();
         if news.is_empty() {
             return Ok(());
@@ -97,7 +105,7 @@ impl GrowingWriter {
         }
         let is_due = {
             let state = series.lock();
-            state.steps - state.synced >= self.sync_every
+            state.steps - state.new_steps().start >= self.sync_every
         };
         if is_due { self.sync() } else { Ok(()) }
     }
@@ -117,7 +125,7 @@ impl GrowingWriter {
             }
             News::Steps(series, state) => {
                 let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
-                series.write_steps(state, &self.body, new_steps(state), write)
+                series.write_steps(state, &self.body, state.new_steps(), write)
             }
         }
     }
@@ -133,8 +141,35 @@ impl Synced {
     pub(super) fn in_place_of(path: &Path) -> Result<Self> {
         let synced = Self::new(path);
         // A run that was killed before its first sync leaves an empty directory.
-        let is_free = fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir();
-        if is_free { Ok(synced) } else { Err(synced.left()) }
+        if fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir() {
+            return Ok(synced);
+        }
+        if !leftover::is_finished(path, &synced.directory)? {
+            return Err(synced.left());
+        }
+        let files = last_file(&synced.directory)?.unwrap_or(0);
+        leftover::remove(&synced.directory, files)
+            .map_err(|error| Error::io(error, &synced.directory))?;
+        Ok(synced)
+    }
+
+    /// Whether this run has synced steps, and another program has removed them. Without the first
+    /// file, none can be recovered.
+    fn is_lost(&self) -> bool {
+        let first = match self.files {
+            0 => self.directory.clone(),
+            _ => self.directory.join(file_name(1)),
+        };
+        self.made && matches!(first.try_exists(), Ok(false))
+    }
+
+    /// Forgets what this run has synced.
+    fn restart(&mut self) -> Result<()> {
+        leftover::remove_files(&self.directory, self.files)
+            .map_err(|error| Error::io(error, &self.directory))?;
+        self.files = 0;
+        self.made = self.directory.is_dir();
+        Ok(())
     }
 
     /// Creates the directory, unless this run has done so.
@@ -158,14 +193,20 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
+    /// Says that the finished file, which begins with these bytes, is about to be put in place.
+    pub(super) fn mark_finishing(&self, prefix: &[u8], durable: bool) -> Result<()> {
+        if !self.made || self.is_lost() {
+            return Ok(());
+        }
+        leftover::mark(&self.directory, prefix, durable)
+    }
+
     /// Removes the files. The finished file has all of their tensors.
     pub(super) fn remove(self) -> Result<()> {
         if !self.made {
             return Ok(());
         }
-        let removed = (1..=self.files)
-            .try_for_each(|number| fs::remove_file(self.directory.join(file_name(number))))
-            .and_then(|()| fs::remove_dir(&self.directory));
+        let removed = leftover::remove(&self.directory, self.files);
         removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(&self.directory))
     }
 }
@@ -181,7 +222,7 @@ impl<'a> News<'a> {
             }
             Entry::Growing(series) => {
                 let state = series.lock();
-                (state.steps > state.synced).then_some(Self::Steps(series, state))
+                (state.synced != Some(state.steps)).then_some(Self::Steps(series, state))
             }
         }
     }
@@ -196,7 +237,10 @@ impl<'a> News<'a> {
     fn shape(&self) -> Vec<usize> {
         match self {
             Self::Whole(whole) => whole.shape.clone(),
-            Self::Steps(series, state) => series.shape(state.steps - state.synced),
+            Self::Steps(series, state) => {
+                let Range { start, end } = state.new_steps();
+                series.shape(end - start)
+            }
         }
     }
 
@@ -212,12 +256,15 @@ impl<'a> News<'a> {
     fn mark(&mut self) {
         match self {
             Self::Whole(whole) => whole.synced.store(true, Ordering::Relaxed),
-            Self::Steps(_, state) => state.synced = state.steps,
+            Self::Steps(_, state) => state.synced = Some(state.steps),
         }
     }
 }
 
-/// The steps that were not synced yet.
-fn new_steps(state: &SeriesState) -> Range<u64> {
-    state.synced..state.steps
+/// Forgets that a tensor was synced.
+fn forget(entry: &Entry) {
+    match entry {
+        Entry::Whole(whole) => whole.synced.store(false, Ordering::Relaxed),
+        Entry::Growing(series) => series.lock().synced = None,
+    }
 }

@@ -1,0 +1,225 @@
+//! Directories that cannot be renamed.
+//!
+//! An overlay file system, such as that of a container, cannot rename a directory of a lower layer.
+//! Such a directory can only be emptied and removed, file by file. So it gets a mark before its
+//! first file is removed. From then on the path means what has the hidden name `.NAME.previous`: the
+//! new directory or, if there is none, nothing. Whoever finds the mark goes on from there.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use super::{remove_if_there, sync_names};
+use crate::io::failpoint;
+use crate::io::hidden::directory as parent_of;
+
+/// The name of the mark within a directory that is being removed.
+const MARK: &str = ".safetensors.removing";
+
+/// Renames a directory. Returns `false` if the file system cannot rename it.
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<bool> {
+    if failpoint::lacks("renaming of directories") {
+        return Ok(false);
+    }
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Ok(false),
+        renamed => renamed.map(|()| true),
+    }
+}
+
+/// Replaces a directory that cannot be renamed by a new one, which has the name `previous` for that
+/// time. When this fails after the mark was made, [`go_on`] replaces it later.
+pub(super) fn replace(new: &Path, destination: &Path, previous: &Path) -> io::Result<()> {
+    remove_if_there(previous)?;
+    failpoint::hit("rename")?;
+    fs::rename(new, previous)?;
+    // The new directory must be found before a file of the old one is gone.
+    sync_names(parent_of(destination), true)?;
+    remove(destination, previous).map_err(|error| {
+        let message = format!(
+            "the file system cannot rename the old directory, which has to be emptied: {error}; \
+             if files of it are missing, the next save or AtomicDirectory::recover puts the new \
+             directory in place"
+        );
+        io::Error::new(error.kind(), message)
+    })
+}
+
+/// Removes a directory that cannot be renamed. What has the name `previous` takes its place. If
+/// there is nothing and the process ends just after the mark is removed, an empty directory stays.
+pub(super) fn remove(directory: &Path, previous: &Path) -> io::Result<()> {
+    failpoint::hit("mark the directory")?;
+    let mark = directory.join(MARK);
+    let marked = File::create_new(&mark).and_then(|file| file.sync_all());
+    let marked = marked.and_then(|()| sync_names(directory, true));
+    if let Err(error) = marked {
+        // Nothing is removed yet, so the directory stays.
+        fs::remove_file(&mark)?;
+        return Err(error);
+    }
+    go_on(directory, previous)
+}
+
+/// Whether the removal of a directory was interrupted, or what has the name `previous` has to take
+/// its place.
+pub(super) fn is_interrupted(directory: &Path, previous: &Path) -> bool {
+    // The mark goes last, so what it leaves is empty.
+    let is_empty = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
+    directory.join(MARK).is_file() || (previous.is_dir() && is_empty())
+}
+
+/// Removes the rest of a marked directory. What has the name `previous` takes its place.
+pub(super) fn go_on(directory: &Path, previous: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name() == MARK {
+            continue;
+        }
+        failpoint::hit("remove an old file")?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    failpoint::hit("remove the mark")?;
+    match fs::remove_file(directory.join(MARK)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    failpoint::hit("remove the old directory")?;
+    fs::remove_dir(directory)?;
+    failpoint::hit("rename")?;
+    match fs::rename(previous, directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !previous.exists() => Ok(()),
+        renamed => renamed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use tempfile::tempdir;
+
+    use super::super::tests::{content, put};
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::io::failpoint::{crash_at, fail_at, without};
+    use crate::io::testing::names_in;
+    use crate::save::AtomicDirectory;
+
+    /// Whichever step fails or is the last, the old directory or the new one is there, complete, at
+    /// the latest when the path is asked for by [`AtomicDirectory::recover`].
+    #[test]
+    fn an_interruption_leaves_the_old_directory_or_the_new_one() {
+        without("renaming of directories", || {
+            let (mut forwards, mut backwards) = (0, 0);
+            for crash in [false, true] {
+                for n in 0.. {
+                    let dir = tempdir().unwrap();
+                    let path = dir.path().join("epoch");
+                    put(&path, "old").unwrap();
+                    let run = || put(&path, "new");
+                    let (result, step) = if crash { crash_at(n, run) } else { fail_at(n, run) };
+                    let Some(step) = step else { break };
+                    let is_recovered = AtomicDirectory::recover(&path).unwrap();
+                    assert!(!AtomicDirectory::recover(&path).unwrap());
+                    let found = content(&path).unwrap();
+                    forwards += usize::from(is_recovered && found == "new");
+                    backwards += usize::from(found == "old");
+                    assert!(found == "new" || (found == "old" && !is_recovered), "{step}");
+                    let is_unharmed = found == "old" && result.is_err();
+                    assert!(is_unharmed || found == "new", "{step}");
+                    put(&path, "third").unwrap();
+                    assert_eq!(content(&path).unwrap(), "third");
+                    assert_eq!(names_in(dir.path()), ["epoch"], "{step}");
+                }
+            }
+            assert!(forwards > 4 && backwards > 4, "{forwards} {backwards}");
+        });
+    }
+
+    #[test]
+    fn an_interrupted_removal_is_completed() {
+        without("renaming of directories", || {
+            for n in 0.. {
+                let dir = tempdir().unwrap();
+                let path = dir.path().join("epoch");
+                put(&path, "old").unwrap();
+                let (_, step) = crash_at(n, || AtomicDirectory::remove(&path));
+                let Some(step) = step else {
+                    assert!(n > 4);
+                    break;
+                };
+                AtomicDirectory::recover(&path).unwrap();
+                let is_empty = path.exists() && names_in(&path).is_empty();
+                assert_eq!(is_empty, step == "remove the old directory");
+                assert!(is_empty || matches!(content(&path).as_deref(), None | Some("old")));
+                AtomicDirectory::remove(&path).unwrap();
+                assert!(names_in(dir.path()).is_empty(), "{step}");
+            }
+        });
+    }
+
+    /// The error says what to do, because the path may have a part of the old directory.
+    #[test]
+    fn a_failure_midway_is_explained() {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        let last = without("renaming of directories", || {
+            put(&path, "old").unwrap();
+            (0..)
+                .map(|n| fail_at(n, || put(&path, "new")))
+                .find(|(_, step)| *step == Some("remove an old file"))
+        });
+        let error = last.unwrap().0.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert!(error.to_string().contains("AtomicDirectory::recover"), "{error}");
+    }
+
+    /// Not a test of its own: what runs on an overlay file system.
+    #[test]
+    fn child() {
+        let Some(merged) = std::env::var_os("CHILD_MERGED").map(PathBuf::from) else { return };
+        let path = merged.join("epoch");
+        assert_eq!(content(&path).unwrap(), "lower");
+        assert!(!rename(&path, &merged.join("other")).unwrap(), "it can be renamed here");
+        put(&path, "new").unwrap();
+        assert_eq!(content(&path).unwrap(), "new");
+        put(&path, "newer").unwrap();
+        assert_eq!(content(&path).unwrap(), "newer");
+        let other = merged.join("removed");
+        assert_eq!(content(&other).unwrap(), "lower");
+        assert!(AtomicDirectory::remove(&other).unwrap());
+        assert_eq!(names_in(&merged), ["epoch"]);
+    }
+
+    /// Lower layers as containers have them.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_directory_of_a_lower_layer_is_replaced() {
+        const MOUNT: &str = r#"
+            mount -t tmpfs none "$1" && cd "$1" && mkdir -p lower upper work merged || exit 77
+            for name in epoch removed; do
+                mkdir lower/$name; printf lower > lower/$name/a; printf lower > lower/$name/b
+            done
+            layers=lowerdir=lower,upperdir=upper,workdir=work
+            mount -t overlay -o $layers,redirect_dir=off overlay merged || exit 77
+            CHILD_MERGED="$1/merged" exec "$2" --exact save::directory::layers::tests::child
+        "#;
+        let dir = tempdir().unwrap();
+        let program = std::env::current_exe().unwrap();
+        let mut run = Command::new("unshare");
+        run.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path()).arg(program);
+        match run.output() {
+            Ok(output) if output.status.success() => {
+                assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+            }
+            Ok(output) if output.status.code() == Some(101) => {
+                panic!("{}", String::from_utf8_lossy(&output.stdout))
+            }
+            output => eprintln!("SKIPPED: no overlay file system can be mounted here: {output:?}"),
+        }
+    }
+}

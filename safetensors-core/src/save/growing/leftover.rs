@@ -1,0 +1,143 @@
+//! Whether synced steps are left over: whether the run that has left them has finished its file.
+//!
+//! A process can be killed when the file is in its place and the synced steps are not removed yet.
+//! So a run that is about to put the file in place first writes a mark to the directory of synced
+//! steps. It says which header the file has. A file with that header may still be an older one, of
+//! an earlier run that took as many steps. So the values are compared too: a file that has all that
+//! was synced has nothing to gain from it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::recover::{axis_of, file_name, last_file};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Digest, Hasher, RunningDigest};
+use crate::io::{FileSource, ReadAt, SafeTensors, failpoint};
+use crate::load::LazyTensor;
+use crate::save::{AtomicFile, SaveOptions};
+use crate::tensor::TensorSource;
+
+/// The name of the mark. It has the length and the digest of the bytes before the data.
+const MARK: &str = "finishing";
+
+/// Says that a file that begins with these bytes is about to be put in place.
+pub(super) fn mark(directory: &Path, prefix: &[u8], durable: bool) -> Result<()> {
+    let path = directory.join(MARK);
+    let mut file = AtomicFile::create_with(&path, &SaveOptions::new().durable(durable))?;
+    write!(file, "{} {}", prefix.len(), Digest::of(prefix)).map_err(ErrorKind::Io)?;
+    file.commit()
+}
+
+/// Whether the file at a path is the one that the run with these synced steps has finished.
+pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
+    let mark = match fs::read_to_string(directory.join(MARK)) {
+        Ok(mark) => mark,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io(error, directory)),
+    };
+    let Some((len, digest)) = parse(&mark) else { return Ok(false) };
+    let source = match FileSource::open(path) {
+        Ok(source) => source,
+        Err(error) if is_not_found(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let compare = || {
+        let is_long_enough = source.byte_len() >= len;
+        let start = |source| RunningDigest::default().finish(source, 0..len, &mut Vec::new());
+        if !is_long_enough || start(&source)? != digest {
+            return Ok(false);
+        }
+        has_all(&SafeTensors::from_source(source)?, directory)
+    };
+    compare().map_err(|error: Error| error.in_path(path))
+}
+
+/// Removes the synced files, counted from 1, and their directory. What is missing is no error.
+///
+/// The last file goes first, and the mark goes last. So if this is interrupted, the rest is still
+/// recognised.
+pub(super) fn remove(directory: &Path, files: u32) -> io::Result<()> {
+    remove_files(directory, files)?;
+    remove_if_there(|| fs::remove_file(directory.join(MARK)))?;
+    remove_if_there(|| fs::remove_dir(directory))
+}
+
+/// Removes the synced files, counted from 1.
+pub(super) fn remove_files(directory: &Path, files: u32) -> io::Result<()> {
+    let remove = |number| remove_if_there(|| fs::remove_file(directory.join(file_name(number))));
+    (1..=files).rev().try_for_each(remove)
+}
+
+fn remove_if_there(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    failpoint::hit("remove synced steps")?;
+    match remove() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn parse(mark: &str) -> Option<(u64, Digest)> {
+    let (len, digest) = mark.split_once(' ')?;
+    Some((len.parse().ok()?, Digest::parse(digest)?))
+}
+
+fn is_not_found(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Whether a file has all tensors and steps that were synced, with the same values.
+fn has_all(finished: &SafeTensors<FileSource>, directory: &Path) -> Result<bool> {
+    let mut steps: HashMap<String, usize> = HashMap::new();
+    for number in 1..=last_file(directory)?.unwrap_or(0) {
+        let path = directory.join(file_name(number));
+        let part = SafeTensors::from_source(FileSource::open(&path)?);
+        let part = part.map_err(|error| error.in_path(&path))?;
+        for tensor in part.tensors() {
+            let Some(whole) = finished.get(tensor.name()) else { return Ok(false) };
+            let axis = axis_of(&part, &tensor).map_err(|error| error.in_path(&path))?;
+            let first = match axis {
+                Some(axis) => {
+                    let first = steps.entry(tensor.name().into()).or_default();
+                    let next = first.saturating_add(tensor.shape()[axis]);
+                    Some((axis, std::mem::replace(first, next)))
+                }
+                None => None,
+            };
+            if !has(&whole, &tensor, first)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a tensor is the same as another or, given the axis and the first position, has the steps
+/// of the other there.
+fn has<S: ReadAt>(
+    whole: &LazyTensor<'_, S>,
+    tensor: &LazyTensor<'_, S>,
+    first: Option<(usize, usize)>,
+) -> Result<bool> {
+    let Some((axis, first)) = first else { return is_same(whole, tensor) };
+    let steps = tensor.shape()[axis];
+    let most = whole.shape().get(axis).and_then(|len| len.checked_sub(first));
+    match most {
+        Some(most) if steps <= most => is_same(&whole.narrow(axis, first, steps)?, tensor),
+        _ => Ok(false),
+    }
+}
+
+fn is_same(a: &impl TensorSource, b: &impl TensorSource) -> Result<bool> {
+    Ok(a.dtype() == b.dtype() && a.shape() == b.shape() && digest(a)? == digest(b)?)
+}
+
+fn digest(tensor: &impl TensorSource) -> Result<Digest> {
+    let mut hasher = Hasher::new();
+    tensor.write_to(&mut |bytes| {
+        hasher.update(bytes);
+        Ok(())
+    })?;
+    Ok(hasher.finish())
+}
