@@ -37,6 +37,7 @@ mod text;
 mod totals;
 mod tree;
 mod values;
+mod vectors;
 
 use std::ffi::OsString;
 use std::io::Write;
