@@ -14,6 +14,7 @@ mod diff;
 mod digest;
 mod extract;
 mod fixtures;
+mod hub_cache;
 mod inspect;
 mod interrupted;
 mod manual;
