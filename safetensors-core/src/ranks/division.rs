@@ -133,7 +133,9 @@ impl Division {
     /// they are all ranks, in order.
     pub(super) fn like_ranks(&self, shape: &[usize], world_size: usize) -> Vec<Range<usize>> {
         match self {
-            Self::Replicate | Self::Split { .. } | Self::Shared { .. } => vec![0..world_size],
+            Self::Replicate | Self::Split { .. } | Self::Shared { .. } => {
+                std::iter::once(0..world_size).collect()
+            }
             // The last part that is not empty may be shorter than those before it.
             Self::Uneven { dim } => {
                 let len = shape.get(*dim).copied().unwrap_or_default();
