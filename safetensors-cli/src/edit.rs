@@ -21,6 +21,9 @@ pub(crate) struct EditArgs {
     /// Print what would be done, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Change the file even if it lies in a cache of the Hub, where other programs read it
+    #[arg(long)]
+    force: bool,
 }
 
 impl EditArgs {
@@ -40,8 +43,9 @@ impl EditArgs {
         if edit.restored() {
             warn_of_restored(&file);
         }
-        let edit = change(edit, &file)?;
-        let edited = if self.dry_run { edit.dry_run()? } else { advised(edit.apply(), &file)? };
+        let edit = change(edit, &file)?.change_cached(self.force);
+        let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
+        let edited = advised(edited, &file)?;
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
             Edited::Unchanged => "unchanged",
@@ -74,6 +78,11 @@ pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> a
     outcome.map_err(|error| {
         match error.kind() {
             ErrorKind::TornHeader => return input::explain(error),
+            ErrorKind::InHubCache => {
+                return anyhow::anyhow!(
+                    "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
+                );
+            }
             _ if other::detect(path).is_some() => return other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
                 return anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does");

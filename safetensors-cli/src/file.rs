@@ -13,7 +13,7 @@ use crate::text;
 /// The option of every command that writes an output file.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Force {
-    /// Replace what is there even if it is read-only
+    /// Replace what is there even if it is read-only, or in a cache of the Hub
     #[arg(long)]
     force: bool,
 }
@@ -26,7 +26,7 @@ impl Force {
 
     /// How files are saved.
     pub(crate) fn options(self) -> SaveOptions {
-        SaveOptions::new().replace_read_only(self.force)
+        SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
     }
 }
 
@@ -69,6 +69,7 @@ pub(crate) fn advise(
     let advice = match failure(&error, path) {
         Some(Failure::NoRegularFile) => stream.to_owned(),
         Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
+        Some(Failure::InHubCache) => format!("choose another {other}; --force replaces it"),
         Some(Failure::System(io::ErrorKind::NotFound)) => {
             format!("make the directory first, or choose another {other}")
         }
@@ -95,6 +96,7 @@ enum Failure {
     System(io::ErrorKind),
     NoRegularFile,
     ReadOnly,
+    InHubCache,
 }
 
 /// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
@@ -108,6 +110,7 @@ fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
         _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
         ErrorKind::Io(system) => Some(Failure::System(system.kind())),
         ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
+        ErrorKind::InHubCache => Some(Failure::InHubCache),
         ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
         _ => None,
     }

@@ -38,6 +38,7 @@ mod text;
 mod totals;
 mod tree;
 mod values;
+mod vectors;
 
 use std::io::Write;
 use std::process::ExitCode;

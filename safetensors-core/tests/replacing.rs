@@ -251,27 +251,27 @@ mod unix {
     fn a_link_is_followed() {
         let directory = tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        fs::create_dir(at("blobs")).unwrap();
-        fs::create_dir(at("snapshots")).unwrap();
-        save_filled(&at("blobs/abc"), 1).unwrap();
-        symlink("../blobs/abc", at("snapshots/relative")).unwrap();
-        symlink(at("blobs/abc"), at("snapshots/absolute")).unwrap();
-        symlink("relative", at("snapshots/chain")).unwrap();
-        symlink("../snapshots", at("blobs/folder")).unwrap();
-        symlink("folder/chain", at("blobs/through a folder")).unwrap();
+        fs::create_dir(at("files")).unwrap();
+        fs::create_dir(at("links")).unwrap();
+        save_filled(&at("files/abc"), 1).unwrap();
+        symlink("../files/abc", at("links/relative")).unwrap();
+        symlink(at("files/abc"), at("links/absolute")).unwrap();
+        symlink("relative", at("links/chain")).unwrap();
+        symlink("../links", at("files/folder")).unwrap();
+        symlink("folder/chain", at("files/through a folder")).unwrap();
         for (value, link) in [
-            (2, "snapshots/relative"),
-            (3, "snapshots/absolute"),
-            (4, "snapshots/chain"),
-            (5, "blobs/through a folder"),
+            (2, "links/relative"),
+            (3, "links/absolute"),
+            (4, "links/chain"),
+            (5, "files/through a folder"),
         ] {
             save_filled(&at(link), value).unwrap();
             assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink(), "{link} is a link still");
-            assert!(fs::symlink_metadata(at("blobs/abc")).unwrap().is_file());
-            assert_eq!(filled_with(&at("blobs/abc")), value, "{link}");
+            assert!(fs::symlink_metadata(at("files/abc")).unwrap().is_file());
+            assert_eq!(filled_with(&at("files/abc")), value, "{link}");
         }
-        assert_eq!(support::names_in(&at("snapshots")), ["absolute", "chain", "relative"]);
-        assert_eq!(support::names_in(&at("blobs")), ["abc", "folder", "through a folder"]);
+        assert_eq!(support::names_in(&at("links")), ["absolute", "chain", "relative"]);
+        assert_eq!(support::names_in(&at("files")), ["abc", "folder", "through a folder"]);
     }
 
     #[test]

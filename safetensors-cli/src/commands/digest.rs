@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Write the digests of tensors into the metadata of each file
     #[arg(long, conflicts_with_all = ["patterns", "json"])]
     record: bool,
+    /// With --record: change files even in a cache of the Hub, where other programs read them
+    #[arg(long, requires = "record")]
+    force: bool,
     /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
@@ -84,7 +87,7 @@ impl Args {
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        return record_all(&args.inputs.targets()?, out);
+        return record_all(&args.inputs.targets()?, args.force, out);
     }
     args.inputs.show(args.json, out, |target, out| print(args, target, out))
 }
@@ -142,13 +145,13 @@ impl Document<'_> {
 
 /// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop
 /// the others.
-fn record_all(targets: &[Target], out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn record_all(targets: &[Target], force: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     for target in targets {
         target.path().map_or(Ok(()), check_on_disk)?;
     }
     let mut is_recorded = true;
     for target in targets {
-        match target.path().and_then(|path| recover_and_record(path, out)) {
+        match target.path().and_then(|path| recover_and_record(path, force, out)) {
             Ok(()) => {}
             Err(error) if targets.len() == 1 => return Err(error),
             Err(error) => {
@@ -161,22 +164,23 @@ fn record_all(targets: &[Target], out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(if is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn recover_and_record(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+fn recover_and_record(path: &Path, force: bool, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
     for file in files_of(path)? {
         if advised(recover(&file), &file)? {
             warn_of_restored(&file);
         }
     }
-    record(&input::open_file(path, Opening::default())?, out)
+    record(&input::open_file(path, Opening::default())?, force, out)
 }
 
 /// Writes the digests of tensors into each file.
-fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
+fn record(checkpoint: &Checkpoint, force: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let progress = Progress::bytes(data_len(checkpoint.files()));
     let mut told = Ok(());
     for shard in checkpoint.files() {
-        let options = RecordOptions::new().progress(progress.counted());
+        let options = RecordOptions::new().change_cached(force);
+        let options = options.progress(progress.counted());
         advised(record_digests(shard.path(), &options), shard.path())?;
         let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
         let tell = || {

@@ -129,8 +129,7 @@ struct Ranks {
 
 fn ranks(plan: &RankPlan) -> anyhow::Result<Vec<Ranks>> {
     let mut all: Vec<Ranks> = Vec::new();
-    for rank in 0..plan.world_size() {
-        let bytes = plan.byte_len(rank)?;
+    for (rank, bytes) in plan.byte_lens()?.into_iter().enumerate() {
         match all.last_mut() {
             Some(last) if last.bytes == bytes => last.last = rank,
             _ => all.push(Ranks { first: rank, last: rank, bytes }),
@@ -149,14 +148,9 @@ fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
 }
 
 /// The fewest and the most bytes that a rank holds of a tensor.
-fn bounds(tensor: &RankTensor, plan: &RankPlan) -> anyhow::Result<(u64, u64)> {
-    let first = tensor.byte_len(0)?;
-    let mut bounds = (first, first);
-    for rank in 1..plan.world_size() {
-        let bytes = tensor.byte_len(rank)?;
-        bounds = (bounds.0.min(bytes), bounds.1.max(bytes));
-    }
-    Ok(bounds)
+fn bounds(tensor: &RankTensor) -> anyhow::Result<(u64, u64)> {
+    let lens = tensor.byte_lens()?.into_iter().map(|(_, bytes)| bytes);
+    Ok(lens.fold((u64::MAX, 0), |(least, most), bytes| (least.min(bytes), most.max(bytes))))
 }
 
 /// How many tensors are divided in each way, and what each rank holds.
@@ -167,7 +161,7 @@ fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     }
     let mut rows = Vec::new();
     for (kind, tensors) in &kinds {
-        let each = tensors.iter().map(|tensor| bounds(tensor, plan));
+        let each = tensors.iter().map(|tensor| bounds(tensor));
         let each = each.collect::<anyhow::Result<Vec<_>>>()?;
         let count = text::count(tensors.len() as u64);
         let whole: u64 = tensors.iter().map(|tensor| whole_len(tensor)).sum();
@@ -212,7 +206,7 @@ fn whole_len(tensor: &RankTensor) -> u64 {
 
 /// Every tensor.
 fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
-    let each = plan.tensors().map(|tensor| bounds(tensor, plan));
+    let each = plan.tensors().map(bounds);
     let each = each.collect::<anyhow::Result<Vec<_>>>()?;
     let columns = [
         Column::name("name").rank(0).distinct(),
@@ -264,11 +258,8 @@ struct TensorDocument<'p> {
 
 impl<'p> Document<'p> {
     fn of(plan: &'p RankPlan) -> anyhow::Result<Self> {
-        let ranks = (0..plan.world_size()).map(|rank| {
-            let bytes = plan.byte_len(rank)?;
-            Ok(RankDocument { rank, bytes })
-        });
-        let ranks = ranks.collect::<anyhow::Result<Vec<_>>>()?;
+        let ranks = plan.byte_lens()?.into_iter().enumerate();
+        let ranks: Vec<_> = ranks.map(|(rank, bytes)| RankDocument { rank, bytes }).collect();
         let tensors = plan.tensors().map(|tensor| TensorDocument {
             name: tensor.name(),
             dtype: tensor.dtype().name(),

@@ -20,6 +20,22 @@ pub(crate) fn safetensors() -> Command {
     command
 }
 
+/// Has signals end the commands that begin from here on, also where these tests run with signals
+/// ignored: a job in the background of a script ignores SIGINT, and one under `nohup` SIGHUP. What
+/// is ignored is inherited by a child; a handler is not, and the default takes its place.
+#[cfg(unix)]
+pub(crate) fn undo_ignored_signals() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    for signal in [1, 2, 15] {
+        // Without Linux it is not known what is ignored. Then Ctrl-C must still end the tests.
+        if ignored.unwrap_or_default() & 1 << (signal - 1) != 0 {
+            signal_hook::flag::register(signal, std::sync::Arc::default()).unwrap();
+        }
+    }
+}
+
 pub(crate) fn temp_dir() -> TempDir {
     tempfile::tempdir().unwrap()
 }

@@ -30,6 +30,7 @@ fn large(dir: &Path) {
 
 /// Converts the large file, and returns when the output is being written.
 fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
+    undo_ignored_signals();
     let mut child = command
         .current_dir(dir)
         .args(["convert", "large.safetensors", output, "--dtype", "f64", "--force"])
@@ -115,6 +116,22 @@ fn a_command_that_is_interrupted_clears_up_and_ends_by_the_signal() {
             assert_eq!(list(dir.path()), ["large.safetensors"], "{signal} {output}");
         }
     }
+}
+
+/// As `cargo test &` in a script has it.
+#[cfg(target_os = "linux")]
+#[test]
+fn tests_of_signals_pass_where_signals_are_ignored() {
+    let script = "trap '' INT TERM HUP; exec \"$@\"";
+    let mut tests = Command::new("sh");
+    tests.args(["-c", script, "sh"]).arg(std::env::current_exe().unwrap()).args([
+        "--exact",
+        "interrupted::a_command_that_is_interrupted_clears_up_and_ends_by_the_signal",
+        "browse::the_terminal_is_restored_after_every_end",
+        "signals::a_command_that_waits_for_another_can_be_interrupted",
+    ]);
+    let output = tests.output().unwrap();
+    assert!(text(&output.stdout).contains("3 passed"), "{}", text(&output.stdout));
 }
 
 /// As `nohup` has it.

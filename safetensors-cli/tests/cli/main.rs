@@ -15,6 +15,7 @@ mod diff;
 mod digest;
 mod extract;
 mod fixtures;
+mod hub_cache;
 mod inspect;
 mod interrupted;
 mod manual;

@@ -13,6 +13,8 @@ use nix::sys::termios::{Termios, tcgetattr};
 use pty_process::Size;
 use pty_process::blocking::{Command, Pts, Pty};
 
+use crate::fixtures::undo_ignored_signals;
+
 /// A command that runs in a pseudo-terminal.
 pub(crate) struct Session {
     pub(crate) child: Child,
@@ -38,6 +40,7 @@ impl Session {
 
     /// Starts any command.
     pub(crate) fn start_command(command: Command, (rows, columns): (u16, u16)) -> Self {
+        undo_ignored_signals();
         let (pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(Size::new(rows, columns)).unwrap();
         let before = tcgetattr(&pts).unwrap();

@@ -8,13 +8,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::convert::list;
-use crate::fixtures::{small_file, temp_dir};
+use crate::fixtures::{small_file, temp_dir, undo_ignored_signals};
 use crate::races::{lock, strace};
 
 const TERM: i32 = 15;
 
 /// `safetensors convert in.safetensors OUT`, run by another program if one is given.
 fn convert(dir: &Path, by: &[String], output: &str) -> Child {
+    undo_ignored_signals();
     let command = env!("CARGO_BIN_EXE_safetensors").to_owned();
     let mut words = by.iter().chain([&command]);
     let mut command = Command::new(words.next().unwrap());

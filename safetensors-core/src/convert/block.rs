@@ -73,11 +73,16 @@ pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Fail
 }
 
 /// Runs `work` compiled for the widest vector instructions of this machine. This works only for
-/// code that is inlined into `work`.
+/// code that is inlined into `work`. Nothing here adds up several elements, and a multiplication
+/// and an addition are never fused, so the result is the same on every machine.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(super) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
+    #[cfg(not(test))]
+    let arch = pulp::Arch::new();
+    #[cfg(test)]
+    let arch = tests::CHOSEN.get().unwrap_or_default();
+    arch.dispatch(work)
 }
 
 /// Without the standard library the machine's instructions cannot be detected.
@@ -85,4 +90,67 @@ pub(super) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
 #[inline(always)]
 pub(super) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     work()
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use std::cell::Cell;
+    use std::string::String;
+    use std::vec::Vec;
+
+    use pulp::Arch;
+
+    use super::*;
+    use crate::convert::{ConvertOptions, Overflow};
+    use crate::tensor::TensorView;
+
+    thread_local! {
+        /// What [`vectorized`] uses in this thread, if a test chooses it.
+        pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
+    }
+
+    /// Each kind of vectors that this machine has, after none.
+    fn widths() -> Vec<Arch> {
+        let mut all = Vec::from([Arch::Scalar]);
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(pulp::x86::V3::try_new().map(Arch::V3));
+            all.extend(pulp::x86::V4::try_new().map(Arch::V4));
+        }
+        #[cfg(target_arch = "aarch64")]
+        all.push(Arch::new());
+        all
+    }
+
+    #[test]
+    fn every_processor_converts_to_the_same_bits() {
+        // More than a block, and no multiple of any width.
+        const ELEMENTS: usize = BLOCK + 1020;
+        let mut state = 5_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        for &from in Dtype::ALL {
+            let mut bytes: Vec<u8> = (0..bytes_of(from, ELEMENTS)).map(|_| random()).collect();
+            if from == Dtype::BOOL {
+                bytes.iter_mut().for_each(|byte| *byte &= 1);
+            }
+            let view = TensorView::new(from, &[ELEMENTS], &bytes).unwrap();
+            for &to in Dtype::ALL {
+                for overflow in [Overflow::Ieee, Overflow::Saturate] {
+                    let options = ConvertOptions::new().overflow(overflow).threads(1);
+                    let converted = widths().into_iter().map(|arch| {
+                        CHOSEN.set(Some(arch));
+                        let converted = view.convert(to, &options);
+                        CHOSEN.set(None);
+                        let bytes = converted.map(|buf| Vec::from(buf.bytes()));
+                        bytes.map_err(|error| std::format!("{error}"))
+                    });
+                    let all: Vec<Result<Vec<u8>, String>> = converted.collect();
+                    assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{from} {to}");
+                }
+            }
+        }
+    }
 }

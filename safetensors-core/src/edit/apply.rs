@@ -20,7 +20,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
         return Err(ErrorKind::Io(error).into());
     }
     let plan = EditPlan::new(&edit)?;
-    let outcome = plan.outcome(&edit);
+    let outcome = edit.check_place(plan.outcome(&edit))?;
     if outcome == Edited::Unchanged {
         return Ok(Edited::Unchanged);
     }

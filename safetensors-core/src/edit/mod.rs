@@ -46,7 +46,8 @@
 //!
 //! - Editing in place changes the file under all its hard links. A new file replaces only one of
 //!   them. Symbolic links are followed.
-//! - A read-only file is not edited.
+//! - A read-only file is not edited. A file in a cache of the Hub is edited only with
+//!   [`Edit::change_cached`].
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
 //!   does not keep readers out.
 //! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
@@ -72,10 +73,11 @@ pub use open::{is_torn, recover};
 use plan::EditPlan;
 pub use record::{RecordOptions, record_digests};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::header::{Header, Metadata};
 use crate::io::{FileSource, SafeTensors};
 use crate::save::Order;
+use crate::save::cached::refuse_cached;
 use crate::tensor::TensorSource;
 
 /// What an edit did, or would do.
@@ -143,6 +145,7 @@ pub struct Edit<'a> {
     order: Order,
     align: Option<usize>,
     in_place: bool,
+    change_cached: bool,
     durable: bool,
 }
 
@@ -275,6 +278,15 @@ impl<'a> Edit<'a> {
         self
     }
 
+    /// Whether a file in a cache of the Hub may be changed. Off by default: a change of such a file
+    /// fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all revisions
+    /// and Python share what is in it. Copy the file first, and change the copy.
+    #[must_use]
+    pub fn change_cached(mut self, change_cached: bool) -> Self {
+        self.change_cached = change_cached;
+        self
+    }
+
     /// Whether to wait until everything has reached the disk, so that a power cut loses nothing. On
     /// by default.
     #[must_use]
@@ -292,7 +304,19 @@ impl<'a> Edit<'a> {
     /// Those of [`apply`](Edit::apply), except those of writing and of the bytes of appended
     /// tensors.
     pub fn dry_run(&self) -> Result<Edited> {
-        Ok(EditPlan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
+        let outcome = || {
+            let outcome = EditPlan::new(self)?.outcome(self);
+            self.check_place(outcome)
+        };
+        outcome().map_err(|error: Error| error.in_path(&self.path))
+    }
+
+    /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed.
+    fn check_place(&self, outcome: Edited) -> Result<Edited> {
+        if outcome != Edited::Unchanged && !self.change_cached {
+            refuse_cached(&self.path)?;
+        }
+        Ok(outcome)
     }
 
     /// Makes the changes, and returns how.
@@ -304,7 +328,8 @@ impl<'a> Edit<'a> {
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
     /// removed does not exist, or is to be both;
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
-    /// one name, or one is renamed twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
+    /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
     /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
     /// and those of [`save`](crate::save()).
     ///

@@ -7,8 +7,9 @@ use std::path::Path;
 use super::header::Found;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::lock::DirectoryLock;
 use crate::io::{FileSource, ReadAt, SafeTensors};
-use crate::save::atomic::{destination, refuse_special, replaceable};
+use crate::save::atomic::{destination, directory, refuse_special, replaceable};
 use crate::save::{Order, SaveOptions};
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
@@ -33,6 +34,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
             order: Order::Given,
             align: None,
             in_place: true,
+            change_cached: false,
             durable: true,
         })
     };
@@ -93,6 +95,8 @@ fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
     let mut source = FileSource::open_to_edit(destination)?;
     let mut restore = || {
         lock(source.file(), destination)?;
+        // Of an earlier edit that was killed. This one takes the lock only if it changes something.
+        DirectoryLock::clear(directory(destination));
         let found = header::restore(&source, destination)?;
         // An earlier holder of the lock may have written to the file since it was opened here. From
         // now on no other edit can.

@@ -22,12 +22,14 @@ pub struct RecordOptions {
     tensors: bool,
     sha256: bool,
     work: Work,
+    change_cached: bool,
     durable: bool,
 }
 
 impl Default for RecordOptions {
     fn default() -> Self {
-        Self { tensors: true, sha256: false, work: Work::default(), durable: true }
+        let work = Work::default();
+        Self { tensors: true, sha256: false, work, change_cached: false, durable: true }
     }
 }
 
@@ -69,6 +71,14 @@ impl RecordOptions {
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
         self.work = self.work.progress(callback);
+        self
+    }
+
+    /// Whether a file in a cache of the Hub may be changed, as [`Edit::change_cached`] has it. Off
+    /// by default.
+    #[must_use]
+    pub fn change_cached(mut self, change_cached: bool) -> Self {
+        self.change_cached = change_cached;
         self
     }
 
@@ -117,7 +127,9 @@ impl RecordOptions {
 /// was.
 pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
     let path = path.as_ref();
-    let edit = Edit::open(path)?;
+    let edit = Edit::open(path)?.change_cached(options.change_cached);
+    // The data may take long to read, so this comes first.
+    edit.check_place(Edited::InPlace).map_err(|error| error.in_path(path))?;
     let file = edit.safetensors();
     let passes = u64::from(options.tensors) + u64::from(options.sha256);
     let progress = options.work.meter(passes * file.header().data_len());

@@ -273,7 +273,6 @@ pub enum ErrorKind {
          [{begin}, {end}] are missing"
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
-
     /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
     #[cfg(feature = "std")]
     #[error(
@@ -326,8 +325,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the path is changed as asked, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
-    /// The new checkpoint is in its place, but the system failed to remove a file of the earlier
-    /// one.
+    /// The new checkpoint is in its place, but the system failed to remove a file of the old one.
     #[cfg(feature = "std")]
     #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
@@ -336,13 +334,19 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]
     ReadOnlyFile,
+    /// The file lies in a cache of the Hub, so other revisions and Python share what is in it. See
+    /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
+    #[cfg(feature = "std")]
+    #[error(
+        "the file lies in a cache of the Hub, so other programs would get what is changed here"
+    )]
+    InHubCache,
     /// A file exists where a new one is to be saved, and
     /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
     #[cfg(feature = "std")]
     #[error("the file exists already; overwrite(true) replaces it")]
     FileExists,
-    /// The path leads to something other than a regular file: a directory, a FIFO, a device or
-    /// another special file.
+    /// The path leads to something other than a regular file: a directory or a special file.
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
@@ -360,8 +364,7 @@ pub enum ErrorKind {
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
          or its only *.safetensors file; move these away",
-        Escaped(.file),
-        NameList(.others)
+        Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
     /// A selection matches none of the tensors, so there is nothing to save.
@@ -428,13 +431,11 @@ pub enum ErrorKind {
         Quoted(.kept)
     )]
     PartlyTied { kept: String },
-    /// A dropped name cannot be recorded, because the metadata has an entry of that name with
-    /// another value.
+    /// A dropped name cannot be recorded, because the metadata has another entry of that name.
     #[error(
         "it cannot be recorded in the metadata as another name of {}, because the metadata already \
          has that key with the value {}",
-        Quoted(.kept),
-        Quoted(.found)
+        Quoted(.kept), Quoted(.found)
     )]
     TieNotRecorded { kept: String, found: String },
     /// A dropped name cannot be recorded, because it is a metadata key with a fixed meaning.

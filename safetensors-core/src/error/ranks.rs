@@ -37,6 +37,11 @@ pub enum RankProblem {
     /// More ranks than are supported.
     #[error("the world size should be from 1 to {limit}, found {found}")]
     WorldSize { limit: usize, found: usize },
+    /// A plan has more parts than [`Limits::plan_parts`](crate::Limits::plan_parts).
+    #[error(
+        "a plan of {tensors} tensors for {world_size} ranks has more parts than the limit of {limit}"
+    )]
+    TooManyParts { limit: usize, tensors: usize, world_size: usize },
     /// The text of a plan is malformed.
     #[error("the plan of ranks is malformed: {}", Escaped(.problem))]
     BadPlan { problem: String },

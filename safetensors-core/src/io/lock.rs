@@ -12,8 +12,8 @@ const NAME: &str = ".safetensors.lock";
 ///
 /// The holder creates and locks a small hidden file in the directory, and removes it at the end.
 /// The system releases the lock when the process ends, however it ends. The file may then stay
-/// behind, and the next writer uses it. Threads of one process exclude each other, too. Readers
-/// ignore the lock.
+/// behind, until the next writer takes and removes it. Threads of one process exclude each other,
+/// too. Readers ignore the lock.
 ///
 /// The directory itself could be locked without a file. But then a command that is run under
 /// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
@@ -41,6 +41,14 @@ impl DirectoryLock {
     /// Takes the lock of a directory; `None` if somebody else holds it.
     pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
         take(directory, false)
+    }
+
+    /// Removes the file that a killed writer has left behind. Nothing happens if there is none, if
+    /// another writer holds it, or if it cannot be removed.
+    pub(crate) fn clear(directory: &Path) {
+        if directory.join(NAME).symlink_metadata().is_ok() {
+            drop(Self::try_for(directory));
+        }
     }
 }
 
@@ -73,12 +81,13 @@ fn take(directory: &Path, wait: bool) -> io::Result<Option<DirectoryLock>> {
 #[cfg(unix)]
 mod system {
     use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
     use std::path::{Path, PathBuf};
     use std::time::Duration;
     use std::{io, thread};
 
     use crate::io::failpoint;
+    use crate::io::hidden::directory;
     use crate::io::identity::Identity;
     use crate::io::unfinished::{Registered, Steps};
 
@@ -175,7 +184,8 @@ mod system {
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let open = |write, create| {
             let mut options = OpenOptions::new();
-            options.read(true).write(write).create_new(create).custom_flags(flags.bits() as i32);
+            options.read(true).write(write).create_new(create).mode(0o644);
+            options.custom_flags(flags.bits() as i32);
             if failpoint::lacks("access to the lock file") {
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
@@ -184,8 +194,7 @@ mod system {
         for _ in 0..ATTEMPTS {
             match open(true, true) {
                 Ok(file) => {
-                    // The umask may have kept it from other users, who must be able to lock it.
-                    let _ = file.set_permissions(Permissions::from_mode(0o666));
+                    let _ = let_writers_lock(&file, path);
                     return Ok((file, true));
                 }
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -199,6 +208,21 @@ mod system {
             }
         }
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets everybody lock the file who may change the directory: the umask may have kept it from
+    /// them. A file that can be read can be locked, except on some network file systems, where it
+    /// must be writable. So it is, for those to whom the directory is.
+    fn let_writers_lock(file: &File, path: &Path) -> io::Result<()> {
+        const WRITABLE_BY_OTHERS: u32 = 0o022;
+        let directory = fs::metadata(directory(path))?;
+        let group = directory.gid();
+        if directory.mode() & 0o020 != 0 && file.metadata()?.gid() != group {
+            // This fails for a group that the creator does not belong to.
+            let _ = fchown(file, None, Some(group));
+        }
+        let mode = 0o644 | directory.mode() & WRITABLE_BY_OTHERS;
+        file.set_permissions(Permissions::from_mode(mode))
     }
 
     fn try_lock(file: &File) -> Result<(), TryLockError> {
@@ -357,11 +381,30 @@ mod tests {
     }
 
     #[test]
-    fn every_user_can_open_the_file() {
+    fn who_may_write_to_the_directory_may_write_to_the_file() {
         let directory = tempfile::tempdir().unwrap();
-        let _lock = DirectoryLock::wait_for(directory.path()).unwrap();
-        let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o666);
+        for (mode, expected) in
+            [(0o700, 0o644), (0o755, 0o644), (0o775, 0o664), (0o777, 0o666), (0o1777, 0o666)]
+        {
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let _lock = DirectoryLock::wait_for(directory.path()).unwrap();
+            let found = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_left_behind_is_removed_unless_it_is_held() {
+        let directory = tempfile::tempdir().unwrap();
+        DirectoryLock::clear(directory.path());
+        fs::write(directory.path().join(NAME), "").unwrap();
+        DirectoryLock::clear(directory.path());
+        assert!(is_empty(directory.path()));
+        let held = DirectoryLock::wait_for(directory.path()).unwrap();
+        DirectoryLock::clear(directory.path());
+        assert!(!is_empty(directory.path()));
+        assert!(DirectoryLock::try_for(directory.path()).unwrap().is_none());
+        drop(held);
     }
 
     #[test]

@@ -119,19 +119,33 @@ impl Division {
     /// Checks that a tensor can be divided so, and that each part begins and ends between two
     /// bytes.
     pub(super) fn check(&self, dtype: Dtype, shape: &[usize], world_size: usize) -> Result<()> {
-        let check = |rank| self.check_part(dtype, shape, rank, world_size);
         if let Self::Offsets { dim, offsets } = self {
             check_offsets(shape, *dim, offsets, world_size, 0..world_size)?;
-            return (0..world_size).try_for_each(check);
         }
-        // The parts of the others are equal, except for the last that is not empty.
-        let mut ranks = vec![0, 1, world_size - 1];
-        if let Self::Uneven { dim } = self
-            && let Some(len) = shape.get(*dim)
-        {
-            ranks.push(len / len.div_ceil(world_size).max(1));
+        // Of equal parts, the second and the last tell about all.
+        let ranks = self.like_ranks(shape, world_size).into_iter();
+        let ranks = ranks.flat_map(|ranks| [ranks.start, ranks.start + 1, ranks.end - 1]);
+        let check = |rank| self.check_part(dtype, shape, rank, world_size);
+        ranks.filter(|&rank| rank < world_size).try_for_each(check)
+    }
+
+    /// Ranks in a row whose parts have the same shape. None of these ranges is empty, and together
+    /// they are all ranks, in order.
+    pub(super) fn like_ranks(&self, shape: &[usize], world_size: usize) -> Vec<Range<usize>> {
+        match self {
+            Self::Replicate | Self::Split { .. } | Self::Shared { .. } => {
+                std::iter::once(0..world_size).collect()
+            }
+            // The last part that is not empty may be shorter than those before it.
+            Self::Uneven { dim } => {
+                let len = shape.get(*dim).copied().unwrap_or_default();
+                let whole = (len / len.div_ceil(world_size).max(1)).min(world_size);
+                let next = (whole + 1).min(world_size);
+                let all = [0..whole, whole..next, next..world_size];
+                all.into_iter().filter(|ranks| !ranks.is_empty()).collect()
+            }
+            Self::Offsets { .. } => (0..world_size).map(|rank| rank..rank + 1).collect(),
         }
-        ranks.into_iter().filter(|&rank| rank < world_size).try_for_each(check)
     }
 
     /// The number of bytes of a rank's part.

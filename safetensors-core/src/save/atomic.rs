@@ -5,12 +5,16 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::SaveOptions;
+use super::cached::refuse_cached;
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::lock::DirectoryLock;
+
+/// How many links in a row lead somewhere: as many as the kernel follows.
+pub(super) const MAX_LINKS: usize = 40;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
 /// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
@@ -68,13 +72,14 @@ impl AtomicFile {
     ///
     /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file, such as a
     /// FIFO or a device; [`ErrorKind::ReadOnlyFile`] if it leads to a read-only file;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::InHubCache`] if it leads to a file in a cache of the Hub; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
     }
 
     /// [`create`](AtomicFile::create) with the options for [durability](SaveOptions::durable),
-    /// [read-only files](SaveOptions::replace_read_only) and
+    /// [read-only files](SaveOptions::replace_read_only),
+    /// [caches of the Hub](SaveOptions::replace_cached) and
     /// [existing files](SaveOptions::overwrite). Other options are ignored.
     ///
     /// # Errors
@@ -83,8 +88,7 @@ impl AtomicFile {
     pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
-            let destination = destination(path)?;
-            let original = replaceable(&destination, options)?;
+            let (destination, original) = destination_to_replace(path, options)?;
             let file =
                 Self::create_in_place_of(destination, original.as_ref()).map_err(ErrorKind::Io)?;
             let SaveOptions { durable, overwrite, .. } = *options;
@@ -230,11 +234,24 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 /// Checks whether a file can be saved to a path, as far as that is known beforehand.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let check = || {
-        let destination = destination(path)?;
-        replaceable(&destination, options)?;
+        let (destination, _) = destination_to_replace(path, options)?;
         refuse_other_than_directory(directory(&destination))
     };
     check().map_err(|error| error.in_path(path))
+}
+
+/// Where a file is saved that has this path, and the metadata of the regular file there. Fails for
+/// a file that the options say must stay.
+fn destination_to_replace(
+    path: &Path,
+    options: &SaveOptions,
+) -> Result<(PathBuf, Option<Metadata>)> {
+    let destination = destination(path)?;
+    let original = replaceable(&destination, options)?;
+    if !options.replace_cached {
+        refuse_cached(path)?;
+    }
+    Ok((destination, original))
 }
 
 /// The metadata of the file that a new one will replace; `None` if there is no regular file. Fails
@@ -294,8 +311,6 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
 
 /// The path that a chain of links ends at, which need not exist.
 fn follow_links(path: &Path) -> Result<PathBuf> {
-    // As many as the kernel follows.
-    const MAX_LINKS: usize = 40;
     let mut followed = path.to_owned();
     for _ in 0..=MAX_LINKS {
         match fs::read_link(&followed) {

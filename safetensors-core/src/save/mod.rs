@@ -16,6 +16,8 @@
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
+pub(crate) mod cached;
+#[cfg(feature = "std")]
 mod directory;
 #[cfg(feature = "std")]
 mod early;

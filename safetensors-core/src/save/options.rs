@@ -38,6 +38,8 @@ pub struct SaveOptions {
     #[cfg(feature = "std")]
     pub(crate) replace_read_only: bool,
     #[cfg(feature = "std")]
+    pub(crate) replace_cached: bool,
+    #[cfg(feature = "std")]
     pub(crate) overwrite: bool,
     pub(crate) tied: Option<Tied>,
     #[cfg(feature = "std")]
@@ -57,6 +59,8 @@ impl Default for SaveOptions {
             synced_later: false,
             #[cfg(feature = "std")]
             replace_read_only: false,
+            #[cfg(feature = "std")]
+            replace_cached: false,
             #[cfg(feature = "std")]
             overwrite: true,
             tied: None,
@@ -122,6 +126,17 @@ impl SaveOptions {
     #[must_use]
     pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
         self.replace_read_only = replace_read_only;
+        self
+    }
+
+    /// Whether a file in a cache of the Hub may be replaced. Off by default: saving then fails with
+    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache). There, `snapshots` has the files of
+    /// each revision, mostly as links to `blobs`. All revisions share a blob, and Python reads it
+    /// as what was downloaded. A new file may always be saved there.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn replace_cached(mut self, replace_cached: bool) -> Self {
+        self.replace_cached = replace_cached;
         self
     }
 

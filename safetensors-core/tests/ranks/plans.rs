@@ -60,7 +60,65 @@ fn bytes_of_ranks() {
     let lens: Vec<_> = (0..4).map(|rank| plan.byte_len(rank).unwrap()).collect();
     assert_eq!(lens, [6 + 4 + 5, 6 + 4 + 5, 6 + 4 + 5, 6 + 2 + 5]);
     assert_eq!(plan.total_size(), 24 + 14 + 5);
+    assert_eq!(plan.byte_lens().unwrap(), lens);
     assert!(matches!(plan.byte_len(4).unwrap_err().kind(), ErrorKind::NoSuchRank { .. }));
+}
+
+/// What is computed for many ranks at once, against one after another.
+#[test]
+fn bytes_of_all_ranks_at_once() {
+    for len in 0..20_usize {
+        for world_size in 1..9 {
+            let offsets: Vec<_> =
+                (0..=world_size).map(|rank| (rank * len / world_size).to_string()).collect();
+            let offsets = format!("offsets:0:{}", offsets.join(","));
+            let mut all = RankRules::new();
+            let mut tensors = Vec::new();
+            for rule in ["replicate", "split:0", "uneven:0", "shared:0:2", &offsets] {
+                let is_possible = match rule {
+                    "split:0" => len.is_multiple_of(world_size),
+                    "shared:0:2" => world_size.is_multiple_of(2) && len.is_multiple_of(2),
+                    _ => true,
+                };
+                if is_possible {
+                    all = all.parse_rule(&format!("{}={rule}", tensors.len())).unwrap();
+                    tensors.push((tensors.len().to_string(), Dtype::U16, vec![len, 3]));
+                }
+            }
+            let named = tensors.iter().map(|(name, dtype, shape)| (&**name, *dtype, shape.clone()));
+            let plan = all.plan_tensors(named, world_size).unwrap();
+            let each: Vec<_> = (0..world_size).map(|rank| plan.byte_len(rank).unwrap()).collect();
+            assert_eq!(plan.byte_lens().unwrap(), each, "{len} {world_size}");
+            for tensor in plan.tensors() {
+                let lens = tensor.byte_lens().unwrap().into_iter();
+                let lens = lens.flat_map(|(ranks, len)| ranks.map(move |rank| (rank, len)));
+                let each = (0..world_size).map(|rank| (rank, tensor.byte_len(rank).unwrap()));
+                assert_eq!(lens.collect::<Vec<_>>(), each.collect::<Vec<_>>(), "{tensor:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_and_tensors_are_bounded_together() {
+    let rules = RankRules::new().parse_rule("*=replicate").unwrap();
+    let names: Vec<_> = (0..954).map(|i| i.to_string()).collect();
+    let plan = |tensors: usize, ranks: usize| {
+        let tensors = names[..tensors].iter().map(|name| (name.as_str(), Dtype::U8, vec![1]));
+        rules.plan_tensors(tensors, ranks)
+    };
+    let most = plan(953, 1 << 20).unwrap();
+    // What the largest plan holds is known at once.
+    assert!(most.byte_lens().unwrap().iter().all(|&len| len == 953));
+    let error = plan(954, 1 << 20).unwrap_err();
+    assert!(matches!(
+        problem(&error),
+        RankProblem::TooManyParts { limit: 1_000_000_000, tensors: 954, world_size: 1_048_576 }
+    ));
+    let json = most.to_json();
+    let more = r#""tensors": [{"name":"x","dtype":"U8","shape":[1],"division":"replicate"},"#;
+    let error = RankPlan::parse(&json.replace("\"tensors\": [", more)).unwrap_err().to_string();
+    assert!(error.contains("954 tensors for 1048576 ranks"), "{error}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::tolerance::Tolerance;
+use crate::vectors;
 
 /// How many of some pairs of numbers differ, and the largest distances between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,7 +19,7 @@ pub(super) struct Distances {
 impl Distances {
     /// Compares numbers in pairs.
     pub(super) fn of(a: &[f64], b: &[f64], tolerance: Tolerance) -> Self {
-        pulp::Arch::new().dispatch(Pairs { a, b, limits: tolerance.limits() })
+        vectors::dispatch(Pairs { a, b, limits: tolerance.limits() })
     }
 
     /// Adds a pair.
@@ -179,7 +180,9 @@ mod tests {
                 expected.max_absolute = expected.max_absolute.max(absolute);
                 expected.max_relative = expected.max_relative.max(relative);
             }
-            assert_eq!(distances(&a, &b, 1.0, 0.0), expected, "{len}");
+            for found in vectors::on_each_width(|| distances(&a, &b, 1.0, 0.0)) {
+                assert_eq!(found, expected, "{len}");
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | `codes`, `counts` | elements as codes, and how often each code occurs |
 //! | `distribution` | the values in ascending order; percentiles |
 //! | `histogram` | the number of values in bins of equal width, as numbers and as bars |
+//! | `kept` | what is found about many tensors, in few bytes |
 //! | `one` | the statistics of one tensor, for `safetensors browse` |
 
 mod codes;
@@ -14,6 +15,7 @@ mod counts;
 mod distribution;
 mod gather;
 mod histogram;
+mod kept;
 mod moments;
 mod one;
 
@@ -22,11 +24,13 @@ use std::process::ExitCode;
 
 use gather::{Found, gather};
 use histogram::Histogram;
+use kept::Kept;
 use moments::Moments;
 pub(crate) use one::{Facts, of_tensor};
 use safetensors_core::{ErrorKind, LazyTensor};
 use serde::{Serialize, Serializer};
 
+use crate::input::Tensor;
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
@@ -100,7 +104,7 @@ struct Stats<'a> {
     #[serde(flatten)]
     summary: Summary<'a>,
     /// Why there are no statistics: the tensor has bytes that are not values of its dtype.
-    error: Option<String>,
+    error: Option<&'a str>,
 }
 
 /// What is kept of the values of a tensor.
@@ -120,8 +124,15 @@ struct Percentiles<'a> {
 }
 
 #[derive(Serialize)]
-struct Document<'s, 'a> {
-    tensors: &'s [Stats<'a>],
+struct Document<'a> {
+    tensors: &'a All<'a>,
+}
+
+/// The statistics of all tensors. Each is made when it is shown: a million of them would take many
+/// times the memory of the header.
+struct All<'a> {
+    tensors: &'a [Tensor<'a>],
+    kept: Kept<'a>,
 }
 
 impl<'a> Summary<'a> {
@@ -139,6 +150,24 @@ impl<'a> Summary<'a> {
     fn empty(asked: &'a [f64]) -> Self {
         let percentiles = Percentiles { asked, found: Box::default() };
         Self { moments: Moments::default(), percentiles, histogram: None }
+    }
+}
+
+impl All<'_> {
+    fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
+        self.tensors.iter().enumerate().map(|(i, tensor)| Stats {
+            name: tensor.name(),
+            dtype: tensor.dtype().name(),
+            shape: tensor.shape(),
+            summary: self.kept.summary(i),
+            error: self.kept.error(i),
+        })
+    }
+}
+
+impl Serialize for All<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
     }
 }
 
@@ -169,36 +198,28 @@ fn show(
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     values::warn_of_scales(tensors.iter().copied());
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
-    let mut all: Vec<_> = tensors
-        .iter()
-        .map(|tensor| Stats {
-            name: tensor.name(),
-            dtype: tensor.dtype().name(),
-            shape: tensor.shape(),
-            summary: Summary::empty(percentiles),
-            error: None,
-        })
-        .collect();
+    let mut kept = Kept::new(tensors.len(), percentiles, args.bins);
     let summary = |found: Found| Summary::new(&found, percentiles, args.bins);
     gather(&tensors, &progress, summary, |i, found| {
         match found {
-            Ok(found) => all[i].summary = found,
+            Ok(summary) => kept.keep(i, &summary),
             Err(error) if matches!(error.kind(), ErrorKind::InvalidBool { .. }) => {
-                all[i].error = Some(error.to_string());
+                kept.fail(i, error.to_string());
             }
             Err(error) => return Err(error),
         }
         Ok(())
     })?;
     drop(progress);
+    let all = All { tensors: &tensors, kept };
     if args.json {
         json::write(&Document { tensors: &all }, &mut out)?;
     } else {
         write_table(&all, percentiles, &mut out)?;
         out.flush()?;
-        all.iter().filter_map(|stats| stats.error.as_ref()).for_each(report);
+        all.kept.errors().for_each(report);
     }
-    let failed = all.iter().any(|stats| stats.error.is_some());
+    let failed = all.kept.errors().next().is_some();
     Ok(Shown::new(Totals::of(tensors.iter().copied())).sound(!failed))
 }
 
@@ -207,17 +228,22 @@ fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), text::number)
 }
 
-fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {
-    if all.is_empty() {
+fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {
+    if all.tensors.is_empty() {
         return Ok(writeln!(out, "no tensors")?);
     }
     let titles: Vec<_> = asked.iter().map(|percent| format!("p{percent}")).collect();
     let number = |title, rank| Column::number(title).rank(rank);
     // NaN and infinity are never left out where there are any.
-    let moments = all.iter().map(|stats| &stats.summary.moments);
-    let rank = |any: bool, rank| if any { 0 } else { rank };
-    let nan = rank(moments.clone().any(|moments| moments.nan > 0), 6);
-    let infinite = rank(moments.clone().any(|moments| moments.infinite > 0), 8);
+    let (mut nan, mut infinite, mut not_finite, mut is_place) = (6, 8, 0, false);
+    for Summary { moments, histogram, .. } in all.iter().map(|stats| stats.summary) {
+        nan = if moments.nan > 0 { 0 } else { nan };
+        infinite = if moments.infinite > 0 { 0 } else { infinite };
+        not_finite += u64::from(moments.nan + moments.infinite > 0);
+        // Outliers below take a place before the bars of every row, so that bins stay below each
+        // other.
+        is_place |= histogram.is_some_and(|histogram| histogram.below > 0);
+    }
     let mut columns = vec![
         Column::name("name").rank(0).distinct(),
         Column::word("dtype").rank(9),
@@ -231,9 +257,6 @@ fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow
         number("inf", infinite),
         Column::word("histogram").rank(11),
     ]);
-    // Outliers below take a place before the bars of every row, so that bins stay below each other.
-    let below = all.iter().filter_map(|stats| stats.summary.histogram.as_ref());
-    let is_place = below.clone().any(|histogram| histogram.below > 0);
     let row = |stats: &Stats<'_>, rows: &mut Rows<'_>| {
         let Summary { moments, percentiles, histogram } = &stats.summary;
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
@@ -249,10 +272,9 @@ fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow
         cells.push(histogram.as_ref().map(|it| it.bars(is_place)).unwrap_or_default());
         rows.row(cells);
     };
-    table::write(&columns, out, |rows| all.iter().for_each(|stats| row(stats, rows)))?;
-    let not_finite = moments.filter(|moments| moments.nan + moments.infinite > 0).count();
+    table::write(&columns, out, |rows| all.iter().for_each(|stats| row(&stats, rows)))?;
     if not_finite > 0 {
-        let some = text::counted(not_finite as u64, "tensor");
+        let some = text::counted(not_finite, "tensor");
         writeln!(out, "\n{some} with NaN or infinity")?;
     }
     Ok(())

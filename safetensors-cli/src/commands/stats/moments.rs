@@ -2,8 +2,15 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::vectors;
+
 /// The number of values that are summed at a time. They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
+
+/// The number of sums that a block is divided into: as many as the widest vector has numbers. With
+/// narrower vectors several stand for a wide one. So the same numbers are added in the same order
+/// on every processor, and a file has the same mean and deviation everywhere.
+const LANES: usize = 8;
 
 /// Count, extremes, mean and deviation. NaN and infinities are counted, and left out of the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -82,7 +89,7 @@ impl Moments {
         // Distances from a number near the mean lose few digits when they are squared. The mean so
         // far is near enough: where it is not, the distance of the two means is what counts.
         let shift = self.mean.or(block.first().copied())?;
-        let pass = pulp::Arch::new().dispatch(Sums { block, shift });
+        let pass = vectors::dispatch(Sums { block, shift });
         if block.is_empty() || pass.finite != 0.0 {
             return None;
         }
@@ -93,9 +100,9 @@ impl Moments {
         let moments = Self {
             finite: block.len() as u64,
             zeros: pass.zeros as u64,
-            min: Some(pass.min),
-            max: Some(pass.max),
-            mean: Some(mean.clamp(pass.min, pass.max)),
+            min: Some(unsigned(pass.min)),
+            max: Some(unsigned(pass.max)),
+            mean: Some(unsigned(mean.clamp(pass.min, pass.max))),
             squares,
             ..Self::default()
         };
@@ -122,9 +129,9 @@ impl Moments {
         Self {
             finite,
             zeros: zeros.map(|(_, count)| count).sum(),
-            min: values.clone().map(|(value, _)| value).reduce(f64::min),
-            max: values.clone().map(|(value, _)| value).reduce(f64::max),
-            mean: Some(mean),
+            min: values.clone().map(|(value, _)| value).reduce(f64::min).map(unsigned),
+            max: values.clone().map(|(value, _)| value).reduce(f64::max).map(unsigned),
+            mean: Some(unsigned(mean)),
             squares: sum(&|value| (value - mean) * (value - mean)),
             ..Self::default()
         }
@@ -156,6 +163,11 @@ impl Moments {
     }
 }
 
+/// A number, or 0 for -0. Which of two zeros is the smaller one depends on the instructions.
+fn unsigned(number: f64) -> f64 {
+    number + 0.0
+}
+
 /// The mean of values whose sum is too large for a number, and the sum of the squares of their
 /// distances from it.
 fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
@@ -163,7 +175,8 @@ fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
     (mean, block.iter().map(|value| (value - mean) * (value - mean)).sum())
 }
 
-/// Sums over a block with the widest vector instructions of this machine.
+/// Sums over a block.
+#[derive(Clone, Copy)]
 struct Sums<'a> {
     block: &'a [f64],
     /// A number that is subtracted from each value before it is summed.
@@ -175,37 +188,48 @@ impl WithSimd for Sums<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Pass {
-        let (vectors, rest) = S::as_simd_f64s(self.block);
+        const { assert!(LANES.is_multiple_of(S::F64_LANES)) };
+        let (rows, rest) = self.block.as_chunks::<LANES>();
         let splat = |value| simd.splat_f64s(value);
         let (zero, one, shift, infinity) =
             (splat(0.0), splat(1.0), splat(self.shift), splat(f64::INFINITY));
-        let (mut sum, mut squares, mut zeros, mut finite) = (zero, zero, zero, zero);
+        let (mut zeros, mut finite) = (zero, zero);
         let (mut min, mut max, mut smallest) = (infinity, splat(f64::NEG_INFINITY), infinity);
-        for &values in vectors {
-            let distance = simd.sub_f64s(values, shift);
-            sum = simd.add_f64s(sum, distance);
-            squares = simd.add_f64s(squares, simd.mul_f64s(distance, distance));
-            min = simd.min_f64s(min, values);
-            max = simd.max_f64s(max, values);
-            let is_zero = simd.equal_f64s(values, zero);
-            zeros = simd.add_f64s(zeros, simd.select_f64s(is_zero, one, zero));
-            let magnitude = simd.select_f64s(is_zero, infinity, simd.abs_f64s(values));
-            smallest = simd.min_f64s(smallest, magnitude);
-            finite = simd.add_f64s(finite, simd.mul_f64s(values, zero));
+        // Only the first of these are in use: as many as make up a row. The order in which the
+        // others above are computed makes no difference to them.
+        let (mut sum, mut squares) = ([zero; LANES], [zero; LANES]);
+        for row in rows {
+            let (vectors, _) = S::as_simd_f64s(row);
+            for at in 0..LANES / S::F64_LANES {
+                let values = vectors[at];
+                let distance = simd.sub_f64s(values, shift);
+                sum[at] = simd.add_f64s(sum[at], distance);
+                // Not fused: not every processor can, and it rounds once instead of twice.
+                let square = simd.mul_f64s(distance, distance);
+                squares[at] = simd.add_f64s(squares[at], square);
+                min = simd.min_f64s(min, values);
+                max = simd.max_f64s(max, values);
+                let is_zero = simd.equal_f64s(values, zero);
+                zeros = simd.add_f64s(zeros, simd.select_f64s(is_zero, one, zero));
+                let magnitude = simd.select_f64s(is_zero, infinity, simd.abs_f64s(values));
+                smallest = simd.min_f64s(smallest, magnitude);
+                finite = simd.add_f64s(finite, simd.mul_f64s(values, zero));
+            }
         }
         let mut pass = Pass {
-            sum: simd.reduce_sum_f64s(sum),
-            squares: simd.reduce_sum_f64s(squares),
+            sum: 0.0,
+            squares: 0.0,
             min: simd.reduce_min_f64s(min),
             max: simd.reduce_max_f64s(max),
             zeros: simd.reduce_sum_f64s(zeros),
             smallest: simd.reduce_min_f64s(smallest),
             finite: simd.reduce_sum_f64s(finite),
         };
-        for &value in rest {
+        let (mut sum, mut squares) = (lanes::<S>(&sum), lanes::<S>(&squares));
+        for (at, &value) in rest.iter().enumerate() {
             let distance = value - self.shift;
-            pass.sum += distance;
-            pass.squares += distance * distance;
+            sum[at] += distance;
+            squares[at] += distance * distance;
             (pass.min, pass.max) = (pass.min.min(value), pass.max.max(value));
             pass.finite += value * 0.0;
             if value == 0.0 {
@@ -214,8 +238,23 @@ impl WithSimd for Sums<'_> {
                 pass.smallest = pass.smallest.min(value.abs());
             }
         }
+        (pass.sum, pass.squares) = (in_pairs(sum), in_pairs(squares));
         pass
     }
+}
+
+/// The numbers of the vectors that make up a row.
+#[inline(always)]
+fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
+    let mut lanes = [0.0; LANES];
+    let (row, _) = S::as_mut_simd_f64s(&mut lanes);
+    row.iter_mut().zip(vectors).for_each(|(lane, vector)| *lane = *vector);
+    lanes
+}
+
+/// The sum of all lanes.
+fn in_pairs([a, b, c, d, e, f, g, h]: [f64; LANES]) -> f64 {
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
 #[cfg(test)]
@@ -263,6 +302,42 @@ mod tests {
             (parts.std.unwrap() - whole.std.unwrap()).abs() < 1e-12 && parts.mean == whole.mean,
             "{parts:?}"
         );
+    }
+
+    /// With vectors of each width that this machine has, down to one number.
+    #[test]
+    fn every_processor_finds_the_same_bits() {
+        let mut state = 7_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let mut values: Vec<f64> =
+            (0..10_007).map(|_| (random() - 0.3) * (-30.0 * random()).exp2()).collect();
+        for special in [&[][..], &[0.0, -0.0, 0.0, f64::MAX, f64::MAX], &[f64::NAN, f64::INFINITY]]
+        {
+            values.extend(special);
+            for len in [1, 2, 7, 8, 9, 15, 2047, 2048, 2049, values.len()] {
+                let tail = &values[values.len() - len..];
+                let bits = |of: Moments| {
+                    [of.min, of.max, of.mean, of.std, Some(of.squares)]
+                        .map(|number| number.map(f64::to_bits))
+                };
+                let all = vectors::on_each_width(|| {
+                    let of = moments(tail);
+                    (bits(of), [of.finite, of.zeros, of.nan, of.infinite])
+                });
+                assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{len}: {all:x?}");
+            }
+        }
+        // Zeros of both signs, at all places of a vector.
+        for len in 1..40 {
+            let zeros: Vec<f64> = (0..len).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
+            let found = moments(&zeros);
+            for number in [found.min, found.max, found.mean, found.std] {
+                assert_eq!(number.map(f64::to_bits), Some(0), "{found:?}");
+            }
+        }
     }
 
     #[test]
