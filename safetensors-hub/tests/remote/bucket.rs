@@ -137,6 +137,11 @@ impl State {
             ("DELETE", Some(id), None) => {
                 (if uploads.remove(&id).is_some() { 204 } else { 404 }, "", String::new())
             }
+            // Nothing lies in the bucket before the upload.
+            ("GET", None, None) if query.contains("list-type=2") => {
+                (200, "", "<ListBucketResult></ListBucketResult>".to_owned())
+            }
+            ("GET" | "HEAD", None, None) => (404, "", String::new()),
             _ => (405, "", String::new()),
         }
     }
