@@ -60,6 +60,7 @@ extern crate alloc;
 mod dtype;
 #[cfg(feature = "std")]
 pub mod glob;
+mod other_format;
 
 pub mod error;
 #[cfg(feature = "std")]

@@ -61,7 +61,6 @@ fn highest_limits() -> Limits {
         metadata_entries: usize::MAX,
         index_bytes: u32::MAX.into(),
         index_entries: usize::MAX,
-        plan_parts: usize::MAX,
     }
 }
 

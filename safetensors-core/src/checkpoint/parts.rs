@@ -15,6 +15,7 @@ impl<S> Checkpoint<S> {
     /// The names of the scales that a load with these options applies to weights. They are of no
     /// other use to a model, so [`framework::load`](crate::framework::load) does not return them.
     pub fn applied_scales(&self, options: &LoadOptions) -> BTreeSet<&str> {
+        // A weight whose scales are wrong cannot be loaded, but its scales are scales all the same.
         let weights = self.tensors().filter(|weight| options.dequantizes(weight.dtype()));
         weights.filter_map(|weight| weight.scales()).map(|scales| scales.name()).collect()
     }

@@ -63,7 +63,7 @@ pub use options::{ConvertOptions, Overflow, ScaledWeights};
 pub(crate) use scaled::ReadConversion;
 pub(crate) use scales::ScaleLayout;
 #[cfg(feature = "std")]
-pub(crate) use scales::{FoundScales, Scales, may_have_scales, names_of_scales};
+pub(crate) use scales::{FoundScales, Scales, find_scales, may_have_scales};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
 pub use support::Widening;

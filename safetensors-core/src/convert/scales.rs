@@ -8,7 +8,7 @@ use core::ops::Range;
 use super::block::vectorized;
 use super::{ConvertOptions, ScaledWeights};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::tensor::shape::Positions;
 
 /// The names that the scales of a weight may have, the first that exists counts.
@@ -31,6 +31,19 @@ pub(crate) fn may_have_scales(dtype: Dtype) -> bool {
     dtype.is_float() && dtype.bits() == 8 && dtype != Dtype::F8_E8M0
 }
 
+/// The scales beside the first of a weight's names that has any, and others beside another name.
+/// `find` returns what it knows of a tensor by its name.
+#[cfg(feature = "std")]
+pub(crate) fn find_scales<'n, T: PartialEq>(
+    names: impl Iterator<Item = &'n str>,
+    find: impl Fn(&str) -> Option<T>,
+) -> Option<(T, Option<T>)> {
+    let mut all = names.filter_map(|name| names_of_scales(name).find_map(|scales| find(&scales)));
+    let first = all.next()?;
+    let other = all.find(|other| *other != first);
+    Some((first, other))
+}
+
 /// What is known of the scales of a weight before they are read.
 pub(crate) struct FoundScales<'n> {
     /// The name of their tensor.
@@ -49,7 +62,7 @@ impl ConvertOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`], [`ErrorKind::ScalesOfWhole`] and
+    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`], [`RankProblem::ScalesOfWhole`] and
     /// [`ErrorKind::WrongScales`], to which the caller adds the name of the weight;
     /// [`ErrorKind::WrongDtype`], which names the scales.
     pub(crate) fn scale_layout(
@@ -69,7 +82,7 @@ impl ConvertOptions {
             return Err(ErrorKind::NeedsScales { scales: scales(), to }.into());
         }
         if let Some(whole) = found.whole.map(Into::into) {
-            return Err(ErrorKind::ScalesOfWhole { scales: scales(), whole }.into());
+            return Err(RankProblem::ScalesOfWhole { scales: scales(), whole }.into());
         }
         if !found.dtype.is_float() {
             let wrong = ErrorKind::WrongDtype { expected: Dtype::F32, found: found.dtype };

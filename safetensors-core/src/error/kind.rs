@@ -220,13 +220,6 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
-    /// A rank has saved this part of a quantised weight, and the scales may be those of the whole
-    /// weight. [`Rewrite::gather`](crate::Rewrite::gather) makes whole weights.
-    #[error(
-        "it is a part of tensor {}, whose scales are in tensor {}: gather the whole tensors first",
-        Quoted(.whole), Quoted(.scales)
-    )]
-    ScalesOfWhole { scales: String, whole: String },
     /// A quantised weight is saved once for several names, and two of the names have scales of
     /// their own.
     #[error(

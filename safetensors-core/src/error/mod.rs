@@ -31,7 +31,7 @@ pub use similar::similar_names;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 use text::{NameList, debug_error};
 
-use crate::header::looks_like::OtherFormat;
+use crate::other_format::OtherFormat;
 
 /// The result of operations that can fail with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;

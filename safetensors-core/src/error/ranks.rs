@@ -37,7 +37,7 @@ pub enum RankProblem {
     /// More ranks than are supported.
     #[error("the world size should be from 1 to {limit}, found {found}")]
     WorldSize { limit: usize, found: usize },
-    /// A plan has more parts than [`Limits::plan_parts`](crate::Limits::plan_parts).
+    /// A plan has more parts, over all tensors and ranks, than are supported.
     #[error(
         "a plan of {tensors} tensors for {world_size} ranks has more parts than the limit of {limit}"
     )]
@@ -50,6 +50,13 @@ pub enum RankProblem {
     /// The record of the parts of a file is malformed, or the parts do not make up a tensor.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
+    /// A rank has saved this part of a quantised weight, and the scales may be those of the whole
+    /// weight. [`Rewrite::gather`](crate::Rewrite::gather) makes whole weights.
+    #[error(
+        "it is a part of tensor {}, whose scales are in tensor {}: gather the whole tensors first",
+        Quoted(.whole), Quoted(.scales)
+    )]
+    ScalesOfWhole { scales: String, whole: String },
     /// A rank gives other tensors to save than its plan says.
     #[error(
         "rank {rank} should save the parts of its plan; missing: {}; not in the plan: {}",

@@ -25,7 +25,6 @@ use crate::dtype::Dtype;
 pub use crate::error::similar_names;
 pub use crate::error::text::{NameList, Quoted, debug_error};
 use crate::error::{Error, ErrorKind, Result};
-pub use crate::header::looks_like::OtherFormat;
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]
@@ -34,6 +33,7 @@ pub use crate::io::hidden::is_temporary_name;
 pub use crate::load::staged::{Ring, StagedPart, Staging};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
+pub use crate::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub use crate::parallel::{default_threads, in_parallel};
 pub use crate::tensor::boolean::check_bools;

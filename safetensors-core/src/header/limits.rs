@@ -1,7 +1,7 @@
-//! [`Limits`]: bounds on the size of headers, indexes and plans.
+//! [`Limits`]: bounds on the size of headers and indexes.
 
-/// Bounds on the size of a header, an index and a plan for ranks. Each limit is checked before memory is allocated
-/// for anything beyond it.
+/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated for
+/// anything beyond it.
 ///
 /// | limit | default |
 /// |---|---|
@@ -11,7 +11,6 @@
 /// | [`metadata_entries`](Limits::metadata_entries) | 100,000 |
 /// | [`index_bytes`](Limits::index_bytes) | 100,000,000 |
 /// | [`index_entries`](Limits::index_entries) | 1,000,000 |
-/// | [`plan_parts`](Limits::plan_parts) | 1,000,000,000 |
 ///
 /// Saving keeps to the defaults, so that what is written can be read again.
 ///
@@ -43,9 +42,6 @@ pub struct Limits {
     /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000
     /// by default.
     pub index_entries: usize,
-    /// The most parts of a plan for ranks, as many for each tensor as there are ranks;
-    /// 1,000,000,000 by default. Plans are made and read with the default only.
-    pub plan_parts: usize,
 }
 
 impl Default for Limits {
@@ -57,7 +53,6 @@ impl Default for Limits {
             metadata_entries: 100_000,
             index_bytes: 100_000_000,
             index_entries: 1_000_000,
-            plan_parts: 1_000_000_000,
         }
     }
 }

@@ -8,7 +8,7 @@ mod encode;
 mod json;
 mod keys;
 mod limits;
-pub(crate) mod looks_like;
+mod looks_like;
 mod mark;
 mod model;
 mod names;

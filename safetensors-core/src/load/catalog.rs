@@ -185,7 +185,7 @@ impl<S> Catalog<S> {
 ///
 /// Metadata can say anything. An entry is an alias only if its value names a tensor, and its key
 /// neither names a tensor nor is reserved.
-pub(super) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
+pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
     if is_reserved(key) || named(key).is_some() {
         return None;
     }

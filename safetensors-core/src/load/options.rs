@@ -166,8 +166,7 @@ impl LoadOptions {
     /// Sets how quantised weights are converted that have scales in another tensor, such as
     /// block-scaled FP8. By default their conversion is an error, because without the scales the
     /// values would be wrong. [`LazyTensor::scales`](crate::LazyTensor::scales) says which weights
-    /// these are, and [`Checkpoint::read_parts`](crate::Checkpoint::read_parts) how much memory the
-    /// scales take. This overrides what the [options of
+    /// these are, and [`read_tensors`](crate::load::read_tensors) how much memory the scales take. This overrides what the [options of
     /// conversions](LoadOptions::convert_options) say.
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {

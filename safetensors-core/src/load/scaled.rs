@@ -6,7 +6,9 @@ use std::iter;
 use super::catalog::alias_of;
 use super::plan::Wanted;
 use super::{LazySlice, LazyTensor, LoadOptions, LoadedDtype, read_slices};
-use crate::convert::{FoundScales, ScaleLayout, Scales, may_have_scales, names_of_scales};
+use crate::convert::{FoundScales, ScaleLayout, Scales, find_scales, may_have_scales};
+#[cfg(doc)]
+use crate::error::RankProblem;
 use crate::error::{ErrorKind, Result};
 use crate::header::whole_of_part;
 use crate::io::ReadAt;
@@ -81,25 +83,35 @@ impl<'a, S> LazyTensor<'a, S> {
         if !may_have_scales(self.dtype()) {
             return None;
         }
-        let beside = |name: &str| names_of_scales(name).find_map(|name| self.sibling(&name));
-        let mut all = iter::once(self.name()).chain(self.aliases()).filter_map(beside);
-        if let Some(tensor) = all.next() {
-            let other = all.map(|other| other.name()).find(|&other| other != tensor.name());
-            return Some(Found { tensor, other, whole: None });
+        let names = iter::once(self.name()).chain(self.aliases());
+        if let Some((scales, other)) = find_scales(names, |name| self.position(name)) {
+            let other = other.and_then(|other| self.sibling(other)).map(|other| other.name());
+            return Some(Found { tensor: self.sibling(scales)?, other, whole: None });
         }
         let (whole, part) = whole_of_part(self.name())?;
         let of_whole =
-            |name: String| self.sibling(&name).or_else(|| self.sibling(&format!("{name}{part}")));
-        let tensor = names_of_scales(whole).find_map(of_whole)?;
-        Some(Found { tensor, other: None, whole: Some(whole) })
+            |name: &str| self.position(name).or_else(|| self.position(&format!("{name}{part}")));
+        let (scales, _) = find_scales(iter::once(whole), of_whole)?;
+        Some(Found { tensor: self.sibling(scales)?, other: None, whole: Some(whole) })
     }
 
-    /// The tensor of this name in the same checkpoint, or in the same file if it was opened without
+    /// The position of a name in the same checkpoint, or in the same file if it was opened without
     /// one.
-    fn sibling(&self, name: &str) -> Option<LazyTensor<'a, S>> {
+    fn position(&self, name: &str) -> Option<usize> {
         match self.catalog {
-            Some(catalog) => catalog.get(name),
-            None => self.archive.get(name),
+            Some(catalog) => catalog.position(name),
+            None => self.archive.header().position(name),
+        }
+    }
+
+    /// The tensor at this position.
+    fn sibling(&self, position: usize) -> Option<LazyTensor<'a, S>> {
+        match self.catalog {
+            Some(catalog) => catalog.tensor_at(position),
+            None => {
+                let info = self.archive.header().tensor_at(position)?;
+                Some(LazyTensor::new(info, self.archive, self.file()))
+            }
         }
     }
 
@@ -126,7 +138,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///   options do not say [how](LoadOptions::scaled_weights).
     /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the
     ///   weight; [`ErrorKind::AmbiguousScales`] if two names of the weight have different ones;
-    ///   [`ErrorKind::ScalesOfWhole`] for a part of a weight that a rank has saved.
+    ///   [`RankProblem::ScalesOfWhole`] for a part of a weight that a rank has saved.
     pub fn loaded(&self, options: &LoadOptions) -> Result<LoadedDtype> {
         self.decide(options).map(|(loaded, _)| loaded)
     }
@@ -142,6 +154,8 @@ impl<'a, S> LazyTensor<'a, S> {
                 return Ok((options.loaded(from)?, None));
             };
             let by_scales = || options.loaded_by_scales(from);
+            // A framework that lacks the dtype would hold the elements as a wider one. That needs
+            // the scales too, although the options ask for no conversion.
             let loaded =
                 if options.dequantizes(from) { by_scales()? } else { options.loaded(from)? };
             if loaded.dtype() == from {

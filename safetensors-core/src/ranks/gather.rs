@@ -6,12 +6,13 @@ use std::iter;
 use super::parts::{PartRecord, read_record};
 use super::rows::Rows;
 use crate::checkpoint::Checkpoint;
-use crate::convert::{may_have_scales, names_of_scales};
+use crate::convert::{find_scales, may_have_scales};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::header::{PARTS_KEY, is_reserved};
+use crate::header::{Metadata, PARTS_KEY};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
+use crate::load::catalog::alias_of;
 use crate::tensor::{ScaleSource, Sink, TensorSource, shape};
 
 /// Whether files of a checkpoint have parts of tensors, as [`save`](super::save()) saves them.
@@ -71,24 +72,40 @@ pub fn gather<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<GatheredTensor<'_, S>
         }
     }
     gathered.iter_mut().try_for_each(GatheredTensor::finish)?;
-    let scales_of = |weight: &GatheredTensor<'_, S>| {
+    if gathered.iter().any(|weight| may_have_scales(weight.dtype())) {
+        find_all_scales(&mut gathered, &positions, checkpoint.metadata());
+    }
+    Ok(gathered)
+}
+
+/// Finds the scales of each quantised weight, beside its name or an alias.
+fn find_all_scales<S>(
+    gathered: &mut [GatheredTensor<'_, S>],
+    positions: &HashMap<String, usize>,
+    metadata: &Metadata,
+) {
+    let named = |name: &str| positions.get(name).copied();
+    let (mut aliases, mut aliases_of) = (HashMap::new(), HashMap::<usize, Vec<&str>>::new());
+    for (key, value) in metadata {
+        if let Some(position) = alias_of(key, value, named) {
+            aliases.insert(key.as_str(), position);
+            aliases_of.entry(position).or_default().push(key);
+        }
+    }
+    let scales_of = |(position, weight): (usize, &GatheredTensor<'_, S>)| {
         if !may_have_scales(weight.dtype()) {
             return None;
         }
-        let aliases = checkpoint.metadata().iter();
-        let aliases = aliases.filter(|(key, value)| **value == weight.name && !is_reserved(key));
-        let names = iter::once(&weight.name).chain(aliases.map(|(alias, _)| alias));
-        let mut all = names.filter_map(|name| {
-            names_of_scales(name).find_map(|name| positions.get(&name).copied())
-        });
-        let first = all.next()?;
-        let other = all.find(|&other| other != first);
-        let other = other.map(|other| gathered[other].name.clone());
-        Some(Box::new((gathered[first].clone(), other)))
+        let aliases_of = aliases_of.get(&position).into_iter().flatten().copied();
+        let names = iter::once(weight.name()).chain(aliases_of);
+        find_scales(names, |name| named(name).or_else(|| aliases.get(name).copied()))
     };
-    let scales: Vec<_> = gathered.iter().map(scales_of).collect();
-    gathered.iter_mut().zip(scales).for_each(|(weight, scales)| weight.scales = scales);
-    Ok(gathered)
+    let found: Vec<_> = gathered.iter().enumerate().map(scales_of).collect();
+    for (position, found) in found.into_iter().enumerate() {
+        let Some((scales, other)) = found else { continue };
+        let other = other.map(|other| gathered[other].name.clone());
+        gathered[position].scales = Some(Box::new((gathered[scales].clone(), other)));
+    }
 }
 
 /// A whole tensor whose parts lie in the files of a checkpoint. It is a [`TensorSource`] that reads

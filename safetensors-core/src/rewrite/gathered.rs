@@ -7,8 +7,9 @@ use super::{PlannedTensor, Rewrite, take};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::hash::forget;
-use crate::header::{ATTEMPT_KEY, PARTS_KEY, is_reserved};
+use crate::header::{ATTEMPT_KEY, PARTS_KEY};
 use crate::io::ReadAt;
+use crate::load::catalog::alias_of;
 use crate::ranks;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -57,14 +58,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             if key == PARTS_KEY || key == ATTEMPT_KEY {
                 continue;
             }
-            match tensors.get(value) {
+            match alias_of(key, value, |name| tensors.get(name)) {
                 // The checkpoint itself does not know this alias, because it has only the parts of
                 // the tensor.
-                Some((tensor, tie)) if !is_reserved(key) && !tensors.contains_key(key) => {
+                Some((tensor, tie)) => {
                     let planned = PlannedTensor::gathered(key, Arc::clone(tensor), *tie, true)?;
                     self.tensors.push((key.clone(), planned));
                 }
-                _ => _ = self.metadata.entry(key.clone()).or_insert_with(|| value.clone()),
+                None => _ = self.metadata.entry(key.clone()).or_insert_with(|| value.clone()),
             }
         }
         forget(&mut self.metadata);

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::{fmt, ptr};
+use std::{fmt, iter, ptr};
 
-use crate::convert::{ConvertOptions, Converted, may_have_scales, names_of_scales};
+use crate::convert::{ConvertOptions, Converted, find_scales, may_have_scales};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
@@ -125,7 +125,9 @@ impl<'a, S> PlannedTensor<'a, S> {
             return;
         }
         if let Origin::Added(weight, scales) = &mut self.origin {
-            *scales = names_of_scales(&weight.name).find_map(|name| all.get(&name).cloned());
+            let find = |name: &str| all.get_key_value(name).map(|(name, _)| name);
+            let found = find_scales(iter::once(weight.name.as_str()), find);
+            *scales = found.and_then(|(name, _)| all.get(name).cloned());
         }
     }
 

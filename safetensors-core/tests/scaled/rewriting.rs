@@ -1,6 +1,7 @@
 //! Weights that are multiplied by their scales while they are saved, and which scales stay.
 
 use safetensors_core::convert::{Converted, ScaledWeights};
+use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
 use safetensors_core::{
@@ -198,7 +199,8 @@ fn parts_of_ranks_are_multiplied_only_as_whole_tensors() {
         assert!(part.scales().is_some(), "{rule}");
         let floats = dequantize().floats_as(Dtype::F32);
         let error = part.read_with(&floats).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::ScalesOfWhole { .. }), "{error}");
+        let ErrorKind::Ranks { problem, .. } = error.kind() else { panic!("{error}") };
+        assert!(matches!(problem, RankProblem::ScalesOfWhole { .. }), "{error}");
         let refused = safetensors_core::LoadOptions::new().floats_as(Dtype::F32);
         let error = plan.read(&divided, 0, &refused).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
@@ -224,4 +226,40 @@ fn an_empty_weight_is_converted() {
     let output = rewritten(to_f32(Rewrite::of(&input), &options).unwrap());
     assert_eq!(names(&output), ["a", "b"]);
     assert_eq!(output.tensor("a").unwrap().shape(), [0, 300]);
+}
+
+#[test]
+fn a_weight_that_is_cast_back_has_its_scales_again() {
+    let (_directory, input) = checkpoint(&[("a", codes()), ("a_scale", scale())]);
+    let rewrite = to_f32(Rewrite::of(&input), &scaled()).unwrap();
+    let rewrite = rewrite.rename(|name| format!("m.{name}"));
+    let back = |name: &str| (name == "m.a").then_some(Dtype::F8_E4M3);
+    let output = rewritten(rewrite.cast(&scaled(), |name, _| back(name)).unwrap());
+    assert_eq!(names(&output), ["m.a_scale", "m.a"]);
+    assert_eq!(output.tensor("m.a").unwrap().read().unwrap().bytes(), [0x38, 0x40]);
+}
+
+#[test]
+fn what_only_looks_like_an_alias_brings_no_scales() {
+    // `b` is a tensor, so the entry is no alias of `a`.
+    let options = SaveOptions::new().metadata([("b", "a")]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors = [("a", codes()), ("b", codes()), ("b_scale", scale())];
+    save(&path, tensors, &options).unwrap();
+    let input = Checkpoint::open(&path).unwrap();
+    assert!(input.tensor("a").unwrap().scales().is_none());
+    let divided = directory.path().join("divided");
+    let rules = RankRules::new().parse_rule("?=split:1").unwrap().parse_rule("*=replicate");
+    let rewrite = Rewrite::of(&input);
+    let plan = rewrite.plan_ranks(&rules.unwrap(), 2, &SaveOptions::new()).unwrap();
+    rewrite.save_ranks(&divided, &plan, "1", &ShardOptions::new()).unwrap();
+    let divided = Checkpoint::open(&divided).unwrap();
+    for rewrite in [Rewrite::of(&input), Rewrite::new().gather(&divided).unwrap()] {
+        let output = rewritten(to_f32(rewrite, &scaled()).unwrap());
+        let a = output.tensor("a").unwrap().read().unwrap();
+        assert_eq!(a.as_slice::<f32>().unwrap(), [1.0, 2.0]);
+        let b = output.tensor("b").unwrap().read().unwrap();
+        assert_eq!(b.as_slice::<f32>().unwrap(), [0.5, 1.0]);
+    }
 }
