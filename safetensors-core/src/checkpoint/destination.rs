@@ -9,7 +9,7 @@ use super::{CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, Result};
 use crate::save::SaveOptions;
 use crate::save::atomic::{refuse_other_than_directory, replaceable};
-use crate::save::cached::refuse_cached;
+use crate::save::cached::check_cached;
 
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.
@@ -67,7 +67,7 @@ pub(super) fn refuse_irreplaceable(
     for path in names.iter().map(|name| directory.join(name)) {
         refuse_other_than_files(&path)
             .and_then(|()| replaceable(&path, options))
-            .and_then(|_| if options.replace_cached { Ok(()) } else { refuse_cached(&path) })
+            .and_then(|_| check_cached(&path, options))
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())

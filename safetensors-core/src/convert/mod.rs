@@ -49,6 +49,10 @@ mod encode;
 mod integer;
 mod options;
 mod scaled;
+#[cfg_attr(
+    not(feature = "std"),
+    allow(dead_code, reason = "only files have tensors that find their scales")
+)]
 mod scales;
 mod source;
 pub(crate) mod support;
@@ -62,6 +66,8 @@ pub use options::{ConvertOptions, Overflow, ScaledWeights};
 #[cfg(feature = "std")]
 pub(crate) use scaled::ReadConversion;
 pub(crate) use scales::ScaleLayout;
+#[cfg(all(test, feature = "std"))]
+pub(crate) use scales::names_of_scales;
 #[cfg(feature = "std")]
 pub(crate) use scales::{FoundScales, Scales, find_scales, may_have_scales};
 pub use source::Converted;

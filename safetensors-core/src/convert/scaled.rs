@@ -3,7 +3,8 @@
 use super::block::{BLOCK, Failure, Scratch, bytes_of, cast_mut, check_all, elements_of};
 use super::decode::decode;
 use super::encode::saturate;
-use super::{Conversion, ConvertOptions, Overflow, Scales};
+use super::scales::Scales;
+use super::{Conversion, ConvertOptions, Overflow};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 

@@ -8,7 +8,9 @@ use core::ops::Range;
 use super::block::vectorized;
 use super::{ConvertOptions, ScaledWeights};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, RankProblem, Result};
+#[cfg(feature = "std")]
+use crate::error::RankProblem;
+use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::shape::Positions;
 
 /// The names that the scales of a weight may have, the first that exists counts.
@@ -81,6 +83,7 @@ impl ConvertOptions {
         if self.scaled_weights == ScaledWeights::Refuse {
             return Err(ErrorKind::NeedsScales { scales: scales(), to }.into());
         }
+        #[cfg(feature = "std")]
         if let Some(whole) = found.whole.map(Into::into) {
             return Err(RankProblem::ScalesOfWhole { scales: scales(), whole }.into());
         }
@@ -192,8 +195,7 @@ impl Scales {
         part: &[Positions],
         values: Vec<f32>,
     ) -> Option<Self> {
-        let whole: Vec<_> = weight.iter().map(|&len| Positions::all(len)).collect();
-        Self::new(layout, part, &whole, values)
+        Self::new(layout, part, &Positions::whole(weight), values)
     }
 
     /// The scales of `part`. `values` are those of the blocks that `held` touches.

@@ -81,8 +81,7 @@ impl<S: TensorSource> Converted<S> {
         let Some((layout, ScaleSource { name, tensor, weight, positions, .. })) = source else {
             return Ok(None);
         };
-        let all = || weight.iter().map(|&len| Positions::all(len)).collect();
-        let positions = positions.unwrap_or_else(all);
+        let positions = positions.unwrap_or_else(|| Positions::whole(&weight));
         let read = || {
             let floats = Converted::new(tensor, Dtype::F32, &ConvertOptions::new())?;
             let mut bytes = Vec::new();

@@ -13,9 +13,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{
-    load, read_in_batches, read_staged, read_together, save, save_sharded, synced_later,
-};
+pub use files::{load, read_in_batches, read_together, save, save_sharded, synced_later};
 
 pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
@@ -30,7 +28,7 @@ use crate::io::ReadAt;
 #[cfg(feature = "std")]
 pub use crate::io::hidden::is_temporary_name;
 #[cfg(feature = "std")]
-pub use crate::load::staged::{Ring, StagedPart, Staging};
+pub use crate::load::staged::{Ring, StagedPart, Staging, read_staged};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
 pub use crate::other_format::OtherFormat;

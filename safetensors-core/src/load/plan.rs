@@ -69,7 +69,7 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
     pub(super) fn positions(&self) -> Cow<'t, [Positions]> {
         match self.positions {
             Some(positions) => positions.into(),
-            None => self.tensor.shape().iter().map(|&len| Positions::all(len)).collect(),
+            None => Positions::whole(self.tensor.shape()).into(),
         }
     }
 

@@ -30,10 +30,13 @@ pub struct RankRules {
     rules: Vec<(Pattern, Division)>,
 }
 
+/// The scales of quantised weights.
+const SCALES: &str = "{*_scale,*_scale_inv,{*.,}scale_weight}";
+
 /// Projections whose rows are divided compute a part of their outputs. Those whose columns are
 /// divided compute a summand of all outputs, so their bias is added once, by whoever sums up.
 const LLAMA: &[(&str, &str)] = &[
-    ("*{_scale,_scale_inv,.scale_weight}", "replicate"),
+    (SCALES, "replicate"),
     ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),
     ("*.{o,down}_proj.weight", "split:1"),
     ("*.{o,down}_proj.bias", "replicate"),
@@ -46,7 +49,7 @@ const LLAMA: &[(&str, &str)] = &[
 ];
 
 const BERT: &[(&str, &str)] = &[
-    ("*{_scale,_scale_inv,.scale_weight}", "replicate"),
+    (SCALES, "replicate"),
     ("*.attention.self.{query,key,value}.{weight,bias}", "split:0"),
     ("*.intermediate.dense.{weight,bias}", "split:0"),
     ("*.output.dense.weight", "split:1"),
@@ -194,11 +197,24 @@ impl RankRules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::names_of_scales;
 
     #[test]
     fn every_rule_of_a_preset_is_read() {
         assert_eq!(RankRules::llama().rules.len(), LLAMA.len());
         assert_eq!(RankRules::bert().rules.len(), BERT.len());
+    }
+
+    #[test]
+    fn every_preset_replicates_scales_of_any_name() {
+        for weight in ["a.q_proj.weight", "weight", "w"] {
+            for scales in names_of_scales(weight) {
+                for rules in [RankRules::llama(), RankRules::bert()] {
+                    let division = rules.division_of(&scales);
+                    assert_eq!(division, Some(&Division::Replicate), "{scales}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::SaveOptions;
-use super::cached::refuse_cached;
+use super::cached::check_cached;
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
@@ -248,9 +248,7 @@ fn destination_to_replace(
 ) -> Result<(PathBuf, Option<Metadata>)> {
     let destination = destination(path)?;
     let original = replaceable(&destination, options)?;
-    if !options.replace_cached {
-        refuse_cached(path)?;
-    }
+    check_cached(path, options)?;
     Ok((destination, original))
 }
 

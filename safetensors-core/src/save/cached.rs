@@ -8,8 +8,14 @@
 use std::fs;
 use std::path::Path;
 
+use super::SaveOptions;
 use super::atomic::{MAX_LINKS, directory};
 use crate::error::{ErrorKind, Result};
+
+/// [`refuse_cached`], unless the options of a save allow it.
+pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
+    if options.replace_cached { Ok(()) } else { refuse_cached(path) }
+}
 
 /// Fails if there is a file in a cache of the Hub at a path, or where a link at the path leads.
 pub(crate) fn refuse_cached(path: &Path) -> Result<()> {

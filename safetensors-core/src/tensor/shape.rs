@@ -1,5 +1,7 @@
 //! Sizes of tensors: the number of elements and bytes of a shape. No other module computes them.
 
+use alloc::vec::Vec;
+
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 
@@ -78,6 +80,11 @@ impl Positions {
     /// All positions of a dimension of this length.
     pub(crate) fn all(len: usize) -> Self {
         Self { start: 0, count: len, step: 1 }
+    }
+
+    /// All positions of each dimension of a shape.
+    pub(crate) fn whole(shape: &[usize]) -> Vec<Self> {
+        shape.iter().map(|&len| Self::all(len)).collect()
     }
 
     /// The position after the last one; the first if there is none.

@@ -91,12 +91,71 @@ impl Default for Ring {
     }
 }
 
-/// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong.
+/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
+/// and copies overlap.
+///
+/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
+/// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
+/// another. A tensor without elements has no parts. Progress counts what has been read.
+///
+/// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
+/// part: reserve the memory of the device first, which fails if the tensors are too large for it.
+///
+/// ```
+/// use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
+///
+/// /// A device whose copies have ended when they begin.
+/// struct Instant {
+///     memory: Vec<Vec<u8>>,
+///     copied: Vec<Vec<u64>>,
+/// }
+///
+/// impl Staging for Instant {
+///     type Slot = Vec<u64>;
+///
+///     fn new_slot(&mut self, len: usize) -> Result<Vec<u64>> {
+///         Ok(vec![0; len.div_ceil(8)])
+///     }
+///
+///     fn bytes_mut(slot: &mut Vec<u64>) -> Result<&mut [u8]> {
+///         Ok(bytemuck::cast_slice_mut(slot))
+///     }
+///
+///     fn begin_copy(&mut self, slot: Vec<u64>, parts: &[StagedPart]) -> Result<()> {
+///         for part in parts {
+///             let bytes = &bytemuck::cast_slice(&slot)[part.slot.clone()];
+///             self.memory[part.tensor][part.offset..][..bytes.len()].copy_from_slice(bytes);
+///         }
+///         self.copied.insert(0, slot);
+///         Ok(())
+///     }
+///
+///     fn finish_copy(&mut self) -> Result<Vec<u64>> {
+///         Ok(self.copied.pop().expect("a copy was begun"))
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let values: Vec<u8> = (0..=255).collect();
+/// save(&path, [("w", TensorView::from_slice(&[256], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let tensors: Vec<_> = checkpoint.tensors().collect();
+/// let mut device = Instant { memory: vec![vec![0; 256]], copied: Vec::new() };
+/// let ring = Ring { slots: 2, slot_bytes: 128 };
+/// read_staged(&tensors, &LoadOptions::new(), ring, &mut device)?;
+/// assert_eq!(device.memory, [values]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device.
-pub(crate) fn read_staged<S: ReadAt, T: Staging>(
+/// Those of [`read_tensors`], and those of the device. The first failure stops all
+/// threads. If several reads fail, the error is that of the first in the order of the
+/// tensors.
+pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
     ring: Ring,
