@@ -123,6 +123,11 @@ impl<S: TensorSource> TensorSource for Converted<S> {
         self.source.write_to(&mut |bytes| pieces.take(bytes, sink))?;
         pieces.finish(sink)
     }
+
+    /// The scales of the source, unless its elements were converted.
+    fn scales(&self) -> Option<ScaleSource<'_>> {
+        if self.conversion.from() == self.conversion.to() { self.source.scales() } else { None }
+    }
 }
 
 /// The scales of a source that becomes another dtype.

@@ -50,10 +50,10 @@ pub enum RankProblem {
     /// The record of the parts of a file is malformed, or the parts do not make up a tensor.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
-    /// A rank has saved this part of a quantised weight, and the scales may be those of the whole
-    /// weight. [`Rewrite::gather`](crate::Rewrite::gather) makes whole weights.
+    /// Ranks have divided a quantised weight or its scales, which may not be the same elements.
+    /// [`Rewrite::gather`](crate::Rewrite::gather) makes whole tensors.
     #[error(
-        "it is a part of tensor {}, whose scales are in tensor {}: gather the whole tensors first",
+        "ranks have divided tensor {} or its scales, in tensor {}: gather the whole tensors first",
         Quoted(.whole), Quoted(.scales)
     )]
     ScalesOfWhole { scales: String, whole: String },

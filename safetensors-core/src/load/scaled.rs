@@ -88,10 +88,11 @@ impl<'a, S> LazyTensor<'a, S> {
             let other = other.and_then(|other| self.sibling(other)).map(|other| other.name());
             return Some(Found { tensor: self.sibling(scales)?, other, whole: None });
         }
-        let (whole, part) = whole_of_part(self.name())?;
-        let of_whole =
-            |name: &str| self.position(name).or_else(|| self.position(&format!("{name}{part}")));
-        let (scales, _) = find_scales(iter::once(whole), of_whole)?;
+        // Ranks may have divided the weight or its scales.
+        let catalog = self.catalog?;
+        let whole = whole_of_part(self.name()).map_or(self.name(), |(whole, _)| whole);
+        let names = iter::once(whole).chain(catalog.names_of_divided(whole));
+        let (scales, _) = find_scales(names, |name| catalog.whole_or_part(name))?;
         Some(Found { tensor: self.sibling(scales)?, other: None, whole: Some(whole) })
     }
 

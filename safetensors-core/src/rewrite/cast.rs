@@ -1,10 +1,10 @@
 //! [`Rewrite::cast`]: tensors in other dtypes, and the scales that they are multiplied by.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
+use super::origin::Beside;
 use super::{PlannedTensor, Rewrite, take};
-use crate::convert::ConvertOptions;
+use crate::convert::{ConvertOptions, find_scales};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -21,9 +21,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     ///
     /// If the options [ask for it](ConvertOptions::scaled_weights), a quantised weight is multiplied
-    /// by its [scales](crate::LazyTensor::scales), under whatever names both are now. Scales that
-    /// all their weights were multiplied by are left out of the new checkpoint. The scales of one
-    /// weight for each thread are in memory while it is written.
+    /// by its [scales](crate::LazyTensor::scales), under whatever names both are now. The scales of a
+    /// tensor that was added, or of one whose checkpoint lacks them, are looked for among all
+    /// tensors of the rewrite. Scales that all their weights were multiplied by are left out of the
+    /// new checkpoint. The scales of one weight for each thread are in memory while it is written.
     ///
     /// ```
     /// use safetensors_core::convert::ScaledWeights;
@@ -68,11 +69,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ) -> Result<Self> {
         self.settle_aliases();
         self.tensors.append(&mut self.applied);
-        if self.tensors.iter().any(|(_, planned)| planned.may_have_added_scales()) {
-            let added = self.tensors.iter().filter_map(|(_, planned)| planned.as_added());
-            let added = added.map(|added| (added.name.clone(), Arc::clone(added))).collect();
-            self.tensors.iter_mut().for_each(|(_, planned)| planned.find_added_scales(&added));
-        }
+        self.find_scales();
         let mut ties = HashMap::new();
         // The new dtype of each tensor under its own name, which comes before its aliases.
         let mut own = HashMap::new();
@@ -93,12 +90,47 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
+    /// Finds scales beside weights that do not know theirs: in memory, or in another checkpoint. It
+    /// goes by the present names, so this comes before names change or are left out.
+    pub(super) fn find_scales(&mut self) {
+        let lacking: Vec<_> = (0..self.tensors.len())
+            .filter(|&position| self.tensors[position].1.origin.lacks_scales())
+            .collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let mut names_of: HashMap<u64, Vec<&str>> = HashMap::new();
+        for &position in &lacking {
+            let (name, planned) = &self.tensors[position];
+            names_of.entry(planned.tie).or_default().push(name);
+        }
+        let named =
+            self.tensors.iter().enumerate().map(|(position, (name, _))| (&**name, position));
+        let positions: HashMap<&str, usize> = named.collect();
+        let scales_of = |&weight: &usize| {
+            let names = names_of.get(&self.tensors[weight].1.tie)?.iter().copied();
+            let (scales, other) = find_scales(names, |name| positions.get(name).copied())?;
+            let (name, planned) = &self.tensors[scales];
+            Some(Beside {
+                scales: planned.origin.tensor.clone(),
+                name: name.clone(),
+                other: other.map(|other| self.tensors[other].0.clone()),
+            })
+        };
+        let found: Vec<_> = lacking.iter().map(scales_of).collect();
+        for (weight, beside) in lacking.into_iter().zip(found) {
+            if let Some(beside) = beside {
+                self.tensors[weight].1.origin.set_beside(beside);
+            }
+        }
+    }
+
     /// Leaves out the scales that all their weights are multiplied by.
     fn drop_used_scales(&mut self) {
         let scales_of = |is_scaled: bool| {
             let weights = self.tensors.iter().map(|(_, planned)| planned);
             let weights = weights.filter(move |planned| planned.is_scaled() == is_scaled);
-            weights.filter_map(PlannedTensor::key_of_scales).collect::<HashSet<_>>()
+            weights.filter_map(|it| it.origin.key_of_scales()).collect::<HashSet<_>>()
         };
         let used = scales_of(true);
         if used.is_empty() {
@@ -106,7 +138,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         let needed = scales_of(false);
         let is_applied = |planned: &PlannedTensor<'a, S>| {
-            used.contains(&planned.key()) && !needed.contains(&planned.key())
+            let key = planned.origin.tensor.key();
+            used.contains(&key) && !needed.contains(&key)
         };
         let applied: Vec<_> = self.tensors.iter().map(|(_, it)| is_applied(it)).collect();
         let mut applied = applied.into_iter();

@@ -4,6 +4,7 @@
 mod cast;
 mod divided;
 mod gathered;
+mod origin;
 mod plan;
 mod planned;
 mod unchanged;
@@ -254,6 +255,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
     fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
+        self.find_scales();
         let before = self.tensors.len();
         self.tensors.retain(|(name, planned)| keep(name, planned));
         self.applied.retain(|(name, planned)| keep(name, planned));
@@ -276,6 +278,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Renames every tensor to the name that `rename` returns for its current name.
     #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
+        self.find_scales();
         let all = self.tensors.iter_mut().chain(&mut self.applied);
         all.for_each(|(name, _)| *name = rename(name));
         self

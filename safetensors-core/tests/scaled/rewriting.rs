@@ -5,8 +5,8 @@ use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SafeTensors, SaveOptions,
-    ShardOptions, TensorBuf, TensorView, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Result, Rewrite, SafeTensors,
+    SaveOptions, ShardOptions, TensorBuf, TensorView, save, serialize,
 };
 
 use crate::{checkpoint, dequantize, fixture};
@@ -201,7 +201,7 @@ fn parts_of_ranks_are_multiplied_only_as_whole_tensors() {
         let error = part.read_with(&floats).unwrap_err();
         let ErrorKind::Ranks { problem, .. } = error.kind() else { panic!("{error}") };
         assert!(matches!(problem, RankProblem::ScalesOfWhole { .. }), "{error}");
-        let refused = safetensors_core::LoadOptions::new().floats_as(Dtype::F32);
+        let refused = LoadOptions::new().floats_as(Dtype::F32);
         let error = plan.read(&divided, 0, &refused).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
         plan.read(&divided, 0, &Default::default()).unwrap();
@@ -262,4 +262,101 @@ fn what_only_looks_like_an_alias_brings_no_scales() {
         let b = output.tensor("b").unwrap().read().unwrap();
         assert_eq!(b.as_slice::<f32>().unwrap(), [0.5, 1.0]);
     }
+}
+
+#[test]
+fn scales_of_another_input_are_found() {
+    let (_first, first) = checkpoint(&[("a", codes())]);
+    let (_second, second) = checkpoint(&[("a_scale_inv", scale())]);
+    let both = || Rewrite::of(&first).merge(&second);
+    let refused = to_f32(both(), &ConvertOptions::new()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");
+    let renamed = both().rename(|name| format!("{}.1", name.replace("_scale_inv", "")));
+    for rewrite in [both(), both().without(|name, _| name == "a_scale_inv"), renamed] {
+        let output = rewritten(to_f32(rewrite, &scaled()).unwrap());
+        let weights: Vec<_> = output.tensors().filter(|it| it.name().starts_with('a')).collect();
+        assert_eq!(weights.len(), 1);
+        assert_eq!(weights[0].read().unwrap().as_slice::<f32>().unwrap(), [0.5, 1.0]);
+    }
+}
+
+#[test]
+fn added_weights_keep_the_scales_that_were_added_with_them() {
+    let added = || Rewrite::new().add("w", codes()).unwrap().add("w_scale", scale()).unwrap();
+    let values = |rewrite: Rewrite<'_>, name: &str| {
+        rewritten(rewrite).tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap()
+    };
+    let left_out = added().without(|name, _| name == "w_scale");
+    let refused = to_f32(left_out, &ConvertOptions::new()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");
+    // Cast twice.
+    let twice = to_f32(added(), &scaled()).unwrap();
+    let twice = twice.cast(&ConvertOptions::new(), |name, _| (name == "w").then_some(Dtype::F64));
+    assert!(matches!(twice.unwrap_err().kind(), ErrorKind::NeedsScales { .. }));
+    // Two weights of one name.
+    let other = TensorBuf::from_vec(vec![1, 1], vec![4.0_f32]).unwrap();
+    let two = added().rename(|name| format!("1.{name}"));
+    let two = two.add("w", codes()).unwrap().add("w_scale", other).unwrap();
+    let two = || to_f32(two, &scaled());
+    let output = rewritten(two().unwrap());
+    let read = |name: &str| output.tensor(name).unwrap().read().unwrap().into_vec::<f32>();
+    assert_eq!(names(&output).len(), 2);
+    assert_eq!(read("1.w").unwrap(), [0.5, 1.0]);
+    assert_eq!(read("w").unwrap(), [4.0, 8.0]);
+    // Two names of one storage, one of which has scales beside it.
+    let weight = codes();
+    let tied = Rewrite::new().add("a", &weight).unwrap().add("b", &weight).unwrap();
+    let tied = to_f32(tied.add("b_scale", scale()).unwrap(), &scaled()).unwrap();
+    assert_eq!(values(tied, "a"), [0.5, 1.0]);
+}
+
+#[test]
+fn a_conversion_to_the_own_dtype_still_has_scales() {
+    let (_directory, input) = checkpoint(&[("a", codes()), ("a_scale", scale())]);
+    let weight = input.tensor("a").unwrap();
+    let same = Converted::new(weight, Dtype::F8_E4M3, &ConvertOptions::new()).unwrap();
+    let error = Converted::new(&same, Dtype::BF16, &ConvertOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    let multiplied = Converted::new(&same, Dtype::F32, &scaled()).unwrap();
+    Converted::new(&multiplied, Dtype::BF16, &ConvertOptions::new()).unwrap();
+}
+
+#[test]
+fn weights_and_scales_that_ranks_divided_in_other_ways_are_not_converted() {
+    let weight = TensorView::new(Dtype::F8_E4M3, &[4, 2], &[0x38; 8]).unwrap();
+    let weight = TensorBuf::from_view(&weight).unwrap();
+    let rows = TensorBuf::from_vec(vec![4, 1], vec![0.5_f32; 4]).unwrap();
+    let divided = |tensors: &[(&str, TensorBuf)], alias: Option<(&str, &str)>, rules: &[&str]| {
+        let (_directory, input) = checkpoint(tensors);
+        let directory = tempfile::tempdir().unwrap();
+        let mut all = RankRules::new();
+        for rule in rules {
+            all = all.parse_rule(rule).unwrap();
+        }
+        let mut rewrite = Rewrite::of(&input);
+        rewrite.metadata_mut().extend(alias.map(|(key, value)| (key.into(), value.into())));
+        let plan = rewrite.plan_ranks(&all, 4, &SaveOptions::new()).unwrap();
+        rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
+        let divided = Checkpoint::open(directory.path()).unwrap();
+        let floats = LoadOptions::new().floats_as(Dtype::F32);
+        let error = plan.read(&divided, 0, &floats).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
+        let refused = to_f32(Rewrite::new().gather(&divided).unwrap(), &ConvertOptions::new());
+        let error = refused.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
+        let whole = to_f32(Rewrite::new().gather(&divided).unwrap(), &scaled()).unwrap();
+        let output = rewritten(whole);
+        let values = output.tensor("w").unwrap().read().unwrap().into_vec::<f32>().unwrap();
+        assert_eq!(values, [0.5; 8], "{rules:?}");
+    };
+    let both = [("w", weight.clone()), ("w_scale", rows.clone())];
+    divided(&both, None, &["w=split:0", "w_scale=shared:0:2"]);
+    divided(&both, None, &["w=replicate", "w_scale=split:0"]);
+    divided(&both, None, &["w=split:0", "w_scale=replicate"]);
+    // Beside another name of the weight, and under another name of the scales.
+    let beside_alias = [("w", weight.clone()), ("v_scale", rows.clone())];
+    divided(&beside_alias, Some(("v", "w")), &["w=split:0", "v_scale=replicate"]);
+    divided(&beside_alias, Some(("v", "w")), &["w=split:0", "v_scale=split:0"]);
+    let of_alias = [("w", weight), ("v_scale", rows)];
+    divided(&of_alias, Some(("w_scale", "v_scale")), &["w=split:0", "v_scale=split:0"]);
 }
