@@ -42,7 +42,8 @@ fn a_weight_is_not_converted_without_its_scales() {
                 .stderr(predicate::str::contains("--dequantize"));
             assert!(!dir.path().join("out.safetensors").exists());
         }
-        let kept = ["in.safetensors", "out.safetensors", "--dtype", "bf16", "--cast", "l.*=keep"];
+        let kept =
+            ["in.safetensors", "out.safetensors", "--dtype", "bf16", "--cast", "l.weight=keep"];
         convert(dir.path(), &kept).success();
         let mut expected = vec![
             ("l.weight".to_owned(), Dtype::F8_E4M3),
@@ -97,4 +98,36 @@ fn numbers_without_scales_are_said_to_be_such() {
     run_in(dir.path(), &["diff", "in.safetensors", "plain.safetensors"])
         .failure()
         .stderr(predicate::str::contains(warning));
+}
+
+#[test]
+fn scales_stay_as_they_are_beside_a_weight_that_does() {
+    let dir = temp_dir();
+    weight(dir.path(), "l.weight_scale_inv");
+    convert(dir.path(), &["in.safetensors", "out.safetensors", "--dtype", "f8_e4m3"]).success();
+    let expected = [
+        ("l.weight".to_owned(), Dtype::F8_E4M3),
+        ("l.weight_scale_inv".to_owned(), Dtype::F32),
+        ("norm".to_owned(), Dtype::F8_E4M3),
+    ];
+    assert_eq!(content(dir.path().join("out.safetensors")), expected);
+    // Unless they are named.
+    let named = ["in.safetensors", "named.safetensors", "--cast", "*_inv=f16"];
+    convert(dir.path(), &named).success();
+    assert_eq!(content(dir.path().join("named.safetensors"))[1].1, Dtype::F16);
+}
+
+#[test]
+fn scales_in_another_input_are_found() {
+    let dir = temp_dir();
+    weight(dir.path(), "l.weight_scale_inv");
+    for (file, pattern) in [("1.safetensors", "l.weight"), ("2.safetensors", "*_inv")] {
+        convert(dir.path(), &["in.safetensors", file, "-f", pattern]).success();
+    }
+    let both = ["1.safetensors", "2.safetensors", "out.safetensors"];
+    convert(dir.path(), &[&both[..], &["--dtype", "bf16"]].concat())
+        .failure()
+        .stderr(predicate::str::contains("--dequantize bf16"));
+    convert(dir.path(), &[&both[..], &["--dequantize", "bf16"]].concat()).success().stderr("");
+    assert_eq!(values(&dir.path().join("out.safetensors")), [0.5, 0.5, 1.0, 1.0]);
 }

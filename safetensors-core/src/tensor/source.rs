@@ -113,6 +113,11 @@ pub struct ScaleSource<'a> {
 }
 
 impl<'a> ScaleSource<'a> {
+    /// The name of the tensor of scales, beside the weight.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The scales in the tensor `name`, of a source that is a whole weight of this shape.
     #[cfg(feature = "std")]
     pub(crate) fn of_whole(

@@ -7,7 +7,7 @@ use regex::Regex;
 use safetensors_core::convert::{Overflow, ScaledWeights};
 use safetensors_core::framework::Quoted;
 use safetensors_core::glob::Pattern;
-use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind};
+use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use crate::input::Rewrite;
 use crate::report::{warn, wrong_usage};
@@ -115,6 +115,17 @@ fn cast(text: &str) -> Result<Cast, String> {
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 
+/// What a tensor is to the options that convert.
+#[derive(Clone, Copy)]
+enum Kind {
+    Plain,
+    /// Another name of a tensor, which it follows.
+    Alias,
+    Quantised,
+    /// The scales of a quantised weight.
+    Scales,
+}
+
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     changes: &'a Changes,
@@ -138,17 +149,29 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// Applies the changes.
-    /// `quantised` are the names, in the inputs, of tensors that are quantised there.
+    /// The tensors that are taken.
+    pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
+        rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name))
+    }
+
+    /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of
+    /// tensors that are quantised there.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
         quantised: &HashSet<String>,
     ) -> anyhow::Result<Rewrite<'a>> {
-        let rewrite =
-            rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
+        // Scales stay as they are beside a weight that does, or are applied.
+        let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
+        let scales: HashSet<String> = scales.map(|scales| scales.name().to_owned()).collect();
         let rewrite = rewrite.cast(&self.options(), |name, tensor| {
-            self.cast(name, tensor.dtype(), tensor.is_alias(), quantised.contains(name))
+            let kind = match name {
+                _ if tensor.is_alias() => Kind::Alias,
+                _ if quantised.contains(name) => Kind::Quantised,
+                _ if scales.contains(name) => Kind::Scales,
+                _ => Kind::Plain,
+            };
+            self.cast(name, tensor.dtype(), kind)
         });
         Ok(rewrite.map_err(advise_of_scales)?.rename(|name| self.rename(name)))
     }
@@ -188,14 +211,17 @@ impl Change<'_> {
 
     /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
     ///
-    /// Only --cast applies to an alias. Without it, an alias follows its tensor.
-    fn cast(&self, name: &str, from: Dtype, is_alias: bool, is_quantised: bool) -> Option<Dtype> {
-        match self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
-            Some(cast) => Some(cast.to.unwrap_or(from)),
-            None if is_quantised && self.changes.dtype.is_none() => self.changes.dequantize,
-            None => {
-                self.changes.dtype.filter(|_| !is_alias && (from.is_float() || self.changes.all))
-            }
+    /// Only --cast applies to an alias and to scales.
+    fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
+        if let Some(cast) = self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
+            return Some(cast.to.unwrap_or(from));
+        }
+        let dtype = self.changes.dtype.filter(|_| from.is_float() || self.changes.all);
+        match kind {
+            Kind::Alias | Kind::Scales => None,
+            Kind::Plain => dtype,
+            Kind::Quantised if self.changes.dtype.is_none() => self.changes.dequantize,
+            Kind::Quantised => dtype,
         }
     }
 
@@ -255,26 +281,31 @@ mod tests {
             "--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64",
         ]);
         let change = changes.prepare().unwrap();
-        let cast = |name, from| change.cast(name, from, false, false);
+        let cast = |name, from| change.cast(name, from, Kind::Plain);
         assert_eq!(cast("w", Dtype::F32), Some(Dtype::BF16));
         assert_eq!(cast("w", Dtype::I64), None);
         assert_eq!(cast("a.b", Dtype::F16), Some(Dtype::F32));
         assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
         assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
         // An alias follows its tensor unless --cast names it.
-        assert_eq!(change.cast("w", Dtype::F32, true, false), None);
-        assert_eq!(change.cast("c.b", Dtype::F32, true, false), Some(Dtype::F32));
+        for kind in [Kind::Alias, Kind::Scales] {
+            assert_eq!(change.cast("w", Dtype::F32, kind), None);
+            assert_eq!(change.cast("c.b", Dtype::F32, kind), Some(Dtype::F32));
+        }
     }
 
     #[test]
     fn quantised_tensors_have_a_dtype_of_their_own_unless_another_is_asked_for() {
         let both = changes(&["--dequantize", "f16", "--cast", "n=f32"]);
         let change = both.prepare().unwrap();
-        assert_eq!(change.cast("w", Dtype::F32, false, true), Some(Dtype::F16));
-        assert_eq!(change.cast("w", Dtype::F32, false, false), None);
-        assert_eq!(change.cast("n", Dtype::F32, false, true), Some(Dtype::F32));
+        assert_eq!(change.cast("w", Dtype::F32, Kind::Quantised), Some(Dtype::F16));
+        assert_eq!(change.cast("w", Dtype::F32, Kind::Plain), None);
+        assert_eq!(change.cast("n", Dtype::F32, Kind::Quantised), Some(Dtype::F32));
         let all = changes(&["--dequantize", "f32", "--dtype", "bf16"]);
-        assert_eq!(all.prepare().unwrap().cast("w", Dtype::F32, false, true), Some(Dtype::BF16));
+        assert_eq!(
+            all.prepare().unwrap().cast("w", Dtype::F32, Kind::Quantised),
+            Some(Dtype::BF16)
+        );
     }
 
     #[test]

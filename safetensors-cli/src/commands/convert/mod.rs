@@ -175,12 +175,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         .iter()
         .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let scaled = everything.tensors().filter(|(_, tensor)| tensor.scales().is_some());
+    let taken = change.select(everything);
+    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
     let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
     let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
     let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
-    let mut rewrite = change.apply(everything, &quantised)?;
+    let mut rewrite = change.apply(taken, &quantised)?;
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"
