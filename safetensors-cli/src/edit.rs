@@ -21,9 +21,22 @@ pub(crate) struct EditArgs {
     /// Print what would be done, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
+    #[command(flatten)]
+    way: Way,
+}
+
+/// How a file is changed.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Way {
+    /// Write the new header over the old one if it fits, without a copy of the file
+    ///
+    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
+    /// the file. If the command is killed in it, they do until the next change restores the file
+    #[arg(long)]
+    pub(crate) in_place: bool,
     /// Change the file even if it lies in a cache of the Hub, where other programs read it
     #[arg(long)]
-    force: bool,
+    pub(crate) force: bool,
 }
 
 impl EditArgs {
@@ -38,14 +51,15 @@ impl EditArgs {
         let edit = if self.dry_run {
             Edit::open_read_only(&file).map_err(|error| explain(error, &file))?
         } else {
-            advised(Edit::open(&file), &file)?
+            self.way.advised(Edit::open(&file), &file)?
         };
         if edit.restored() {
             warn_of_restored(&file);
         }
-        let edit = change(edit, &file)?.change_cached(self.force);
+        let Way { in_place, force } = self.way;
+        let edit = change(edit, &file)?.in_place(in_place).change_cached(force);
         let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
-        let edited = advised(edited, &file)?;
+        let edited = self.way.advised(edited, &file)?;
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
             Edited::Unchanged => "unchanged",
@@ -73,26 +87,36 @@ fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// The outcome of a change. If the file cannot be written, a remedy is added to the error.
-pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> anyhow::Result<T> {
-    outcome.map_err(|error| {
-        match error.kind() {
-            ErrorKind::TornHeader => return input::explain(error),
-            ErrorKind::InHubCache => {
-                return anyhow::anyhow!(
-                    "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
-                );
-            }
-            _ if other::detect(path).is_some() => return other::advise_change(error, path),
+impl Way {
+    /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
+    pub(crate) fn advised<T>(
+        self,
+        outcome: safetensors_core::Result<T>,
+        path: &Path,
+    ) -> anyhow::Result<T> {
+        outcome.map_err(|error| match error.kind() {
+            ErrorKind::TornHeader => input::explain(error),
+            ErrorKind::InHubCache => anyhow::anyhow!(
+                "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
+            ),
+            _ if other::detect(path).is_some() => other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
-                return anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does");
+                anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does")
             }
-            _ => {}
-        }
-        // A change that does not fit in place writes the whole file anew.
-        let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        file::advise(error.into(), path, bytes, "PATH", "only regular files can be changed")
-    })
+            ErrorKind::Io(system) if file::is_full(system.kind()) => {
+                let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+                let needed = file::needed(bytes);
+                let without = if self.in_place {
+                    ""
+                } else {
+                    ", or give --in-place, which needs hardly any if the new header fits into the \
+                     space of the old one"
+                };
+                anyhow::anyhow!("{error}; {needed}{without}")
+            }
+            _ => file::advise(error.into(), path, 0, "PATH", "only regular files can be changed"),
+        })
+    }
 }
 
 /// Warns that opening the file restored its header.

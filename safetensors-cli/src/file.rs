@@ -73,13 +73,8 @@ pub(crate) fn advise(
         Some(Failure::System(io::ErrorKind::NotFound)) => {
             format!("make the directory first, or choose another {other}")
         }
-        Some(Failure::System(
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge,
-        )) => {
-            format!(
-                "{} are needed there: free as much, or choose another {other}",
-                text::size(bytes)
-            )
+        Some(Failure::System(kind)) if is_full(kind) => {
+            format!("{}, or choose another {other}", needed(bytes))
         }
         Some(Failure::System(
             io::ErrorKind::PermissionDenied
@@ -89,6 +84,18 @@ pub(crate) fn advise(
         _ => return error,
     };
     anyhow::anyhow!("{error:#}; {advice}")
+}
+
+/// Whether an error of the system says that there is no space for a file.
+pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+
+    matches!(kind, StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// The first remedy where there is no space for a file of so many bytes.
+pub(crate) fn needed(bytes: u64) -> String {
+    format!("{} are needed there: free as much", text::size(bytes))
 }
 
 /// Why an output cannot be written.

@@ -11,7 +11,7 @@ use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{RecordOptions, record_digests, recover};
 use serde::Serialize;
 
-use crate::edit::{advised, check_on_disk, files_of, warn_of_restored};
+use crate::edit::{Way, check_on_disk, files_of, warn_of_restored};
 use crate::input::{Checkpoint, Opening, Source};
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
@@ -27,7 +27,8 @@ use crate::{input, json, other, text};
 /// deliberate ones. A file has the SHA-256 digest of all data after the header, as
 /// modelspec.hash_sha256 holds it. Metadata changes neither. With --filter, only
 /// tensors have digests. `safetensors verify --digests` compares files with the
-/// digests that --record has written into them.
+/// digests that --record has written into them. To record, each file is copied with
+/// the new header, and the copy replaces the file when it is complete.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,6 +39,13 @@ pub(crate) struct Args {
     /// Write the digests of tensors into the metadata of each file
     #[arg(long, conflicts_with_all = ["patterns", "json"])]
     record: bool,
+    /// With --record: write new headers over the old ones where they fit, without copies of the
+    /// files
+    ///
+    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
+    /// the file. If the command is killed in it, they do until the next change restores the file
+    #[arg(long, requires = "record")]
+    in_place: bool,
     /// With --record: change files even in a cache of the Hub, where other programs read them
     #[arg(long, requires = "record")]
     force: bool,
@@ -52,6 +60,7 @@ Examples:
   safetensors digest model.safetensors > before.txt
   safetensors digest model.safetensors | diff before.txt -
   safetensors digest --record model.safetensors
+  safetensors digest --record --in-place model.safetensors
   safetensors digest --recursive models/ --json | jq '.results[].path'
 
 Exit codes: 0 printed or recorded, 1 PATH is malformed, unreadable or unwritable, 2 wrong usage.";
@@ -87,7 +96,8 @@ impl Args {
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        return record_all(&args.inputs.targets()?, args.force, out);
+        let way = Way { in_place: args.in_place, force: args.force };
+        return record_all(&args.inputs.targets()?, way, out);
     }
     args.inputs.show(args.json, out, |target, out| print(args, target, out))
 }
@@ -145,13 +155,13 @@ impl Document<'_> {
 
 /// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop
 /// the others.
-fn record_all(targets: &[Target], force: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn record_all(targets: &[Target], way: Way, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     for target in targets {
         target.path().map_or(Ok(()), check_on_disk)?;
     }
     let mut is_recorded = true;
     for target in targets {
-        match target.path().and_then(|path| recover_and_record(path, force, out)) {
+        match target.path().and_then(|path| recover_and_record(path, way, out)) {
             Ok(()) => {}
             Err(error) if targets.len() == 1 => return Err(error),
             Err(error) => {
@@ -164,24 +174,24 @@ fn record_all(targets: &[Target], force: bool, out: &mut impl Write) -> anyhow::
     Ok(if is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn recover_and_record(path: &Path, force: bool, out: &mut impl Write) -> anyhow::Result<()> {
+fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
     for file in files_of(path)? {
-        if advised(recover(&file), &file)? {
+        if way.advised(recover(&file), &file)? {
             warn_of_restored(&file);
         }
     }
-    record(&input::open_file(path, Opening::default())?, force, out)
+    record(&input::open_file(path, Opening::default())?, way, out)
 }
 
 /// Writes the digests of tensors into each file.
-fn record(checkpoint: &Checkpoint, force: bool, out: &mut impl Write) -> anyhow::Result<()> {
+fn record(checkpoint: &Checkpoint, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     let progress = Progress::bytes(data_len(checkpoint.files()));
     let mut told = Ok(());
     for shard in checkpoint.files() {
-        let options = RecordOptions::new().change_cached(force);
+        let options = RecordOptions::new().in_place(way.in_place).change_cached(way.force);
         let options = options.progress(progress.counted());
-        advised(record_digests(shard.path(), &options), shard.path())?;
+        way.advised(record_digests(shard.path(), &options), shard.path())?;
         let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
         let tell = || {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))

@@ -64,14 +64,15 @@ struct Get {
 
 /// Add entries, or replace the values of existing ones
 ///
-/// A header that fits into the space of the old one is written in place, which is quick for a file
-/// of any size. Otherwise the whole file is written anew, and replaces the old one when it is
-/// complete.
+/// The file is copied with the new header, and the copy replaces it when it is complete: whatever
+/// happens, there is the old file or the new one. With --in-place, a header that fits into the
+/// space of the old one is written over it, which is quick for a file of any size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   safetensors metadata set model.safetensors format=pt license=mit
   safetensors metadata set model.safetensors 'title=My model' --dry-run
+  safetensors metadata set model.safetensors format=np --in-place
 
 Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
 struct Set {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 
 use crate::fixtures::*;
 
@@ -41,15 +41,26 @@ fn entries_are_shown_set_removed_and_cleared() {
             "",
             format!("error: nothing was removed: {missing}"),
         ),
-        (&["remove", "m.safetensors", "a"], 0, "m.safetensors: changed in place\n", String::new()),
+        (
+            &["remove", "m.safetensors", "a", "-n"],
+            0,
+            "m.safetensors: would be written anew\n",
+            String::new(),
+        ),
+        (&["remove", "m.safetensors", "a"], 0, "m.safetensors: written anew\n", String::new()),
         (&["get", "m.safetensors"], 0, "format=np\n", String::new()),
         (
-            &["clear", "m.safetensors", "-n"],
+            &["clear", "m.safetensors", "-n", "--in-place"],
             0,
             "m.safetensors: would be changed in place\n",
             String::new(),
         ),
-        (&["clear", "m.safetensors"], 0, "m.safetensors: changed in place\n", String::new()),
+        (
+            &["clear", "m.safetensors", "--in-place"],
+            0,
+            "m.safetensors: changed in place\n",
+            String::new(),
+        ),
         (&["get", "m.safetensors"], 0, "", String::new()),
         (&["clear", "m.safetensors"], 0, "m.safetensors: unchanged\n", String::new()),
     ] {
@@ -124,6 +135,49 @@ fn several_files_are_not_changed_by_one_name() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
+    let dir = temp_dir();
+    let path = dir.path().join("m.safetensors");
+    let weight = vec![0.5_f32; 100_000];
+    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
+    save(&path, tensors, &SaveOptions::new().align(4096).durable(false)).unwrap();
+    let before = fs::read(&path).unwrap();
+    // A limit on the size of files stands in for a full disk; without the trap the system would
+    // kill the command.
+    let limited = |line: &str| {
+        let command = env!("CARGO_BIN_EXE_safetensors");
+        let script = format!("trap '' XFSZ; ulimit -f 100; exec '{command}' {line}");
+        let mut bash = std::process::Command::new("bash");
+        let output = bash.current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    let problem = "error: m.safetensors: File too large (os error 27); 404.1 kB are needed there: \
+                   free as much";
+    let hint = ", or give --in-place, which needs hardly any if the new header fits into the space \
+                of the old one";
+    let long = format!("metadata set --in-place m.safetensors a={}", "x".repeat(5000));
+    for (line, hint) in [
+        ("metadata set m.safetensors a=b", hint),
+        ("digest --record m.safetensors", hint),
+        // This header does not fit.
+        (&long, ""),
+    ] {
+        assert_eq!(limited(line), (Some(1), format!("{problem}{hint}\n")), "{line}");
+        assert!(fs::read(&path).unwrap() == before, "{line}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{line}");
+    }
+    for line in
+        ["metadata set m.safetensors a=b --in-place", "digest --record m.safetensors --in-place"]
+    {
+        assert_eq!(limited(line), (Some(0), String::new()), "{line}");
+    }
+    assert!(fs::read(&path).unwrap()[4096..] == before[4096..]);
+    run(&["verify", "--digests"], &path, &[]).success();
+    run(&["digest", "--in-place"], &path, &[]).code(2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_change_that_cannot_be_told_is_told_to_be_made() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "m.safetensors");
@@ -179,7 +233,7 @@ fn a_full_disk_is_told_with_what_can_be_done() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
         stderr.contains("m.safetensors: ")
-            && stderr.contains("free as much, or choose another PATH"),
+            && stderr.contains("208 B are needed there: free as much, or give --in-place, "),
         "{stderr}"
     );
 }

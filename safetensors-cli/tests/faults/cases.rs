@@ -32,6 +32,8 @@ pub(crate) struct Case {
     template: TempDir,
     pub(crate) old: Found,
     pub(crate) new: Found,
+    /// Whether an interruption may leave a file that readers refuse until it is restored.
+    pub(crate) may_tear: bool,
 }
 
 /// How a run ended, and the directory that it ran in.
@@ -77,20 +79,27 @@ impl Case {
         })
     }
 
+    /// The header has room for the change, which is made in a copy nevertheless.
+    pub(crate) fn edit() -> Self {
+        Self::edit_of("an edit", 4096, &[])
+    }
+
     /// The header has room for the change.
     pub(crate) fn edit_in_place() -> Self {
-        Self::edit("an edit in place", 4096)
+        let case = Self::edit_of("an edit in place", 4096, &["--in-place"]);
+        Self { may_tear: true, ..case }
     }
 
     /// The header has no room.
     pub(crate) fn rewriting_edit() -> Self {
-        Self::edit("an edit that rewrites", 8)
+        Self::edit_of("an edit that moves the data", 8, &["--in-place"])
     }
 
-    fn edit(name: &'static str, align: usize) -> Self {
+    fn edit_of(name: &'static str, align: usize, options: &[&str]) -> Self {
         let target = format!("{FOLDER}/model.safetensors");
         let set = format!("note={}", "x".repeat(100));
-        Self::new(name, &["metadata", "set", &target, &set], &target, |folder| {
+        let arguments = [&["metadata", "set", &target, &set], options].concat();
+        Self::new(name, &arguments, &target, |folder| {
             old_file(&folder.join("model.safetensors"), &SaveOptions::new().align(align));
         })
     }
@@ -115,7 +124,8 @@ impl Case {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let target = PathBuf::from(target);
         let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
-        let mut case = Self { name, arguments, target, template, old: nothing(), new: nothing() };
+        let (old, new) = (nothing(), nothing());
+        let mut case = Self { name, arguments, target, template, old, new, may_tear: false };
         let directory = case.directory();
         case.old = case.found(directory.path()).unwrap();
         case.run_again(directory.path()).unwrap();
@@ -161,6 +171,24 @@ impl Case {
             Ok(Found { tensors: tensors.collect(), metadata })
         };
         open().map_err(|error| error.to_string())
+    }
+
+    /// Whether the checkpoint, if it is one file, can be read as the Python library does it: the
+    /// length first, then the header, once.
+    pub(crate) fn is_readable(&self, directory: &Path) -> Result<(), String> {
+        let path = directory.join(&self.target);
+        if !path.is_file() {
+            return Ok(());
+        }
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        let (length, rest) = bytes.split_first_chunk().ok_or("no length")?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|e| e.to_string())?;
+        let (header, data) = rest.split_at_checked(length).ok_or("header too large")?;
+        let header: BTreeMap<String, serde_json::Value> =
+            serde_json::from_slice(header).map_err(|error| error.to_string())?;
+        let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
+        let end = tensors.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64()).max();
+        if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
     }
 
     /// Restores a header that an edit in place was interrupted in, if there is one that readers

@@ -2,9 +2,9 @@
 //!
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
-//! one, exit code 0 means the new one, and the same command succeeds when it is run again. An edit
-//! in place may also leave a header that all readers refuse, and that the next edit restores. The
-//! next run removes what a failed one left behind.
+//! one, which every library reads as it is. Exit code 0 means the new one, and the same command
+//! succeeds when it is run again. Only an edit in place may also leave a header that all readers
+//! refuse, and that the next edit restores. The next run removes what a failed one left behind.
 //!
 //! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
 //! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
@@ -78,7 +78,9 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Resul
         return Err("the command does not end".into());
     }
     let mut found = case.found(directory);
-    if found.is_err() && run.outcome != Outcome::Exit(0) && case.restore(directory)? {
+    if !case.may_tear {
+        case.is_readable(directory)?;
+    } else if found.is_err() && run.outcome != Outcome::Exit(0) && case.restore(directory)? {
         // Readers refused the file until then.
         tally.restored += 1;
         found = case.found(directory);
@@ -133,11 +135,16 @@ fn a_save_for_ranks_over_an_older_checkpoint() {
 }
 
 #[test]
+fn an_edit() {
+    check(&Case::edit());
+}
+
+#[test]
 fn an_edit_in_place() {
     check(&Case::edit_in_place());
 }
 
 #[test]
-fn an_edit_that_rewrites_the_file() {
+fn an_edit_that_moves_the_data() {
     check(&Case::rewriting_edit());
 }

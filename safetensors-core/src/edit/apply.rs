@@ -27,7 +27,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     if outcome == Edited::InPlace {
         let lock = lock(&edit)?;
         check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
-        if header::replace(&edit, plan.json())? {
+        if header::replace(&edit, &plan.layout.prefix)? {
             return Ok(Edited::InPlace);
         }
         drop(lock);
@@ -75,10 +75,17 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     failpoint::hit("set the length")
         .and_then(|()| file.set_len(plan.layout.file_len()))
         .map_err(ErrorKind::Io)?;
-    write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
-    for Run { from, to, len } in plan.runs(edit.header().data_start()) {
+    // Data that stays is copied together with the old header, because a file system can share only
+    // whole blocks. The new header comes over the old one.
+    let runs = if plan.data_stays {
+        vec![Run { from: 0, to: 0, len: plan.layout.file_len() }]
+    } else {
+        plan.runs(edit.header().data_start())
+    };
+    for Run { from, to, len } in runs {
         copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;
     }
+    write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
     for (i, place) in plan.appended() {
         let (name, tensor) = &edit.appended[i];
         let mut at = place.start;

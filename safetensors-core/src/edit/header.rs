@@ -35,21 +35,18 @@ pub(super) enum Found {
     Torn,
 }
 
-/// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
+/// Writes a header that has the length of the old one in its place. Returns `false`, and leaves
 /// the old one, if the file system records times too coarsely, because readers could then accept a
 /// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be
 /// given: that user could not restore the header after an interruption.
-pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
+pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
-    let mut old = vec![0; edit.header().data_start() as usize];
+    let mut old = vec![0; new.len()];
     source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
-    let mut new = old[..LENGTH_BYTES].to_vec();
-    new.extend_from_slice(json);
-    new.resize(old.len(), b' ');
-    let (mark, changed) = (mark(random()), changed(&old, &new));
+    let (mark, changed) = (mark(random()), changed(&old, new));
     let write = Write { file: source.file(), mark, changed, durable: edit.durable };
     let backup = header_backup(&edit.destination);
-    Ok(write.replace(old, new, &backup).map_err(ErrorKind::Io)?)
+    Ok(write.replace(old, new.to_vec(), &backup).map_err(ErrorKind::Io)?)
 }
 
 /// How the header of one file is written.

@@ -1,16 +1,23 @@
 //! Changing a file that exists: its metadata, the names of its tensors, and which tensors it has.
 //!
-//! [`Edit`] collects changes and applies them at once. If only the header changes, and the new one
-//! fits into the bytes of the old one with its padding, only the header is written. Every other
-//! change makes a new file, which replaces the old one when it is complete. The system copies the
-//! data between the files where it can, without passing it through this process. File systems with
-//! reflinks (btrfs, XFS) share whole blocks instead of copying them, if the data keeps its place
-//! within the blocks: [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that.
+//! [`Edit`] collects changes and applies them at once. It makes a new file, which replaces the old
+//! one when it is complete and on the disk. So whenever the edit is interrupted, the path has the
+//! old file or the new one, and every reader of the format opens it. A program that has the old
+//! file open, or mapped, goes on reading the old one.
 //!
-//! # What an interruption leaves behind
+//! The system copies the data between the files where it can, without passing it through this
+//! process. If the new header fits into the bytes of the old one with its padding, the data keeps
+//! its place. File systems with reflinks (btrfs, XFS) then share the blocks instead of copying
+//! them. If data moves, they share whole blocks if it keeps its place within the blocks:
+//! [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that. Other file systems need
+//! the time and the space for a second copy of the file.
 //!
-//! A new file replaces the old one whole or not at all. A header is written in place in these
-//! steps:
+//! # In place
+//!
+//! With [`Edit::in_place`], a header that fits is written over the old one, and the data is not
+//! touched. This takes no time and hardly any space, whatever the size of the file. In return there
+//! is a moment in which readers refuse the file, and an interruption makes that last until the
+//! next edit. The header is written in these steps:
 //!
 //! 1. The old and the new header are written to a small file beside the edited one,
 //!    `.NAME.header-backup`.
@@ -30,8 +37,6 @@
 //! file without the mark is never changed because of a backup beside it. When a file is replaced,
 //! its backup is removed. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
-//! # What readers see meanwhile
-//!
 //! A reader that opens the file by its path gets the old header, the new one, or an error, never a
 //! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
 //! moment for the edit to end. This needs a file system that records different times for two writes
@@ -39,13 +44,16 @@
 //! belongs to another user, to whom the backup cannot be given.
 //!
 //! Other implementations read the header only once, for example the reference implementation, and
-//! may read it while it is written. For such readers, and while the file is
-//! [mapped](crate::Checkpoint::mmap), turn writing in place off ([`Edit::in_place`]).
+//! may read it while it is written. Do not edit in place while there are such readers, or while the
+//! file is [mapped](crate::Checkpoint::mmap).
 //!
 //! # What else to know
 //!
-//! - Editing in place changes the file under all its hard links. A new file replaces only one of
-//!   them. Symbolic links are followed.
+//! - A new file replaces the old one under one name. If the old one has other names (hard links),
+//!   they keep it. Editing in place changes the file under all its names. Symbolic links are
+//!   followed: the file that the link leads to is replaced, and the link stays.
+//! - A new file has the mode of the old one and, where the system allows it, its owner and group.
+//!   Extended attributes and access control lists stay only in place.
 //! - A read-only file is not edited. A file in a cache of the Hub is edited only with
 //!   [`Edit::change_cached`].
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
@@ -85,7 +93,8 @@ use crate::tensor::TensorSource;
 pub enum Edited {
     /// Nothing: the file already is as requested.
     Unchanged,
-    /// The header is written in place. The bytes of tensors are not touched.
+    /// The header is written in place, as [`Edit::in_place`] asks for. The bytes of tensors are not
+    /// touched.
     InPlace,
     /// A new file with the old one's permissions replaces it.
     Rewritten,
@@ -108,17 +117,16 @@ pub enum Edited {
 ///     &SaveOptions::new().align(4096),
 /// )?;
 ///
-/// // The header has room, so the data stays where it is.
 /// let edit = Edit::open(&path)?
 ///     .set_metadata([("format", "pt")])
-///     .rename([("wte", "embed_tokens.weight")]);
-/// assert_eq!(edit.apply()?, Edited::InPlace);
-///
-/// // Data is removed and added, so there will be a new file.
-/// let edit = Edit::open(&path)?
+///     .rename([("wte", "embed_tokens.weight")])
 ///     .remove(["tmp"])
 ///     .append([("scale", TensorView::from_slice(&[], &[0.5_f32])?)]);
-/// assert_eq!(edit.dry_run()?, Edited::Rewritten);
+/// assert_eq!(edit.apply()?, Edited::Rewritten);
+///
+/// // The header has room. So it can be written in place, which needs no copy of the file.
+/// let edit = Edit::open(&path)?.in_place(true).set_metadata([("license", "mit")]);
+/// assert_eq!(edit.dry_run()?, Edited::InPlace);
 /// edit.apply()?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
@@ -270,8 +278,12 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Whether the header may be written in place if it fits. On by default. If off, every change
-    /// makes a new file, which replaces the old one whole or not at all.
+    /// Whether the header is written in place if it fits, and the data is not changed. Off by
+    /// default: every change makes a new file, which replaces the old one whole or not at all.
+    ///
+    /// In place no copy of the file is made, which saves its time and space. In return there is a
+    /// moment in which readers refuse the file. If the process is killed or power fails in it,
+    /// this lasts until the next edit: see [`edit`](crate::edit#in-place).
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;

@@ -33,7 +33,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
             appended: Vec::new(),
             order: Order::Given,
             align: None,
-            in_place: true,
+            in_place: false,
             change_cached: false,
             durable: true,
         })

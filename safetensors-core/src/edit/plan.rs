@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Edit, Edited, digests};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Header, LENGTH_BYTES, Metadata, TensorInfo};
+use crate::header::{Header, Metadata, TensorInfo};
 use crate::save::SaveOptions;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
@@ -16,6 +16,9 @@ pub(super) struct EditPlan<'e> {
     /// The tensors of the file that stay. They come first in `specs`, before the appended ones.
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
+    /// Whether only the header changes, and the new one fills the space of the old one. The data
+    /// then stays where it is.
+    pub(super) data_stays: bool,
 }
 
 /// A range of bytes to copy from the old file to the new one. Offsets count from the start of each
@@ -47,33 +50,35 @@ impl<'e> EditPlan<'e> {
         options.metadata = edit.metadata.clone();
         digests::follow(header.metadata(), &mut options.metadata, &names, &removed);
         let layout = Layout::plan(&specs, &options)?;
-        let mut plan = Self { layout, specs, kept, metadata: options.metadata.clone() };
+        let metadata = options.metadata.clone();
+        let mut plan = Self { layout, specs, kept, metadata, data_stays: false };
         if !plan.keeps_data(edit) && digests::forget_data(header.metadata(), &mut options.metadata)
         {
             plan.layout = Layout::plan(&plan.specs, &options)?;
             plan.metadata = options.metadata;
         }
+        plan.fill_header(edit);
         Ok(plan)
+    }
+
+    /// Gives the new header the length of the old one, if only the header changes, and fits.
+    fn fill_header(&mut self, edit: &Edit<'_>) {
+        let start = edit.header().data_start() as usize;
+        let text = self.layout.prefix.trim_ascii_end().len();
+        // A new file aligns data that is not aligned at all.
+        let is_placed = is_placed(edit) && (edit.in_place || start.is_multiple_of(8));
+        self.data_stays = is_placed && text <= start && self.keeps_data(edit);
+        if self.data_stays {
+            self.layout.move_data_to(start);
+        }
     }
 
     /// How the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
-        let misplaced = edit
-            .align
-            .is_some_and(|align| !edit.header().data_start().is_multiple_of(align as u64));
-        if misplaced || !self.keeps_data(edit) {
-            return Edited::Rewritten;
-        }
-        if self.keeps_header(edit.header()) {
+        if is_placed(edit) && self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
         }
-        let fits = LENGTH_BYTES + self.json().len() <= edit.header().data_start() as usize;
-        if fits && edit.in_place { Edited::InPlace } else { Edited::Rewritten }
-    }
-
-    /// The header's text without its padding.
-    pub(super) fn json(&self) -> &[u8] {
-        self.layout.prefix[LENGTH_BYTES..].trim_ascii_end()
+        if self.data_stays && edit.in_place { Edited::InPlace } else { Edited::Rewritten }
     }
 
     /// The bytes to copy from the old file to the new one, in the order of the new one. Neighbours
@@ -152,6 +157,11 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     Ok(names)
+}
+
+/// Whether the data has the alignment that the edit asks for.
+fn is_placed(edit: &Edit<'_>) -> bool {
+    edit.align.is_none_or(|align| edit.header().data_start().is_multiple_of(align as u64))
 }
 
 /// The alignment of the data in bytes: the largest power of two that divides its offset, from 8 to

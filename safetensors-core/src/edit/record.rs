@@ -22,6 +22,7 @@ pub struct RecordOptions {
     tensors: bool,
     sha256: bool,
     work: Work,
+    in_place: bool,
     change_cached: bool,
     durable: bool,
 }
@@ -29,7 +30,8 @@ pub struct RecordOptions {
 impl Default for RecordOptions {
     fn default() -> Self {
         let work = Work::default();
-        Self { tensors: true, sha256: false, work, change_cached: false, durable: true }
+        let (in_place, change_cached) = (false, false);
+        Self { tensors: true, sha256: false, work, in_place, change_cached, durable: true }
     }
 }
 
@@ -74,6 +76,14 @@ impl RecordOptions {
         self
     }
 
+    /// Whether the header is written in place if it fits, as [`Edit::in_place`] has it. Off by
+    /// default.
+    #[must_use]
+    pub fn in_place(mut self, in_place: bool) -> Self {
+        self.in_place = in_place;
+        self
+    }
+
     /// Whether a file in a cache of the Hub may be changed, as [`Edit::change_cached`] has it. Off
     /// by default.
     #[must_use]
@@ -93,11 +103,12 @@ impl RecordOptions {
 /// Computes the digests of a file's data and records them in its metadata, in place of earlier
 /// ones. Digests that the options leave out stay as they are.
 ///
-/// The file is locked against other edits meanwhile. Its header is written in place if there is
-/// room, otherwise the file is copied: see [`edit`](crate::edit). Only this file is changed. For a
-/// checkpoint of several files, call this for each of its [`files`](crate::Checkpoint::files). If
-/// an earlier edit left the header half written, the old header is restored first. Call
-/// [`recover`](super::recover) before, to learn whether this happened.
+/// The file is locked against other edits meanwhile. A copy with the new header replaces it, unless
+/// the options say [in place](RecordOptions::in_place): see [`edit`](crate::edit). Only this file
+/// is changed. For a checkpoint of several files, call this for each of its
+/// [`files`](crate::Checkpoint::files): one copy at a time is made, and each file is the old one or
+/// the new one. If an earlier edit in place left the header half written, the old header is
+/// restored first. Call [`recover`](super::recover) before, to learn whether this happened.
 ///
 /// To record digests while tensors are saved, use
 /// [`SaveOptions::digests`](crate::SaveOptions::digests). It does not read the data again.
@@ -129,7 +140,7 @@ pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result
     let path = path.as_ref();
     let edit = Edit::open(path)?.change_cached(options.change_cached);
     // The data may take long to read, so this comes first.
-    edit.check_place(Edited::InPlace).map_err(|error| error.in_path(path))?;
+    edit.check_place(Edited::Rewritten).map_err(|error| error.in_path(path))?;
     let file = edit.safetensors();
     let passes = u64::from(options.tensors) + u64::from(options.sha256);
     let progress = options.work.meter(passes * file.header().data_len());
@@ -147,5 +158,5 @@ pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result
             of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
         entries.push(modelspec::sha256_entry(hash));
     }
-    edit.set_metadata(entries).durable(options.durable).apply()
+    edit.in_place(options.in_place).set_metadata(entries).durable(options.durable).apply()
 }

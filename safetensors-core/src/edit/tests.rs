@@ -21,16 +21,12 @@ const DATA: [u8; 5000] = [7; 5000];
 type Change = (fn(Edit<'_>) -> Edit<'_>, Edited, &'static str);
 
 const CHANGES: [Change; 8] = [
-    (|edit| edit.set_metadata([("format", "pt")]), Edited::InPlace, "set metadata"),
-    (|edit| edit.clear_metadata(), Edited::InPlace, "clear metadata"),
-    (|edit| edit.rename([("a", "b"), ("b", "a")]), Edited::InPlace, "swap names"),
+    (|edit| edit.in_place(true).set_metadata([("format", "pt")]), Edited::InPlace, "set metadata"),
+    (|edit| edit.in_place(true).clear_metadata(), Edited::InPlace, "clear metadata"),
+    (|edit| edit.in_place(true).rename([("a", "b"), ("b", "a")]), Edited::InPlace, "swap names"),
+    (|edit| edit.set_metadata([("format", "pt")]), Edited::Rewritten, "set metadata in a new file"),
     (
-        |edit| edit.in_place(false).set_metadata([("format", "pt")]),
-        Edited::Rewritten,
-        "set metadata in a new file",
-    ),
-    (
-        |edit| edit.set_metadata([("long", "x".repeat(5000))]),
+        |edit| edit.in_place(true).set_metadata([("long", "x".repeat(5000))]),
         Edited::Rewritten,
         "set long metadata",
     ),

@@ -8,6 +8,8 @@ use core::ops::Range;
 use super::spec::Spec;
 use super::{Order, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::header::LENGTH_BYTES;
 use crate::header::{Entry, Limits, METADATA_KEY, Metadata, NameTable, encode};
 use crate::tensor::shape;
 
@@ -78,6 +80,19 @@ impl Layout {
             *range = start + range.start..start + range.end;
         }
         Ok(Self { prefix, places, names })
+    }
+
+    /// Lets the data begin at `start`, by more padding or less. What the header says fits there.
+    #[cfg(feature = "std")]
+    pub(crate) fn move_data_to(&mut self, start: usize) {
+        let old = self.prefix.len() as u64;
+        self.prefix.resize(start, b' ');
+        let length = start as u64 - LENGTH_BYTES as u64;
+        self.prefix[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        let moved = |at: u64| at - old + start as u64;
+        for (_, range) in &mut self.places {
+            *range = moved(range.start)..moved(range.end);
+        }
     }
 
     /// The length of the file.

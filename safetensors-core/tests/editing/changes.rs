@@ -24,7 +24,8 @@ fn in_place_as_long_as_it_fits() {
         let room = 4096 - 8 - text;
         let cases = [(room, Edited::InPlace), (room + 1, Edited::Rewritten)];
         let (len, expected) = cases[order];
-        let edit = Edit::open(&path).unwrap().set_metadata([("new", value(len))]);
+        let edit = Edit::open(&path).unwrap().in_place(true);
+        let edit = edit.set_metadata([("new", value(len))]);
         assert_eq!(edit.dry_run().unwrap(), expected);
         assert_eq!(edit.apply().unwrap(), expected);
         let after = parse(&path);
@@ -37,11 +38,46 @@ fn in_place_as_long_as_it_fits() {
     }
 }
 
+/// Readers need not know how an edit was made, and a file system can share all blocks of data.
+#[test]
+fn a_header_that_fits_makes_the_same_file_in_place_and_anew() {
+    for align in [8, 64, 4096] {
+        let made = |in_place| {
+            let (_directory, path) = file_with(SaveOptions::new().align(align));
+            let edit = Edit::open(&path).unwrap().in_place(in_place);
+            let edit = edit.clear_metadata().rename([("a", "b"), ("b", "a")]);
+            (edit.apply().unwrap(), fs::read(&path).unwrap())
+        };
+        let ((anew, new), (in_place, same)) = (made(false), made(true));
+        assert_eq!((anew, in_place), (Edited::Rewritten, Edited::InPlace));
+        assert!(new == same, "{align}");
+    }
+}
+
+/// Others save files whose data is aligned to nothing.
+#[test]
+fn a_new_file_aligns_its_data() {
+    let directory = tempdir().unwrap();
+    let json = r#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"é":{"dtype":"U8","shape":[0],"data_offsets":[3,3]}}"#;
+    assert!(!json.len().is_multiple_of(8));
+    for (in_place, expected) in
+        [(true, 8 + json.len()), (false, 8 + json.len().next_multiple_of(8))]
+    {
+        let path =
+            support::write(directory.path(), "m.safetensors", support::file_with(json, b"abc"));
+        let edit = Edit::open(&path).unwrap().in_place(in_place).rename([("w", "v")]);
+        let edited = edit.apply().unwrap();
+        assert_eq!(edited == Edited::InPlace, in_place);
+        assert_eq!(parse(&path).header().data_start(), expected as u64);
+        assert_eq!(parse(&path).view("v").unwrap().data(), b"abc");
+    }
+}
+
 #[test]
 fn names_swap_and_move_along() {
     let (_directory, path) = roomy_file();
     let rename = |names: &[(&str, &str)]| {
-        Edit::open(&path).unwrap().rename(names.iter().copied()).apply().unwrap()
+        Edit::open(&path).unwrap().in_place(true).rename(names.iter().copied()).apply().unwrap()
     };
     assert_eq!(rename(&[("a", "b"), ("b", "a")]), Edited::InPlace);
     assert_eq!(parse(&path).view("a").unwrap(), bytes(&5, 10));
@@ -163,8 +199,8 @@ fn nothing_to_do_is_not_done() {
 #[test]
 fn tensors_without_bytes_change_only_the_header() {
     let (_directory, path) = roomy_file();
-    let edit =
-        Edit::open(&path).unwrap().remove(["c"]).append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
+    let edit = Edit::open(&path).unwrap().in_place(true).remove(["c"]);
+    let edit = edit.append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
     assert_eq!(edit.apply().unwrap(), Edited::InPlace);
     let mut after = names(&path);
     after.sort();
@@ -173,7 +209,7 @@ fn tensors_without_bytes_change_only_the_header() {
     let empty = path.with_file_name("empty.safetensors");
     save(&empty, [] as [(&str, TensorView<'_>); 0], &SaveOptions::new().align(4096)).unwrap();
     assert_eq!(
-        Edit::open(&empty).unwrap().set_metadata([("k", "v")]).apply().unwrap(),
+        Edit::open(&empty).unwrap().in_place(true).set_metadata([("k", "v")]).apply().unwrap(),
         Edited::InPlace
     );
     assert_eq!(
@@ -253,7 +289,7 @@ fn the_order_and_the_alignment_of_a_file_can_be_mended() {
     assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Unchanged);
     assert_eq!(Edit::open(&path).unwrap().align(64).apply().unwrap(), Edited::Unchanged);
     // The header has room from now on.
-    let edit = Edit::open(&path).unwrap().set_metadata([("key", "x".repeat(800))]);
+    let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("key", "x".repeat(800))]);
     assert_eq!(edit.apply().unwrap(), Edited::InPlace);
 }
 
@@ -280,9 +316,12 @@ fn digests_stay_correct() {
     let edit = |edit: &dyn Fn(Edit<'static>) -> Edit<'static>| {
         edit(Edit::open(&path).unwrap()).apply().unwrap()
     };
-    assert_eq!(edit(&|edit| edit.rename([("a", "b"), ("b", "a"), ("c", "d")])), Edited::InPlace);
+    assert_eq!(
+        edit(&|edit| edit.in_place(true).rename([("a", "b"), ("b", "a"), ("c", "d")])),
+        Edited::InPlace
+    );
     assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
-    assert_eq!(edit(&|edit| edit.in_place(false).set_metadata([("k", "w")])), Edited::Rewritten);
+    assert_eq!(edit(&|edit| edit.set_metadata([("k", "w")])), Edited::Rewritten);
     assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
     // A tensor that replaces one with a digest has none.
     assert_eq!(edit(&|edit| edit.remove(["a"]).append([("a", bytes(&4, 50))])), Edited::Rewritten);

@@ -48,7 +48,8 @@ mod unix {
     use super::*;
 
     fn edit_twice(path: &Path) {
-        let edit = Edit::open(path).unwrap().set_metadata([("edited", "in place")]);
+        let edit = Edit::open(path).unwrap().in_place(true);
+        let edit = edit.set_metadata([("edited", "in place")]);
         assert_eq!(edit.apply().unwrap(), Edited::InPlace);
         assert_eq!(parse(path).metadata()["edited"], "in place");
         assert_eq!(Edit::open(path).unwrap().remove(["a"]).apply().unwrap(), Edited::Rewritten);
@@ -164,7 +165,9 @@ mod unix {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
         let allowed = fs::File::create(directory.path().join("probe")).is_ok();
         let _ = fs::remove_file(directory.path().join("probe"));
-        for edit in [Edit::clear_metadata, |edit: Edit<'static>| edit.remove(["a"])] {
+        for edit in
+            [Edit::clear_metadata, |edit: Edit<'static>| edit.in_place(true).clear_metadata()]
+        {
             match edit(Edit::open(&path).unwrap()).apply() {
                 Ok(_) => assert!(allowed),
                 Err(error) => {
@@ -184,8 +187,11 @@ fn changes_of_the_file_since_it_was_opened_are_not_lost() {
     let path = dir.path().join("model.safetensors");
     let data = [1_u8, 2, 3, 4];
     let old = TensorView::new(Dtype::U8, &[4], &data).unwrap();
-    let changes: [fn(Edit<'static>) -> Edit<'static>; 2] =
-        [|edit| edit.set_metadata([("k", "v")]), |edit| edit.remove(["w"])];
+    let changes: [fn(Edit<'static>) -> Edit<'static>; 3] = [
+        |edit| edit.set_metadata([("k", "v")]),
+        |edit| edit.in_place(true).set_metadata([("k", "v")]),
+        |edit| edit.remove(["w"]),
+    ];
     for change in changes {
         // Another save replaces the file.
         save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
@@ -226,9 +232,9 @@ fn files_with_long_names_are_edited() {
         let path = directory.path().join("x".repeat(len - 12) + ".safetensors");
         let tensors = [("w", TensorView::from_slice(&[4], &data).unwrap())];
         save(&path, tensors, &SaveOptions::new().align(4096)).unwrap();
-        let edit = Edit::open(&path).unwrap().set_metadata([("k", "v")]);
+        let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("k", "v")]);
         assert_eq!(edit.apply().unwrap(), Edited::InPlace, "{len} bytes");
-        let edit = Edit::open(&path).unwrap().rename([("w", "x")]).in_place(false);
+        let edit = Edit::open(&path).unwrap().rename([("w", "x")]);
         assert_eq!(edit.apply().unwrap(), Edited::Rewritten, "{len} bytes");
         assert_eq!(names(&path), ["x"]);
         assert!(!recover(&path).unwrap());

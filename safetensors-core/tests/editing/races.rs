@@ -1,12 +1,15 @@
-//! Readers that open a file while its header is written in place: each sees the header from before
-//! the edit, the one from after it, or an error.
+//! Readers that open a file while its header is edited: each sees the header from before the edit
+//! or the one from after it. Of an edit in place it may also see an error.
 
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::{
+    Checkpoint, LoadOptions, Result, SafeTensors, SaveOptions, TensorView, save,
+};
 use tempfile::tempdir;
 
 /// The length of the metadata. It is so long that readers open the file while it is written.
@@ -14,6 +17,19 @@ const LEN: usize = 1 << 17;
 
 /// How often the file is opened in all.
 const OPENS: usize = 4000;
+
+/// Opens a file and returns the metadata.
+type Reader = fn(&Path) -> Result<String>;
+
+fn opened(path: &Path) -> Result<String> {
+    Ok(Checkpoint::open(path)?.metadata()["value"].clone())
+}
+
+/// As other libraries do, this takes the bytes as it finds them.
+fn read_once(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).map_err(safetensors_core::ErrorKind::Io)?;
+    Ok(SafeTensors::parse(bytes)?.metadata()["value"].clone())
+}
 
 /// The results of the readers.
 #[derive(Debug, Default)]
@@ -25,11 +41,11 @@ struct Counts {
 
 impl Counts {
     /// Opens the file once and checks that its metadata is that of a single edit.
-    fn open(&self, path: &Path) {
+    fn open(&self, path: &Path, reader: Reader) {
         self.opens.fetch_add(1, Ordering::Relaxed);
-        match Checkpoint::open(path) {
-            Ok(checkpoint) => {
-                let value = checkpoint.metadata()["value"].as_bytes();
+        match reader(path) {
+            Ok(value) => {
+                let value = value.as_bytes();
                 let whole = value.len() == LEN && value == vec![value[0]; LEN];
                 self.mixtures.fetch_add(usize::from(!whole), Ordering::Relaxed);
             }
@@ -40,8 +56,8 @@ impl Counts {
     }
 }
 
-#[test]
-fn no_reader_accepts_a_header_that_is_half_written() {
+/// What readers find in a file that is edited again and again.
+fn meet(readers: [Reader; 4], opens: usize, in_place: bool) -> Counts {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let value = |fill: &str| [("value", fill.repeat(LEN))];
@@ -50,21 +66,54 @@ fn no_reader_accepts_a_header_that_is_half_written() {
     let (counts, done) = (Counts::default(), AtomicBool::new(false));
     let mut edits = 0;
     thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
+        for reader in readers {
+            let (counts, done, path) = (&counts, &done, &path);
+            scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    counts.open(&path);
+                    counts.open(path, reader);
                 }
             });
         }
-        while counts.opens.load(Ordering::Relaxed) < OPENS {
+        while counts.opens.load(Ordering::Relaxed) < opens {
             let fill = if edits % 2 == 0 { "b" } else { "a" };
-            let edit = Edit::open(&path).unwrap().set_metadata(value(fill)).durable(false);
-            assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+            let edit = Edit::open(&path).unwrap().in_place(in_place).durable(false);
+            let edited = edit.set_metadata(value(fill)).apply().unwrap();
+            assert_eq!(edited, if in_place { Edited::InPlace } else { Edited::Rewritten });
             edits += 1;
         }
         done.store(true, Ordering::Relaxed);
     });
     eprintln!("{edits} edits, {counts:?}");
+    counts
+}
+
+#[test]
+fn no_reader_accepts_a_header_that_is_half_written() {
+    let counts = meet([opened; 4], OPENS, true);
     assert_eq!(counts.mixtures.into_inner(), 0, "of {} opens", counts.opens.into_inner());
+}
+
+/// Other systems may refuse to replace a file that a reader has open.
+#[cfg(unix)]
+#[test]
+fn every_reader_finds_a_file_that_is_not_edited_in_place() {
+    let counts = meet([opened, read_once, opened, read_once], OPENS / 4, false);
+    let found = (counts.mixtures.into_inner(), counts.errors.into_inner());
+    assert_eq!(found, (0, 0), "of {} opens", counts.opens.into_inner());
+}
+
+/// A checkpoint that was opened before the edit stays what it was.
+#[cfg(unix)]
+#[test]
+fn what_is_open_stays_the_old_file() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let view = TensorView::from_slice(&[3], &[7_u8, 8, 9]).unwrap();
+    save(&path, [("w", view)], &SaveOptions::new().align(4096)).unwrap();
+    let open = Checkpoint::open(&path).unwrap();
+    let edit = Edit::open(&path).unwrap().rename([("w", "v")]);
+    assert_eq!(edit.apply().unwrap(), Edited::Rewritten);
+    let read = open.read_all(&LoadOptions::new()).unwrap();
+    assert_eq!((open.get("w").is_some(), read[0].bytes()), (true, &[7, 8, 9][..]));
+    assert!(Checkpoint::open(&path).unwrap().get("v").is_some());
 }

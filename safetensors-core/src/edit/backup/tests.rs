@@ -26,7 +26,8 @@ const BACKUP: &str = ".model.safetensors.header-backup";
 /// An edit of many bytes at both ends of the header.
 fn edit(path: &Path) -> Result<()> {
     let long = "x".repeat(2000);
-    Edit::open(path)?.set_metadata([("k", "w"), ("zz", &long)]).apply().map(drop)
+    let edit = Edit::open(path)?.in_place(true);
+    edit.set_metadata([("k", "w"), ("zz", &long)]).apply().map(drop)
 }
 
 /// A file whose header an edit left half written, with the backup beside it. Returns its path and
@@ -303,7 +304,7 @@ fn the_file_of_another_user_is_not_edited_in_place() {
         if !give_away(&path) {
             return;
         }
-        let edit = || Edit::open(&path)?.set_metadata([("k", "w")]).apply();
+        let edit = || Edit::open(&path)?.in_place(true).set_metadata([("k", "w")]).apply();
         let (edited, step) = crash_at(n, || without("files of other users", edit));
         Checkpoint::open(&path).unwrap_or_else(|error| panic!("{step:?}: {error}"));
         if step.is_none() {
