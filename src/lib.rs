@@ -53,7 +53,7 @@
 //! let bias = checkpoint.tensor("bias")?.read()?;
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
 //! // Reads only the bytes of these elements.
-//! let last = checkpoint.tensor("bias")?.slice(1..)?.read()?;
+//! let last = checkpoint.tensor("bias")?.slice((1..,))?.read()?;
 //! assert_eq!(last.into_vec::<f32>()?, [1.5]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
