@@ -1,5 +1,4 @@
-//! Move tensors between safetensors files and the library they are used in: ndarray, candle or
-//! burn.
+//! Moves tensors between safetensors files and the library that uses them: ndarray, candle or burn.
 //!
 //! This crate is a facade. It re-exports all of `safetensors-core`, and each adapter behind a
 //! feature.
@@ -11,11 +10,12 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
-//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
-//! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
+//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
+//! | `burn-train` | `burn::train` | checkpoints of burn's training loop; not in `full` |
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
 //! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
-//! | `cuda`, `metal` | | `candle`, with candle's GPU support |
+//! | `rayon` | [`ndarray`] | arrays that are not in C order are gathered by several threads; not in `full` |
+//! | `cuda`, `metal` | | `candle`, with candle's GPU support: loads onto these devices in bounded memory |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
 //!
@@ -45,10 +45,104 @@
 //!     &SaveOptions::new(),
 //! )?;
 //!
-//! let bias = Checkpoint::open(&path)?.tensor("bias")?.read()?;
+//! // A file, a directory, or an index of shards.
+//! let checkpoint = Checkpoint::open(&path)?;
+//! for tensor in checkpoint.tensors() {
+//!     println!("{} {} {:?}", tensor.name(), tensor.dtype(), tensor.shape());
+//! }
+//! let bias = checkpoint.tensor("bias")?.read()?;
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
+//! // Reads only the bytes of these elements.
+//! let last = checkpoint.tensor("bias")?.slice((1..,))?.read()?;
+//! assert_eq!(last.into_vec::<f32>()?, [1.5]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Your program also depends on the tensor library itself. A release works with one version of
+//! each, because other versions have other types: the README has the table.
+//!
+//! # What each library holds
+//!
+//! Every dtype of the format can be read and saved. A dtype that a library lacks is widened, which
+//! keeps every value; the table calls it *as*. [`Widening::Refuse`] makes
+//! it an error instead.
+//!
+//! | dtype | ndarray | candle | burn |
+//! |---|---|---|---|
+//! | BOOL | ✓ | as U8 | ✓ |
+//! | I8 | ✓ | as I16 | ✓ |
+//! | U16 | ✓ | as U32 | ✓ |
+//! | U64 | ✓ | as I64, if it fits | ✓ |
+//! | U8, U32, I16, I32, I64, BF16, F16, F32, F64 | ✓ | ✓ | ✓ |
+//! | F8_E4M3 | ✓ | ✓ | as F16 |
+//! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | ✓ | as F16 | as F16 |
+//! | F8_E8M0 | ✓ | ✓ (stored) | as F32 |
+//! | F4, F6_E2M3, F6_E3M2 | ✓ (packed) | ✓ (stored) | as F16 |
+//! | C64 | ✓ | as F32 pairs | as F32 pairs |
+//!
+//! # What the core does for all of them
+//!
+//! | | |
+//! |---|---|
+//! | strict parsing, limits ([`Limits`]), bounded errors, zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
+//! | parallel loading with conversion, progress and cancellation | [`Checkpoint::read_all`], [`LoadOptions`] |
+//! | the ranks of a job: their numbers, a plan of their parts, reading, saving, gathering | [`ranks`] |
+//! | slices, and the parts of ranks, reading only their bytes | [`LazyTensor::slice`], [`LazyTensor::rank_part`], [`load::read_slices`] |
+//! | conversion between all floats and integers, rounded once, overflow as you say | [`TensorBuf::convert`] |
+//! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |
+//! | sharded saving as `huggingface_hub` splits, tied weights, old checkpoint safe until the end | [`save_sharded`], [`SaveOptions::tied`] |
+//! | merge, select, rename, cast, re-shard in bounded memory | [`Rewrite`] |
+//! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
+//! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
+//! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
+//! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
+//! | buckets, web servers and the Hub, read by ranges; saving to buckets, also from ranks | `remote::open`, `remote::save`, `remote::save_rank`, feature `remote` |
+//! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
+//! | downloads from the Hub into Python's cache: only what is needed, resumed, verified, offline | `hub::download`, feature `hub` |
+//!
+//! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub of the
+//! tests, which misbehave. Azure was tried by hand with Azurite. Of Google Cloud Storage only the
+//! requests for ranges are tested, with that web server.
+//!
+//! # I want to …
+//!
+//! Paths are those in the repository.
+//!
+//! | I want to … | look at |
+//! |---|---|
+//! | see what is in a file, without writing code | the command `safetensors inspect`; its manual is `safetensors-cli/README.md` |
+//! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
+//! | see the values of a tensor | `safetensors show` |
+//! | know whether a download is sound | `safetensors verify`; *What is promised* in `SECURITY.md` |
+//! | find NaN, or compare two checkpoints | `safetensors stats`, `safetensors diff` |
+//! | cast, rename, merge or split a checkpoint | `safetensors convert`, [`Rewrite`] |
+//! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
+//! | see all three libraries in one program | `examples/quickstart.rs` |
+//! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
+//! | replace candle's own loaders | the module `candle::migration` |
+//! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
+//! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
+//! | replace burn-store's own store | the module `burn::migration` |
+//! | load a model of PyTorch into burn | the module `burn::pytorch`, `model-examples/examples/burn_bert.rs` |
+//! | train with burn, and go on after a crash | the module `burn::train`, `model-examples/examples/burn_train.rs` |
+//! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
+//! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
+//! | save a struct of arrays | `safetensors-ndarray/examples/ndarray_struct.rs`, [`safetensors_derive`](https://docs.rs/safetensors-derive) |
+//! | write the steps of a simulation as they come | `safetensors-ndarray/examples/ndarray_science.rs` |
+//! | use the format without any library, or without `std` | [`safetensors_core`](https://docs.rs/safetensors-core) |
+//! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `safetensors-hub/examples/hub_download.rs`, `model-examples/examples/hub_to_candle.rs` |
+//! | read a slice of a file in a bucket | `safetensors-hub/examples/remote_slice.rs` |
+//! | load each rank's part of a model | [`ranks`], `distributed/README.md`, `model-examples/examples/candle_tensor_parallel.rs` |
+//! | load a model on MPI ranks, or process many checkpoints with Ray | `distributed/README.md` |
+//! | know what is fast, and measure it myself | `BENCHMARKS.md` |
+//! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `ARCHITECTURE.md` |
+//! | make a release | `RELEASING.md` |
+//!
+//! `candle_train` and `burn_train` are killed again and again while they train, and end with the
+//! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
+//! real weights; `CONTRIBUTING.md` says how to get them. `hub_to_candle` goes from the name of a
+//! repository on the Hub to logits. `ndarray_science` is a simulation that writes its steps,
+//! `ndarray_struct` has a struct of arrays as its state, and `ndarray_npz` converts archives.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -68,3 +162,8 @@ pub use safetensors_ndarray as ndarray;
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// The page about ranks and many machines, whose example is tested.
+#[cfg(all(doctest, feature = "full"))]
+#[doc = include_str!("../distributed/README.md")]
+mod distributed {}

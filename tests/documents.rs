@@ -108,17 +108,27 @@ fn broken_links_are_found() {
     assert!(!wrong("CONTRIBUTING.md#names"));
 }
 
-/// Every example is in the index of the README.
+/// A newcomer reads the README and the map of the code to their ends.
 #[test]
-fn the_readme_names_every_example() {
+fn the_first_pages_are_short() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    for (name, most) in [("README.md", 150), ("ARCHITECTURE.md", 160)] {
+        let lines = fs::read_to_string(root.join(name)).unwrap().lines().count();
+        assert!(lines <= most, "{name} has {lines} lines, and should have at most {most}");
+    }
+}
+
+/// Every example is in the index of the root package's documentation.
+#[test]
+fn the_index_names_every_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let index = fs::read_to_string(root.join("src/lib.rs")).unwrap();
     for package in ["", "model-examples", "safetensors-ndarray"] {
         for example in fs::read_dir(root.join(package).join("examples")).unwrap() {
             let name = example.unwrap().file_name().into_string().unwrap();
-            let link = Path::new(package).join("examples").join(&name);
-            let link = link.to_str().unwrap().replace('\\', "/");
-            assert!(readme.contains(&format!("({link})")), "the README has no link to {link}");
+            let path = Path::new(package).join("examples").join(&name);
+            let path = path.to_str().unwrap().replace('\\', "/");
+            assert!(index.contains(&format!("`{path}`")), "src/lib.rs does not name {path}");
         }
     }
 }

@@ -63,7 +63,7 @@ fn we_read_what_the_reference_writes() {
     }
 }
 
-/// The list in ARCHITECTURE.md: the reference accepts each case, and this crate refuses it.
+/// The list in SECURITY.md: the reference accepts each case, and this crate refuses it.
 /// [`nowhere_else_do_we_disagree`] checks that the list is complete.
 #[test]
 fn where_we_are_stricter() {
@@ -160,7 +160,7 @@ fn mutated_headers() -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this error is for a case on the list in ARCHITECTURE.md, which only the reference
+/// Whether this error is for a case on the list in SECURITY.md, which only the reference
 /// accepts.
 fn is_on_the_list(kind: &ErrorKind) -> bool {
     matches!(

@@ -52,8 +52,9 @@
 //! | `candle_nn::VarMap::save` | [`train::save_var_map`] |
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
-//! candle writes no metadata, and writes over the old file. Here [`SaveOptions`] have metadata, and
-//! the old file stays until the new one is complete.
+//! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
+//! disk: after a power cut the new file may be incomplete. Here [`SaveOptions`] have metadata, and
+//! the new file is on the disk before it takes the place of the old one.
 //!
 //! # Where this crate is stricter
 //!

@@ -1,20 +1,21 @@
-//! Reads the matrix of dtypes from the README. The suite fails if a framework holds a dtype in
-//! another way than the matrix says.
+//! Reads the table of dtypes from the documentation of the root package. The suite fails if a
+//! framework holds a dtype in another way than the table says.
 
 use safetensors_bridge::Dtype;
 use safetensors_bridge::framework::Support;
 
-/// The README's column of a framework: every dtype in the matrix, and how the framework holds it.
+/// The column of a framework: every dtype in the table, and how the framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
-    column(include_str!("../../README.md"), framework)
+    column(include_str!("../../src/lib.rs"), framework)
 }
 
-/// The rows of a Markdown table whose first cell names dtypes, in the column with this heading.
+/// The rows of a Markdown table whose first cell names dtypes, in the column with this heading. The
+/// table may be in a doc comment (`//!`).
 fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
     let mut column = None;
     let mut found = Vec::new();
     for line in text.lines() {
-        let Some(line) = line.strip_prefix('|') else {
+        let Some(line) = line.trim_start_matches("//! ").strip_prefix('|') else {
             column = None;
             continue;
         };
@@ -34,7 +35,7 @@ fn support(cell: &str) -> Support {
     match words.as_slice() {
         ["✓", ..] => Support::Exact,
         ["as", to, ..] => Support::Widened(dtype(to).unwrap_or_else(|| panic!("{to} is no dtype"))),
-        _ => panic!("the README says {cell:?}, which is neither ✓ nor \"as\" a dtype"),
+        _ => panic!("src/lib.rs says {cell:?}, which is neither ✓ nor \"as\" a dtype"),
     }
 }
 

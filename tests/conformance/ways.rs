@@ -1,5 +1,5 @@
 //! Every way to read a tensor, with every kind of tensor: all of them take the same decision. The
-//! table of what comes out stands in ARCHITECTURE.md, and the suite fails if it says anything else.
+//! table of what comes out is in docs/reading.md, and the suite fails if it says anything else.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -355,6 +355,6 @@ fn every_way_to_read_takes_the_documented_decision() {
     for row in rows {
         table += &format!("\n| {} |", row.join(" | "));
     }
-    let document = include_str!("../../ARCHITECTURE.md");
-    assert!(document.contains(&table), "ARCHITECTURE.md should have this table:\n\n{table}\n");
+    let document = include_str!("../../docs/reading.md");
+    assert!(document.contains(&table), "docs/reading.md should have this table:\n\n{table}\n");
 }

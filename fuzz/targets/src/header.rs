@@ -87,7 +87,7 @@ fn is_consistent(ours: &SafeTensors<&[u8]>) {
     assert!(header.get("\u{1}\u{fffd} no tensor").is_none());
 }
 
-/// Whether ARCHITECTURE.md ("Where we are stricter than the reference") has this error.
+/// Whether SECURITY.md ("Where we are stricter than the reference") has this error.
 fn is_documented(kind: &ErrorKind) -> bool {
     matches!(
         kind,
