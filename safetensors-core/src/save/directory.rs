@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::hidden::{owner_of_directory, previous};
 use crate::io::lock::DirectoryLock;
+use crate::io::remove::unless_missing;
 use crate::io::unfinished::Steps;
 
 /// The name of the new directory within the temporary one.
@@ -189,7 +190,7 @@ impl AtomicDirectory {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Ok(false) => {
                     let previous = previous(path);
-                    remove_if_there(&previous)?;
+                    unless_missing(fs::remove_dir_all(&previous))?;
                     layers::remove(path, &previous)?;
                 }
                 renamed => _ = renamed?,
@@ -286,7 +287,7 @@ fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
         fs::rename(new, destination)?;
     } else if !exchange(new, destination)? {
         // The name is free, unless an earlier process ended just before it removed this one.
-        remove_if_there(&previous)?;
+        unless_missing(fs::remove_dir_all(&previous))?;
         failpoint::hit("move aside")?;
         if !layers::rename(destination, &previous)? {
             return layers::replace(new, destination, &previous);
@@ -298,15 +299,8 @@ fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
         }
     }
     // What stays is removed by the next commit.
-    let _ = remove_if_there(&previous);
+    let _ = fs::remove_dir_all(&previous);
     Ok(())
-}
-
-fn remove_if_there(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Exchanges the names of two directories. Returns `false` where the system or the file system

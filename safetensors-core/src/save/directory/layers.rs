@@ -9,9 +9,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use super::{remove_if_there, sync_names};
+use super::sync_names;
 use crate::io::failpoint;
 use crate::io::hidden::directory as parent_of;
+use crate::io::remove::unless_missing;
 
 /// The name of the mark within a directory that is being removed.
 const MARK: &str = ".safetensors.removing";
@@ -30,7 +31,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<bool> {
 /// Replaces a directory that cannot be renamed by a new one, which has the name `previous` for that
 /// time. When this fails after the mark was made, [`go_on`] replaces it later.
 pub(super) fn replace(new: &Path, destination: &Path, previous: &Path) -> io::Result<()> {
-    remove_if_there(previous)?;
+    unless_missing(fs::remove_dir_all(previous))?;
     failpoint::hit("rename")?;
     fs::rename(new, previous)?;
     // The new directory must be found before a file of the old one is gone.
@@ -82,10 +83,7 @@ pub(super) fn go_on(directory: &Path, previous: &Path) -> io::Result<()> {
         }
     }
     failpoint::hit("remove the mark")?;
-    match fs::remove_file(directory.join(MARK)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    unless_missing(fs::remove_file(directory.join(MARK)))?;
     failpoint::hit("remove the old directory")?;
     fs::remove_dir(directory)?;
     failpoint::hit("rename")?;

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::leftover::is_finished;
+use super::finished::is_finished;
 use super::{GrowingTensor, GrowingWriter, Tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, described_tensor};

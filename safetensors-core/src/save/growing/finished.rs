@@ -14,6 +14,7 @@ use std::path::Path;
 use super::recover::{axis_of, file_name, last_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, Hasher, RunningDigest};
+use crate::io::remove::unless_missing;
 use crate::io::{FileSource, ReadAt, SafeTensors, failpoint};
 use crate::load::LazyTensor;
 use crate::save::{AtomicFile, SaveOptions};
@@ -60,22 +61,19 @@ pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
 /// recognised.
 pub(super) fn remove(directory: &Path, files: u32) -> io::Result<()> {
     remove_files(directory, files)?;
-    remove_if_there(|| fs::remove_file(directory.join(MARK)))?;
-    remove_if_there(|| fs::remove_dir(directory))
+    step(|| fs::remove_file(directory.join(MARK)))?;
+    step(|| fs::remove_dir(directory))
 }
 
 /// Removes the synced files, counted from 1.
 pub(super) fn remove_files(directory: &Path, files: u32) -> io::Result<()> {
-    let remove = |number| remove_if_there(|| fs::remove_file(directory.join(file_name(number))));
+    let remove = |number| step(|| fs::remove_file(directory.join(file_name(number))));
     (1..=files).rev().try_for_each(remove)
 }
 
-fn remove_if_there(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn step(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     failpoint::hit("remove synced steps")?;
-    match remove() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
+    unless_missing(remove())
 }
 
 fn parse(mark: &str) -> Option<(u64, Digest)> {
