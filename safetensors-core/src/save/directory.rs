@@ -152,7 +152,8 @@ impl AtomicDirectory {
     }
 
     /// Removes a directory with all that is in it: the path has it complete, or does not have it at
-    /// all. Returns `false` if there is none.
+    /// all. Returns `false` if there is none. What [`recover`](AtomicDirectory::recover) would do
+    /// is done first.
     ///
     /// # Errors
     ///
@@ -176,12 +177,15 @@ impl AtomicDirectory {
     ) -> Result<bool> {
         let path = path.as_ref();
         let remove = || {
-            if old_directory(path)?.is_none() {
+            if old_directory(path)?.is_none() && !is_interrupted(path) {
                 return Ok(None);
             }
             let temp = TempDirectory::create(path)?;
             let lock = DirectoryLock::wait_for(directory(path))?;
-            if !condition(path) {
+            let steps = Steps::begin();
+            settle(path)?;
+            drop(steps);
+            if old_directory(path)?.is_none() || !condition(path) {
                 return Ok(None);
             }
             let steps = Steps::begin();
@@ -240,22 +244,12 @@ impl AtomicDirectory {
     pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         let recover = || {
-            let previous = previous(path);
-            let is_gone = || previous.is_dir() && fs::symlink_metadata(path).is_err();
-            if !is_gone() && !layers::is_interrupted(path, &previous) {
+            if !is_interrupted(path) {
                 return Ok(false);
             }
             let _lock = DirectoryLock::wait_for(directory(path))?;
             let _steps = Steps::begin();
-            // Another process may have done it, or have finished what it did.
-            if layers::is_interrupted(path, &previous) {
-                layers::go_on(path, &previous)?;
-            } else if is_gone() {
-                fs::rename(&previous, path)?;
-            } else {
-                return Ok(false);
-            }
-            Ok(true)
+            settle(path)
         };
         recover().map_err(|error| Error::io(error, path))
     }
@@ -271,13 +265,35 @@ fn old_directory(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
+/// Whether a process ended while it replaced or removed the directory at a path, or is doing so.
+fn is_interrupted(path: &Path) -> bool {
+    layers::is_interrupted(path, &previous(path)) || is_moved_aside(path)
+}
+
+/// Whether the old directory has the name `previous`, and there is no new one.
+fn is_moved_aside(path: &Path) -> bool {
+    previous(path).is_dir() && fs::symlink_metadata(path).is_err()
+}
+
+/// Completes what a process did not, or brings the old directory back. Returns whether that was
+/// needed. The caller holds the lock, so no process is doing anything now.
+fn settle(path: &Path) -> io::Result<bool> {
+    let previous = previous(path);
+    if layers::is_interrupted(path, &previous) {
+        layers::go_on(path, &previous)?;
+    } else if is_moved_aside(path) {
+        fs::rename(&previous, path)?;
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
 /// Gives a directory the name of another. The other one, if it exists, takes its place or is
 /// removed.
 fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
+    settle(destination)?;
     let previous = previous(destination);
-    if layers::is_interrupted(destination, &previous) {
-        layers::go_on(destination, &previous)?;
-    }
     let old = old_directory(destination)?;
     if let Some(old) = &old {
         fs::set_permissions(new, old.permissions())?;

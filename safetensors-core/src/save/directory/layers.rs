@@ -51,11 +51,10 @@ pub(super) fn replace(new: &Path, destination: &Path, previous: &Path) -> io::Re
 pub(super) fn remove(directory: &Path, previous: &Path) -> io::Result<()> {
     failpoint::hit("mark the directory")?;
     let mark = directory.join(MARK);
-    let marked = File::create_new(&mark).and_then(|file| file.sync_all());
-    let marked = marked.and_then(|()| sync_names(directory, true));
-    if let Err(error) = marked {
+    let file = File::create_new(&mark)?;
+    if let Err(error) = file.sync_all().and_then(|()| sync_names(directory, true)) {
         // Nothing is removed yet, so the directory stays.
-        fs::remove_file(&mark)?;
+        let _ = fs::remove_file(&mark);
         return Err(error);
     }
     go_on(directory, previous)
@@ -141,22 +140,73 @@ mod tests {
     #[test]
     fn an_interrupted_removal_is_completed() {
         without("renaming of directories", || {
-            for n in 0.. {
-                let dir = tempdir().unwrap();
-                let path = dir.path().join("epoch");
-                put(&path, "old").unwrap();
-                let (_, step) = crash_at(n, || AtomicDirectory::remove(&path));
-                let Some(step) = step else {
-                    assert!(n > 4);
-                    break;
-                };
-                AtomicDirectory::recover(&path).unwrap();
-                let is_empty = path.exists() && names_in(&path).is_empty();
-                assert_eq!(is_empty, step == "remove the old directory");
-                assert!(is_empty || matches!(content(&path).as_deref(), None | Some("old")));
-                AtomicDirectory::remove(&path).unwrap();
-                assert!(names_in(dir.path()).is_empty(), "{step}");
+            for recovers in [true, false] {
+                for n in 0.. {
+                    let dir = tempdir().unwrap();
+                    let path = dir.path().join("epoch");
+                    put(&path, "old").unwrap();
+                    let (_, step) = crash_at(n, || AtomicDirectory::remove(&path));
+                    let Some(step) = step else {
+                        assert!(n > 4);
+                        break;
+                    };
+                    if recovers {
+                        AtomicDirectory::recover(&path).unwrap();
+                        let is_empty = path.exists() && names_in(&path).is_empty();
+                        assert_eq!(is_empty, step == "remove the old directory");
+                        assert!(
+                            is_empty || matches!(content(&path).as_deref(), None | Some("old"))
+                        );
+                    }
+                    AtomicDirectory::remove(&path).unwrap();
+                    assert!(names_in(dir.path()).is_empty(), "{step}");
+                }
             }
+        });
+    }
+
+    /// Nothing has called [`AtomicDirectory::recover`] when the directory is to be removed.
+    #[test]
+    fn an_interrupted_replacement_is_completed_before_a_removal() {
+        without("renaming of directories", || {
+            let mut replaced = 0;
+            for is_wanted in [false, true] {
+                for n in 0.. {
+                    let dir = tempdir().unwrap();
+                    let path = dir.path().join("epoch");
+                    put(&path, "old").unwrap();
+                    let (_, step) = crash_at(n, || put(&path, "new"));
+                    let Some(step) = step else { break };
+                    let mut seen = None;
+                    let removed = AtomicDirectory::remove_if(&path, |found| {
+                        seen = content(found);
+                        is_wanted
+                    });
+                    assert_eq!(removed.unwrap(), is_wanted, "{step}");
+                    assert!(matches!(seen.as_deref(), Some("old" | "new")), "{step}: {seen:?}");
+                    replaced += usize::from(seen.as_deref() == Some("new"));
+                    assert!(!AtomicDirectory::recover(&path).unwrap(), "{step}");
+                    let kept = if is_wanted { None } else { seen };
+                    assert_eq!(content(&path), kept, "{step}");
+                    put(&path, "third").unwrap();
+                    assert_eq!(names_in(dir.path()), ["epoch"], "{step}");
+                }
+            }
+            assert!(replaced > 8, "{replaced}");
+        });
+    }
+
+    #[test]
+    fn what_prevents_the_mark_is_the_error() {
+        without("renaming of directories", || {
+            let dir = tempdir().unwrap();
+            let path = dir.path().join("epoch");
+            put(&path, "old").unwrap();
+            fs::create_dir(path.join(MARK)).unwrap();
+            let error = AtomicDirectory::remove(&path).unwrap_err();
+            let is_right = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+            assert!(matches!(error.kind(), ErrorKind::Io(io) if is_right(io)), "{error}");
+            assert_eq!(names_in(&path), [MARK, "a", "b"]);
         });
     }
 
