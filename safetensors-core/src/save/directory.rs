@@ -12,7 +12,7 @@ use super::leftovers::remove_leftovers_now;
 use super::temporary::TempDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
-use crate::io::hidden::{owner_of_directory, previous};
+use crate::io::hidden::{next, owner_of_directory, previous};
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::unless_missing;
 use crate::io::unfinished::Steps;
@@ -125,7 +125,7 @@ impl AtomicDirectory {
     /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
     ///
     /// Some directories cannot be renamed, such as those of a lower layer of an overlay file system.
-    /// Such an old directory is emptied and removed, while the new one is called `.NAME.previous`.
+    /// Such an old directory is emptied and removed, while the new one is called `.NAME.next`.
     /// If the process ends in that moment, `recover` puts the new one in place.
     ///
     /// # Errors
@@ -192,11 +192,7 @@ impl AtomicDirectory {
             failpoint::hit("rename")?;
             match layers::rename(path, &temp.path().join(OLD)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Ok(false) => {
-                    let previous = previous(path);
-                    unless_missing(fs::remove_dir_all(&previous))?;
-                    layers::remove(path, &previous)?;
-                }
+                Ok(false) => layers::remove(path)?,
                 renamed => _ = renamed?,
             }
             drop((steps, lock));
@@ -219,8 +215,8 @@ impl AtomicDirectory {
     }
 
     /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
-    /// in which it is written or removed, or that of an old one while it is replaced. `None` for
-    /// any other name.
+    /// in which it is written or removed, or that of an old or a new one while the new one replaces
+    /// the old one. `None` for any other name.
     ///
     /// ```
     /// use safetensors_core::save::AtomicDirectory;
@@ -267,7 +263,7 @@ fn old_directory(path: &Path) -> io::Result<Option<fs::Metadata>> {
 
 /// Whether a process ended while it replaced or removed the directory at a path, or is doing so.
 fn is_interrupted(path: &Path) -> bool {
-    layers::is_interrupted(path, &previous(path)) || is_moved_aside(path)
+    layers::is_interrupted(path) || is_moved_aside(path)
 }
 
 /// Whether the old directory has the name `previous`, and there is no new one.
@@ -276,14 +272,16 @@ fn is_moved_aside(path: &Path) -> bool {
 }
 
 /// Completes what a process did not, or brings the old directory back. Returns whether that was
-/// needed. The caller holds the lock, so no process is doing anything now.
+/// needed. If the directory at the path is complete, no other one stays that could later be taken
+/// for it. The caller holds the lock, so no process is doing anything now.
 fn settle(path: &Path) -> io::Result<bool> {
-    let previous = previous(path);
-    if layers::is_interrupted(path, &previous) {
-        layers::go_on(path, &previous)?;
+    if layers::is_interrupted(path) {
+        layers::go_on(path)?;
     } else if is_moved_aside(path) {
-        fs::rename(&previous, path)?;
+        fs::rename(previous(path), path)?;
     } else {
+        unless_missing(fs::remove_dir_all(previous(path)))?;
+        unless_missing(fs::remove_dir_all(next(path)))?;
         return Ok(false);
     }
     Ok(true)
@@ -293,7 +291,6 @@ fn settle(path: &Path) -> io::Result<bool> {
 /// removed.
 fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
     settle(destination)?;
-    let previous = previous(destination);
     let old = old_directory(destination)?;
     if let Some(old) = &old {
         fs::set_permissions(new, old.permissions())?;
@@ -302,20 +299,19 @@ fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
         failpoint::hit("rename")?;
         fs::rename(new, destination)?;
     } else if !exchange(new, destination)? {
-        // The name is free, unless an earlier process ended just before it removed this one.
-        unless_missing(fs::remove_dir_all(&previous))?;
+        let previous = previous(destination);
         failpoint::hit("move aside")?;
         if !layers::rename(destination, &previous)? {
-            return layers::replace(new, destination, &previous);
+            return layers::replace(new, destination);
         }
         if let Err(error) = failpoint::hit("rename").and_then(|()| fs::rename(new, destination)) {
             failpoint::hit("move back")?;
             fs::rename(&previous, destination)?;
             return Err(error);
         }
+        // What stays is removed by the next commit.
+        let _ = fs::remove_dir_all(&previous);
     }
-    // What stays is removed by the next commit.
-    let _ = fs::remove_dir_all(&previous);
     Ok(())
 }
 
