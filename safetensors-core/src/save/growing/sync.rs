@@ -193,12 +193,12 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Says that the finished file, which begins with these bytes, is about to be put in place.
-    pub(super) fn mark_finishing(&self, prefix: &[u8], durable: bool) -> Result<()> {
+    /// Says that the finished file is about to be put in place.
+    pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
         }
-        finished::mark(&self.directory, prefix, durable)
+        finished::mark(&self.directory, self.files, durable)
     }
 
     /// Removes the files. The finished file has all of their tensors.
