@@ -162,6 +162,54 @@ fn a_finished_file_that_was_edited_is_recognised() {
     assert_eq!(edited, 3);
 }
 
+/// Some synced steps are removed already, so what is left of them would make a shorter file.
+#[test]
+fn a_finished_run_is_recovered_whole_at_another_path() {
+    let mut copied = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        let other = dir.path().join("other.safetensors");
+        let (_, step) = crash_at(n, || run(&path, 1));
+        let Some(step) = step else { break };
+        if !path.exists() || !synced_directory(&path).join("finishing").exists() {
+            continue;
+        }
+        recover_synced(&path, &other, &options().metadata([("k", "v")])).unwrap();
+        assert_eq!(steps(&other), 3, "{step}");
+        let metadata = Checkpoint::open(&other).unwrap().metadata().clone();
+        assert_eq!((&*metadata["title"], &*metadata["k"]), ("a run", "v"), "{step}");
+        copied += 1;
+    }
+    assert_eq!(copied, 3);
+}
+
+/// The finished file was moved away, so the steps that are removed already cannot be replaced.
+#[test]
+fn steps_that_are_removed_already_are_missed() {
+    let mut missed = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        let (_, step) = crash_at(n, || run(&path, 1));
+        let Some(step) = step else { break };
+        let directory = synced_directory(&path);
+        if !path.exists() || !directory.join("finishing").exists() {
+            continue;
+        }
+        let is_complete = directory.join(file_name(2)).exists();
+        fs::remove_file(&path).unwrap();
+        match recover_synced(&path, &path, &options()) {
+            Ok(()) => assert!(is_complete && steps(&path) == 2, "{step}"),
+            Err(error) => {
+                assert!(!is_complete && error.file().is_some(), "{step}: {error}");
+                missed += 1;
+            }
+        }
+    }
+    assert_eq!(missed, 2);
+}
+
 /// Neither a file of another format nor one that cannot be read has what was synced.
 #[test]
 fn a_file_of_another_format_is_not_the_finished_one() {
