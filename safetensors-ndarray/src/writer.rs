@@ -305,9 +305,9 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
 /// the path of that run's file, and `to` that of the new file. They can be the same.
 ///
 /// The new file has the arrays that the run would have saved if it had finished at its last sync.
-/// If the run has finished and its file is at `to`, that file stays as it is. The
-/// [directory](crate::synced_directory) of synced steps stays. Remove it before another run writes
-/// to `path`.
+/// If the run has finished and its file is at `to`, that file stays as it is. If that file is at
+/// `path` only, `to` gets a copy. The [directory](crate::synced_directory) of synced steps stays.
+/// Remove it before another run writes to `path`.
 ///
 /// # Errors
 ///

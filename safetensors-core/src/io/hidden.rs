@@ -31,6 +31,9 @@ const ATTEMPT_SUFFIX: &str = ".ranks";
 /// How the name of an old directory ends while it is replaced in two steps.
 const PREVIOUS_SUFFIX: &str = ".previous";
 
+/// How the name of a new directory ends while an old one is emptied for it.
+const NEXT_SUFFIX: &str = ".next";
+
 const BACKUP_SUFFIX: &str = ".header-backup";
 
 /// What the backup of a header begins with.
@@ -74,6 +77,11 @@ pub(crate) fn previous(path: &Path) -> PathBuf {
     beside(path, PREVIOUS_SUFFIX)
 }
 
+/// Where a new directory lies while an old one that cannot be renamed is emptied for it.
+pub(crate) fn next(path: &Path) -> PathBuf {
+    beside(path, NEXT_SUFFIX)
+}
+
 /// The name of the directory that has this hidden name while it is written, removed or replaced;
 /// `None` for any other name. A name that was shortened stays so.
 pub(crate) fn owner_of_directory(name: &OsStr) -> Option<&OsStr> {
@@ -82,7 +90,8 @@ pub(crate) fn owner_of_directory(name: &OsStr) -> Option<&OsStr> {
         let (owner, _) = text.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
         is_temporary(name, &temporary_prefix(owner.as_ref())).then_some(owner)
     };
-    let owner = text.strip_suffix(PREVIOUS_SUFFIX).or_else(temporary);
+    let ends = [PREVIOUS_SUFFIX, NEXT_SUFFIX];
+    let owner = ends.iter().find_map(|end| text.strip_suffix(end)).or_else(temporary);
     owner.filter(|owner| !owner.is_empty()).map(OsStr::new)
 }
 
@@ -234,6 +243,7 @@ mod tests {
         for (name, expected) in [
             (".epoch-12.aB3dE6.tmp", Some("epoch-12")),
             (".epoch-12.previous", Some("epoch-12")),
+            (".epoch-12.next", Some("epoch-12")),
             (".a.b.aB3dE6.tmp", Some("a.b")),
             ("epoch-12", None),
             ("epoch-12.previous", None),
@@ -247,7 +257,9 @@ mod tests {
             assert_eq!(found, expected.map(OsStr::new), "{name}");
         }
         let path = Path::new("run/epoch-12");
-        assert_eq!(owner_of_directory(previous(path).file_name().unwrap()), path.file_name());
+        for hidden in [previous(path), next(path)] {
+            assert_eq!(owner_of_directory(hidden.file_name().unwrap()), path.file_name());
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod read_at;
 #[cfg(feature = "std")]
+pub(crate) mod remove;
+#[cfg(feature = "std")]
 pub(crate) mod reserve;
 mod safetensors;
 #[cfg(feature = "std")]

@@ -32,6 +32,7 @@ use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::io::lock::DirectoryLock;
+use crate::io::remove::unless_missing;
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
@@ -153,7 +154,7 @@ impl<'f> Attempt<'f> {
     /// an earlier turn and some of this one, and nobody uses them.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
-        remove_if_there(&mark)?;
+        unless_missing(fs::remove_file(&mark))?;
         for file in self.files.of_rank(rank) {
             failpoint::hit("add a file of a rank")?;
             fs::rename(temp.path().join(&file.name), self.path.join(&file.name))?;
@@ -230,7 +231,7 @@ impl<'f> Attempt<'f> {
     /// Moves a file out of the attempt, on a file system without links. If this rank is killed
     /// then, the file's own rank has to save it again, so it loses its mark.
     fn take_out(&self, rank: usize, from: &Path, to: &Path) -> std::io::Result<()> {
-        remove_if_there(&self.mark(rank))?;
+        unless_missing(fs::remove_file(self.mark(rank)))?;
         fs::rename(from, to)
     }
 
@@ -342,14 +343,6 @@ impl<'f> Attempt<'f> {
 
     fn durable(&self) -> bool {
         self.options.save_options.durable
-    }
-}
-
-/// Removes a file, if there is one.
-fn remove_if_there(path: &Path) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
     }
 }
 

@@ -12,8 +12,9 @@ use super::leftovers::remove_leftovers_now;
 use super::temporary::TempDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
-use crate::io::hidden::{owner_of_directory, previous};
+use crate::io::hidden::{next, owner_of_directory, previous};
 use crate::io::lock::DirectoryLock;
+use crate::io::remove::unless_missing;
 use crate::io::unfinished::Steps;
 
 /// The name of the new directory within the temporary one.
@@ -124,7 +125,7 @@ impl AtomicDirectory {
     /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
     ///
     /// Some directories cannot be renamed, such as those of a lower layer of an overlay file system.
-    /// Such an old directory is emptied and removed, while the new one is called `.NAME.previous`.
+    /// Such an old directory is emptied and removed, while the new one is called `.NAME.next`.
     /// If the process ends in that moment, `recover` puts the new one in place.
     ///
     /// # Errors
@@ -151,7 +152,8 @@ impl AtomicDirectory {
     }
 
     /// Removes a directory with all that is in it: the path has it complete, or does not have it at
-    /// all. Returns `false` if there is none.
+    /// all. Returns `false` if there is none. What [`recover`](AtomicDirectory::recover) would do
+    /// is done first.
     ///
     /// # Errors
     ///
@@ -175,23 +177,22 @@ impl AtomicDirectory {
     ) -> Result<bool> {
         let path = path.as_ref();
         let remove = || {
-            if old_directory(path)?.is_none() {
+            if old_directory(path)?.is_none() && !is_interrupted(path) {
                 return Ok(None);
             }
             let temp = TempDirectory::create(path)?;
             let lock = DirectoryLock::wait_for(directory(path))?;
-            if !condition(path) {
+            let steps = Steps::begin();
+            settle(path)?;
+            drop(steps);
+            if old_directory(path)?.is_none() || !condition(path) {
                 return Ok(None);
             }
             let steps = Steps::begin();
             failpoint::hit("rename")?;
             match layers::rename(path, &temp.path().join(OLD)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Ok(false) => {
-                    let previous = previous(path);
-                    remove_if_there(&previous)?;
-                    layers::remove(path, &previous)?;
-                }
+                Ok(false) => layers::remove(path)?,
                 renamed => _ = renamed?,
             }
             drop((steps, lock));
@@ -214,8 +215,8 @@ impl AtomicDirectory {
     }
 
     /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
-    /// in which it is written or removed, or that of an old one while it is replaced. `None` for
-    /// any other name.
+    /// in which it is written or removed, or that of an old or a new one while the new one replaces
+    /// the old one. `None` for any other name.
     ///
     /// ```
     /// use safetensors_core::save::AtomicDirectory;
@@ -239,22 +240,12 @@ impl AtomicDirectory {
     pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         let recover = || {
-            let previous = previous(path);
-            let is_gone = || previous.is_dir() && fs::symlink_metadata(path).is_err();
-            if !is_gone() && !layers::is_interrupted(path, &previous) {
+            if !is_interrupted(path) {
                 return Ok(false);
             }
             let _lock = DirectoryLock::wait_for(directory(path))?;
             let _steps = Steps::begin();
-            // Another process may have done it, or have finished what it did.
-            if layers::is_interrupted(path, &previous) {
-                layers::go_on(path, &previous)?;
-            } else if is_gone() {
-                fs::rename(&previous, path)?;
-            } else {
-                return Ok(false);
-            }
-            Ok(true)
+            settle(path)
         };
         recover().map_err(|error| Error::io(error, path))
     }
@@ -270,13 +261,36 @@ fn old_directory(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
+/// Whether a process ended while it replaced or removed the directory at a path, or is doing so.
+fn is_interrupted(path: &Path) -> bool {
+    layers::is_interrupted(path) || is_moved_aside(path)
+}
+
+/// Whether the old directory has the name `previous`, and there is no new one.
+fn is_moved_aside(path: &Path) -> bool {
+    previous(path).is_dir() && fs::symlink_metadata(path).is_err()
+}
+
+/// Completes what a process did not, or brings the old directory back. Returns whether that was
+/// needed. If the directory at the path is complete, no other one stays that could later be taken
+/// for it. The caller holds the lock, so no process is doing anything now.
+fn settle(path: &Path) -> io::Result<bool> {
+    if layers::is_interrupted(path) {
+        layers::go_on(path)?;
+    } else if is_moved_aside(path) {
+        fs::rename(previous(path), path)?;
+    } else {
+        unless_missing(fs::remove_dir_all(previous(path)))?;
+        unless_missing(fs::remove_dir_all(next(path)))?;
+        return Ok(false);
+    }
+    Ok(true)
+}
+
 /// Gives a directory the name of another. The other one, if it exists, takes its place or is
 /// removed.
 fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
-    let previous = previous(destination);
-    if layers::is_interrupted(destination, &previous) {
-        layers::go_on(destination, &previous)?;
-    }
+    settle(destination)?;
     let old = old_directory(destination)?;
     if let Some(old) = &old {
         fs::set_permissions(new, old.permissions())?;
@@ -285,28 +299,20 @@ fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
         failpoint::hit("rename")?;
         fs::rename(new, destination)?;
     } else if !exchange(new, destination)? {
-        // The name is free, unless an earlier process ended just before it removed this one.
-        remove_if_there(&previous)?;
+        let previous = previous(destination);
         failpoint::hit("move aside")?;
         if !layers::rename(destination, &previous)? {
-            return layers::replace(new, destination, &previous);
+            return layers::replace(new, destination);
         }
         if let Err(error) = failpoint::hit("rename").and_then(|()| fs::rename(new, destination)) {
             failpoint::hit("move back")?;
             fs::rename(&previous, destination)?;
             return Err(error);
         }
+        // What stays is removed by the next commit.
+        let _ = fs::remove_dir_all(&previous);
     }
-    // What stays is removed by the next commit.
-    let _ = remove_if_there(&previous);
     Ok(())
-}
-
-fn remove_if_there(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Exchanges the names of two directories. Returns `false` where the system or the file system

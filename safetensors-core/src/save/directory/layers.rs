@@ -2,16 +2,17 @@
 //!
 //! An overlay file system, such as that of a container, cannot rename a directory of a lower layer.
 //! Such a directory can only be emptied and removed, file by file. So it gets a mark before its
-//! first file is removed. From then on the path means what has the hidden name `.NAME.previous`: the
-//! new directory or, if there is none, nothing. Whoever finds the mark goes on from there.
+//! first file is removed. From then on the path means what has the hidden name `.NAME.next`: the new
+//! directory or, if there is none, nothing. Whoever finds the mark goes on from there.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use super::{remove_if_there, sync_names};
+use super::sync_names;
 use crate::io::failpoint;
-use crate::io::hidden::directory as parent_of;
+use crate::io::hidden::{directory as parent_of, next};
+use crate::io::remove::unless_missing;
 
 /// The name of the mark within a directory that is being removed.
 const MARK: &str = ".safetensors.removing";
@@ -27,15 +28,14 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Replaces a directory that cannot be renamed by a new one, which has the name `previous` for that
+/// Replaces a directory that cannot be renamed by a new one, which has the name `next` for that
 /// time. When this fails after the mark was made, [`go_on`] replaces it later.
-pub(super) fn replace(new: &Path, destination: &Path, previous: &Path) -> io::Result<()> {
-    remove_if_there(previous)?;
+pub(super) fn replace(new: &Path, destination: &Path) -> io::Result<()> {
     failpoint::hit("rename")?;
-    fs::rename(new, previous)?;
+    fs::rename(new, next(destination))?;
     // The new directory must be found before a file of the old one is gone.
     sync_names(parent_of(destination), true)?;
-    remove(destination, previous).map_err(|error| {
+    remove(destination).map_err(|error| {
         let message = format!(
             "the file system cannot rename the old directory, which has to be emptied: {error}; \
              if files of it are missing, the next save or AtomicDirectory::recover puts the new \
@@ -45,31 +45,42 @@ pub(super) fn replace(new: &Path, destination: &Path, previous: &Path) -> io::Re
     })
 }
 
-/// Removes a directory that cannot be renamed. What has the name `previous` takes its place. If
-/// there is nothing and the process ends just after the mark is removed, an empty directory stays.
-pub(super) fn remove(directory: &Path, previous: &Path) -> io::Result<()> {
+/// Removes a directory that cannot be renamed. What has the name `next` takes its place. If there
+/// is nothing and the process ends just after the mark is removed, an empty directory stays.
+pub(super) fn remove(directory: &Path) -> io::Result<()> {
     failpoint::hit("mark the directory")?;
     let mark = directory.join(MARK);
-    let marked = File::create_new(&mark).and_then(|file| file.sync_all());
-    let marked = marked.and_then(|()| sync_names(directory, true));
-    if let Err(error) = marked {
+    let file = File::create_new(&mark)?;
+    if let Err(error) = file.sync_all().and_then(|()| sync_names(directory, true)) {
         // Nothing is removed yet, so the directory stays.
-        fs::remove_file(&mark)?;
+        let _ = fs::remove_file(&mark);
         return Err(error);
     }
-    go_on(directory, previous)
+    go_on(directory)
 }
 
-/// Whether the removal of a directory was interrupted, or what has the name `previous` has to take
-/// its place.
-pub(super) fn is_interrupted(directory: &Path, previous: &Path) -> bool {
-    // The mark goes last, so what it leaves is empty.
-    let is_empty = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-    directory.join(MARK).is_file() || (previous.is_dir() && is_empty())
+/// Whether the removal of a directory was interrupted, or what has the name `next` has to take its
+/// place.
+pub(super) fn is_interrupted(directory: &Path) -> bool {
+    // The mark is the last entry, so without it the directory is empty or gone.
+    let is_empty_or_gone = || match fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    directory.join(MARK).is_file() || (next(directory).is_dir() && is_empty_or_gone())
 }
 
-/// Removes the rest of a marked directory. What has the name `previous` takes its place.
-pub(super) fn go_on(directory: &Path, previous: &Path) -> io::Result<()> {
+/// Removes the rest of a marked directory. What has the name `next` takes its place.
+pub(super) fn go_on(directory: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(directory).is_ok() {
+        remove_rest(directory)?;
+    }
+    failpoint::hit("rename")?;
+    unless_missing(fs::rename(next(directory), directory))
+}
+
+/// Removes a marked directory. The mark goes last.
+fn remove_rest(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name() == MARK {
@@ -81,18 +92,12 @@ pub(super) fn go_on(directory: &Path, previous: &Path) -> io::Result<()> {
             false => fs::remove_file(entry.path())?,
         }
     }
+    // After a power cut, too, the mark must be there as long as one of the files.
+    sync_names(directory, true)?;
     failpoint::hit("remove the mark")?;
-    match fs::remove_file(directory.join(MARK)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    unless_missing(fs::remove_file(directory.join(MARK)))?;
     failpoint::hit("remove the old directory")?;
-    fs::remove_dir(directory)?;
-    failpoint::hit("rename")?;
-    match fs::rename(previous, directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !previous.exists() => Ok(()),
-        renamed => renamed,
-    }
+    fs::remove_dir(directory)
 }
 
 #[cfg(test)]
@@ -143,22 +148,73 @@ mod tests {
     #[test]
     fn an_interrupted_removal_is_completed() {
         without("renaming of directories", || {
-            for n in 0.. {
-                let dir = tempdir().unwrap();
-                let path = dir.path().join("epoch");
-                put(&path, "old").unwrap();
-                let (_, step) = crash_at(n, || AtomicDirectory::remove(&path));
-                let Some(step) = step else {
-                    assert!(n > 4);
-                    break;
-                };
-                AtomicDirectory::recover(&path).unwrap();
-                let is_empty = path.exists() && names_in(&path).is_empty();
-                assert_eq!(is_empty, step == "remove the old directory");
-                assert!(is_empty || matches!(content(&path).as_deref(), None | Some("old")));
-                AtomicDirectory::remove(&path).unwrap();
-                assert!(names_in(dir.path()).is_empty(), "{step}");
+            for recovers in [true, false] {
+                for n in 0.. {
+                    let dir = tempdir().unwrap();
+                    let path = dir.path().join("epoch");
+                    put(&path, "old").unwrap();
+                    let (_, step) = crash_at(n, || AtomicDirectory::remove(&path));
+                    let Some(step) = step else {
+                        assert!(n > 4);
+                        break;
+                    };
+                    if recovers {
+                        AtomicDirectory::recover(&path).unwrap();
+                        let is_empty = path.exists() && names_in(&path).is_empty();
+                        assert_eq!(is_empty, step == "remove the old directory");
+                        assert!(
+                            is_empty || matches!(content(&path).as_deref(), None | Some("old"))
+                        );
+                    }
+                    AtomicDirectory::remove(&path).unwrap();
+                    assert!(names_in(dir.path()).is_empty(), "{step}");
+                }
             }
+        });
+    }
+
+    /// Nothing has called [`AtomicDirectory::recover`] when the directory is to be removed.
+    #[test]
+    fn an_interrupted_replacement_is_completed_before_a_removal() {
+        without("renaming of directories", || {
+            let mut replaced = 0;
+            for is_wanted in [false, true] {
+                for n in 0.. {
+                    let dir = tempdir().unwrap();
+                    let path = dir.path().join("epoch");
+                    put(&path, "old").unwrap();
+                    let (_, step) = crash_at(n, || put(&path, "new"));
+                    let Some(step) = step else { break };
+                    let mut seen = None;
+                    let removed = AtomicDirectory::remove_if(&path, |found| {
+                        seen = content(found);
+                        is_wanted
+                    });
+                    assert_eq!(removed.unwrap(), is_wanted, "{step}");
+                    assert!(matches!(seen.as_deref(), Some("old" | "new")), "{step}: {seen:?}");
+                    replaced += usize::from(seen.as_deref() == Some("new"));
+                    assert!(!AtomicDirectory::recover(&path).unwrap(), "{step}");
+                    let kept = if is_wanted { None } else { seen };
+                    assert_eq!(content(&path), kept, "{step}");
+                    put(&path, "third").unwrap();
+                    assert_eq!(names_in(dir.path()), ["epoch"], "{step}");
+                }
+            }
+            assert!(replaced > 8, "{replaced}");
+        });
+    }
+
+    #[test]
+    fn what_prevents_the_mark_is_the_error() {
+        without("renaming of directories", || {
+            let dir = tempdir().unwrap();
+            let path = dir.path().join("epoch");
+            put(&path, "old").unwrap();
+            fs::create_dir(path.join(MARK)).unwrap();
+            let error = AtomicDirectory::remove(&path).unwrap_err();
+            let is_right = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+            assert!(matches!(error.kind(), ErrorKind::Io(io) if is_right(io)), "{error}");
+            assert_eq!(names_in(&path), [MARK, "a", "b"]);
         });
     }
 

@@ -6,6 +6,7 @@ use tempfile::tempdir;
 use super::AtomicDirectory;
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::hidden::previous;
 use crate::io::lock::DirectoryLock;
 use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
@@ -158,6 +159,27 @@ fn a_killed_process_leaves_the_old_directory_or_the_new_one() {
             assert_eq!(content(&path).unwrap(), "third");
             assert_eq!(names_in(dir.path()), ["epoch"], "{step}");
         }
+    });
+}
+
+/// As if the process was killed just before it removed the old directory.
+#[test]
+fn a_new_directory_that_is_empty_stays() {
+    on_every_system(|| {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        put(&previous(&path), "old").unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert!(names_in(&path).is_empty());
+        put(&path, "new").unwrap();
+        assert_eq!(content(&path).as_deref(), Some("new"));
+        assert_eq!(names_in(dir.path()), ["epoch"]);
+        // Nor does the old one come back when the new one is removed.
+        put(&previous(&path), "old").unwrap();
+        assert!(AtomicDirectory::remove(&path).unwrap());
+        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert!(names_in(dir.path()).is_empty());
     });
 }
 

@@ -74,7 +74,7 @@ impl GrowingWriter {
                 SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
             let prefix = assemble(&body, &parts, &options)?;
             drop(parts);
-            synced.mark_finishing(&prefix, options.durable)?;
+            synced.mark_finishing(options.durable)?;
             body.commit(&prefix)
         };
         finish().map_err(|error: Error| error.in_path(&path))?;

@@ -2,7 +2,7 @@
 
 mod body;
 mod finish;
-mod leftover;
+mod finished;
 mod recover;
 mod series;
 mod steps;

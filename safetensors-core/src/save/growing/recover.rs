@@ -5,13 +5,13 @@ use std::collections::hash_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::leftover::is_finished;
+use super::finished::{is_finished, marked_files};
 use super::{GrowingTensor, GrowingWriter, Tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, described_tensor};
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
-use crate::save::SaveOptions;
+use crate::save::{SaveOptions, save};
 use crate::slice::Index;
 
 /// How the names of synced files end.
@@ -40,6 +40,7 @@ pub(super) fn file_name(number: u32) -> String {
 ///
 /// A run may have been killed after it had put its file in place and before it had removed the
 /// synced steps. If that file is at `to`, it has all of them and perhaps more, so it stays as it is.
+/// If it is at `path` only, `to` gets a copy of its tensors and metadata.
 ///
 /// ```
 /// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
@@ -64,7 +65,8 @@ pub(super) fn file_name(number: u32) -> String {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] if there is no directory of synced steps, or if one of its files is missing;
+/// [`ErrorKind::Io`] if there is no directory of synced steps, or if one of its files is missing,
+/// also because a finished run had begun to remove them and its file is not at `path` any more;
 /// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`] if the
 /// files do not belong together; those of [`Header::parse`](crate::header::Header::parse), of
 /// [`GrowingWriter::create`] and of [`GrowingWriter::finish`].
@@ -73,12 +75,16 @@ pub fn recover_synced(
     to: impl AsRef<Path>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let (directory, to) = (synced_directory(path), to.as_ref());
+    let (path, to) = (path.as_ref(), to.as_ref());
+    let directory = synced_directory(path);
     if is_finished(to, &directory)? {
         return Ok(());
     }
+    if is_finished(path, &directory)? {
+        return copy(path, to, options);
+    }
     let none = || Error::io(std::io::ErrorKind::NotFound.into(), &directory);
-    let last = last_file(&directory)?.ok_or_else(none)?;
+    let last = last_file(&directory)?.max(marked_files(&directory)?).ok_or_else(none)?;
     let writer = GrowingWriter::create_beside_synced(to, options)?;
     let mut growing = HashMap::new();
     for number in 1..=last {
@@ -94,6 +100,17 @@ pub fn recover_synced(
     metadata.extend(options.metadata.clone());
     drop(tensors);
     writer.finish()
+}
+
+/// Saves the tensors of a finished file to another one.
+fn copy(from: &Path, to: &Path, options: &SaveOptions) -> Result<()> {
+    let open = || SafeTensors::from_source(FileSource::open(from)?);
+    let file = open().map_err(|error| error.in_path(from))?;
+    let mut metadata = file.metadata().clone();
+    metadata.extend(options.metadata.clone());
+    let options = SaveOptions { metadata, tied: None, ..options.clone() };
+    let tensors: Vec<_> = file.tensors().collect();
+    save(to, tensors.iter().map(|tensor| (tensor.name(), tensor)), &options)
 }
 
 /// Adds the whole tensors and the steps of one file.

@@ -14,7 +14,7 @@ use std::{fs, io};
 
 use super::recover::{file_name, last_file, synced_directory};
 use super::series::{Series, SeriesState};
-use super::{Entry, GrowingWriter, Whole, leftover};
+use super::{Entry, GrowingWriter, Whole, finished};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::AXIS_PREFIX;
 use crate::io::hidden::directory;
@@ -144,11 +144,11 @@ impl Synced {
         if fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir() {
             return Ok(synced);
         }
-        if !leftover::is_finished(path, &synced.directory)? {
+        if !finished::is_finished(path, &synced.directory)? {
             return Err(synced.left());
         }
         let files = last_file(&synced.directory)?.unwrap_or(0);
-        leftover::remove(&synced.directory, files)
+        finished::remove(&synced.directory, files)
             .map_err(|error| Error::io(error, &synced.directory))?;
         Ok(synced)
     }
@@ -165,7 +165,7 @@ impl Synced {
 
     /// Forgets what this run has synced.
     fn restart(&mut self) -> Result<()> {
-        leftover::remove_files(&self.directory, self.files)
+        finished::remove_files(&self.directory, self.files)
             .map_err(|error| Error::io(error, &self.directory))?;
         self.files = 0;
         self.made = self.directory.is_dir();
@@ -193,12 +193,12 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Says that the finished file, which begins with these bytes, is about to be put in place.
-    pub(super) fn mark_finishing(&self, prefix: &[u8], durable: bool) -> Result<()> {
+    /// Says that the finished file is about to be put in place.
+    pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
         }
-        leftover::mark(&self.directory, prefix, durable)
+        finished::mark(&self.directory, self.files, durable)
     }
 
     /// Removes the files. The finished file has all of their tensors.
@@ -206,7 +206,7 @@ impl Synced {
         if !self.made {
             return Ok(());
         }
-        let removed = leftover::remove(&self.directory, self.files);
+        let removed = finished::remove(&self.directory, self.files);
         removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(&self.directory))
     }
 }

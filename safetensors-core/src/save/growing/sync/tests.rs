@@ -9,6 +9,7 @@ use tempfile::tempdir;
 use super::{file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
+use crate::edit::Edit;
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at};
 use crate::io::testing::names_in;
@@ -72,8 +73,10 @@ fn a_finished_run_is_not_replaced_by_its_synced_steps() {
                 let is_left = fs::read(&path).ok() == old || is_finished;
                 recognised += usize::from(is_finished);
                 recovered += usize::from(!is_left);
+                // With the mark, what was just recovered is known to have all that was synced.
+                let is_marked = directory.join("finishing").exists();
                 match GrowingWriter::create(&path, &options()) {
-                    Ok(_) => assert!(is_left, "{before:?} {step}"),
+                    Ok(_) => assert!(is_left || is_marked, "{before:?} {step}"),
                     Err(error) => {
                         let is_left = matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. });
                         assert!(is_left && !is_finished, "{before:?} {step}: {error}");
@@ -135,6 +138,98 @@ fn an_old_file_with_the_same_header_is_replaced() {
     assert_eq!(fs::read(&path).unwrap(), fs::read(&other).unwrap());
 }
 
+/// The header changes between the end of the run and the removal of its synced steps.
+#[test]
+fn a_finished_file_that_was_edited_is_recognised() {
+    let mut edited = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        let (_, step) = crash_at(n, || run(&path, 1));
+        let Some(step) = step else { break };
+        if !path.exists() || !synced_directory(&path).join("finishing").exists() {
+            continue;
+        }
+        Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap();
+        recover_synced(&path, &path, &options()).unwrap();
+        assert_eq!(steps(&path), 3, "{step}");
+        assert_eq!(Checkpoint::open(&path).unwrap().metadata()["k"], "v", "{step}");
+        drop(GrowingWriter::create(&path, &options()).unwrap());
+        assert_eq!(names_in(dir.path()), ["run.safetensors"], "{step}");
+        edited += 1;
+    }
+    // Before each of the two files and the mark is removed.
+    assert_eq!(edited, 3);
+}
+
+/// Some synced steps are removed already, so what is left of them would make a shorter file.
+#[test]
+fn a_finished_run_is_recovered_whole_at_another_path() {
+    let mut copied = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        let other = dir.path().join("other.safetensors");
+        let (_, step) = crash_at(n, || run(&path, 1));
+        let Some(step) = step else { break };
+        if !path.exists() || !synced_directory(&path).join("finishing").exists() {
+            continue;
+        }
+        recover_synced(&path, &other, &options().metadata([("k", "v")])).unwrap();
+        assert_eq!(steps(&other), 3, "{step}");
+        let metadata = Checkpoint::open(&other).unwrap().metadata().clone();
+        assert_eq!((&*metadata["title"], &*metadata["k"]), ("a run", "v"), "{step}");
+        copied += 1;
+    }
+    assert_eq!(copied, 3);
+}
+
+/// The finished file was moved away, so the steps that are removed already cannot be replaced.
+#[test]
+fn steps_that_are_removed_already_are_missed() {
+    let mut missed = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        let (_, step) = crash_at(n, || run(&path, 1));
+        let Some(step) = step else { break };
+        let directory = synced_directory(&path);
+        if !path.exists() || !directory.join("finishing").exists() {
+            continue;
+        }
+        let is_complete = directory.join(file_name(2)).exists();
+        fs::remove_file(&path).unwrap();
+        match recover_synced(&path, &path, &options()) {
+            Ok(()) => assert!(is_complete && steps(&path) == 2, "{step}"),
+            Err(error) => {
+                assert!(!is_complete && error.file().is_some(), "{step}: {error}");
+                missed += 1;
+            }
+        }
+    }
+    assert_eq!(missed, 2);
+}
+
+/// Neither a file of another format nor one that cannot be read has what was synced.
+#[test]
+fn a_file_of_another_format_is_not_the_finished_one() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("run.safetensors");
+    let directory = synced_directory(&path);
+    let writer = GrowingWriter::create(&path, &options()).unwrap();
+    writer.add("x", &TensorView::from_slice(&[1], &[7_u8]).unwrap()).unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    fs::write(directory.join("finishing"), "1").unwrap();
+    for old in [&b""[..], b"not a file of tensors"] {
+        fs::write(&path, old).unwrap();
+        let error = GrowingWriter::create(&path, &options()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+        recover_synced(&path, &path, &options()).unwrap();
+        assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
+    }
+}
+
 #[test]
 fn a_mark_that_is_malformed_means_nothing() {
     let dir = tempdir().unwrap();
@@ -142,7 +237,7 @@ fn a_mark_that_is_malformed_means_nothing() {
     run(&path, 1).unwrap();
     let directory = synced_directory(&path);
     fs::create_dir(&directory).unwrap();
-    for mark in ["", "8", "x y", "18446744073709551615 00000000000000000000000000000000"] {
+    for mark in ["", "8 ", "-8", "x y", "18446744073709551615"] {
         fs::write(directory.join("finishing"), mark).unwrap();
         let error = GrowingWriter::create(&path, &options()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{mark:?}: {error}");

@@ -1,10 +1,10 @@
-//! Whether synced steps are left over: whether the run that has left them has finished its file.
+//! Whether a run that has left synced steps has finished its file.
 //!
 //! A process can be killed when the file is in its place and the synced steps are not removed yet.
 //! So a run that is about to put the file in place first writes a mark to the directory of synced
-//! steps. It says which header the file has. A file with that header may still be an older one, of
-//! an earlier run that took as many steps. So the values are compared too: a file that has all that
-//! was synced has nothing to gain from it.
+//! steps. From then on the values decide: a file that has all that was synced has nothing to gain
+//! from it. Its header says nothing, because the file may have been edited since, and an earlier
+//! run may have had the same one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,45 +13,53 @@ use std::path::Path;
 
 use super::recover::{axis_of, file_name, last_file};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Digest, Hasher, RunningDigest};
+use crate::hash::{Digest, Hasher};
+use crate::io::remove::unless_missing;
 use crate::io::{FileSource, ReadAt, SafeTensors, failpoint};
 use crate::load::LazyTensor;
 use crate::save::{AtomicFile, SaveOptions};
 use crate::tensor::TensorSource;
 
-/// The name of the mark. It has the length and the digest of the bytes before the data.
+/// The name of the mark. It has the number of synced files.
 const MARK: &str = "finishing";
 
-/// Says that a file that begins with these bytes is about to be put in place.
-pub(super) fn mark(directory: &Path, prefix: &[u8], durable: bool) -> Result<()> {
+/// Says that the file that has what these synced files have is about to be put in place.
+pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create_with(&path, &SaveOptions::new().durable(durable))?;
-    write!(file, "{} {}", prefix.len(), Digest::of(prefix)).map_err(ErrorKind::Io)?;
+    write!(file, "{files}").map_err(ErrorKind::Io)?;
     file.commit()
+}
+
+/// The number of synced files that the mark says; `None` if there is no mark. Fewer are left after
+/// a removal that was interrupted.
+pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
+    match fs::read_to_string(directory.join(MARK)) {
+        Ok(mark) => Ok(mark.parse().ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(error, directory)),
+    }
 }
 
 /// Whether the file at a path is the one that the run with these synced steps has finished.
 pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
-    let mark = match fs::read_to_string(directory.join(MARK)) {
-        Ok(mark) => mark,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Error::io(error, directory)),
-    };
-    let Some((len, digest)) = parse(&mark) else { return Ok(false) };
-    let source = match FileSource::open(path) {
-        Ok(source) => source,
-        Err(error) if is_not_found(&error) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let compare = || {
-        let is_long_enough = source.byte_len() >= len;
-        let start = |source| RunningDigest::default().finish(source, 0..len, &mut Vec::new());
-        if !is_long_enough || start(&source)? != digest {
-            return Ok(false);
-        }
-        has_all(&SafeTensors::from_source(source)?, directory)
-    };
-    compare().map_err(|error: Error| error.in_path(path))
+    if marked_files(directory)?.is_none() {
+        return Ok(false);
+    }
+    match FileSource::open(path).and_then(SafeTensors::from_source) {
+        Ok(file) => has_all(&file, directory).map_err(|error| error.in_path(path)),
+        // A missing file and one of another format have nothing.
+        Err(error) if !may_be_finished(&error) => Ok(false),
+        Err(error) => Err(error.in_path(path)),
+    }
+}
+
+/// Whether a file that fails to be opened like this can still be the finished one.
+fn may_be_finished(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Io(error) => error.kind() != io::ErrorKind::NotFound,
+        kind => matches!(kind, ErrorKind::TornHeader),
+    }
 }
 
 /// Removes the synced files, counted from 1, and their directory. What is missing is no error.
@@ -60,31 +68,19 @@ pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
 /// recognised.
 pub(super) fn remove(directory: &Path, files: u32) -> io::Result<()> {
     remove_files(directory, files)?;
-    remove_if_there(|| fs::remove_file(directory.join(MARK)))?;
-    remove_if_there(|| fs::remove_dir(directory))
+    step(|| fs::remove_file(directory.join(MARK)))?;
+    step(|| fs::remove_dir(directory))
 }
 
 /// Removes the synced files, counted from 1.
 pub(super) fn remove_files(directory: &Path, files: u32) -> io::Result<()> {
-    let remove = |number| remove_if_there(|| fs::remove_file(directory.join(file_name(number))));
+    let remove = |number| step(|| fs::remove_file(directory.join(file_name(number))));
     (1..=files).rev().try_for_each(remove)
 }
 
-fn remove_if_there(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn step(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     failpoint::hit("remove synced steps")?;
-    match remove() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
-fn parse(mark: &str) -> Option<(u64, Digest)> {
-    let (len, digest) = mark.split_once(' ')?;
-    Some((len.parse().ok()?, Digest::parse(digest)?))
-}
-
-fn is_not_found(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    unless_missing(remove())
 }
 
 /// Whether a file has all tensors and steps that were synced, with the same values.
