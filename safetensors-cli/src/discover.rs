@@ -1,5 +1,6 @@
 //! Finds everything in a directory and below it that can be checked.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -43,10 +44,18 @@ impl Found {
                 if !is_temporary_name(&entry.file_name()) {
                     left.push(path);
                 }
-            } else if CheckpointPath::from_name(&path).is_some() && !path.is_dir() {
+            } else if is_found(&entry.file_name()) && !path.is_dir() {
                 self.paths.push(path);
             }
         }
         Ok(())
     }
+}
+
+/// Whether a name is that of an index or of a safetensors file, the latter in upper or lower case
+/// because other programs read it so.
+fn is_found(name: &OsStr) -> bool {
+    let is_file = |it| matches!(it, CheckpointPath::File(_));
+    CheckpointPath::from_name(name.to_ascii_lowercase()).is_some_and(is_file)
+        || CheckpointPath::from_name(name).is_some()
 }

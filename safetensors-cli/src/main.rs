@@ -178,6 +178,7 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
         Ok(wrong) => show_wrong(&wrong.format(&mut asked(&matches))),
         Err(error) => {
+            signals::wait_if_ending();
             report::report(format!("{error:#}"));
             ExitCode::FAILURE
         }

@@ -21,6 +21,20 @@ pub(crate) fn clean_up_after_them() {
     let _ = listen();
 }
 
+/// Whether a signal has come that ends the command, once it is listened to.
+#[cfg(unix)]
+static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
+    std::sync::OnceLock::new();
+
+/// Does not return if a signal is about to end the command. What fails then fails because of it,
+/// such as an upload that was aborted, and is no error to report.
+pub(crate) fn wait_if_ending() {
+    #[cfg(unix)]
+    while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
+        std::thread::park();
+    }
+}
+
 /// Whether Ctrl-C ends the command, or is left to the pager.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
@@ -76,6 +90,7 @@ fn listen() -> std::io::Result<()> {
         flag::register(signal, Arc::clone(&is_ending))?;
     }
     is_ending.store(false, Ordering::SeqCst);
+    let _ = IS_ENDING.set(is_ending);
     Ok(())
 }
 

@@ -10,44 +10,92 @@ use safetensors_core::ReadAt;
 
 /// The most opcodes that are followed. What has more is a pickle.
 const STEPS: u32 = 100_000;
-/// The bytes that are read at a time.
-const CHUNK: u64 = 4096;
-/// The longest line that can be the name of a module or of what is in it.
+/// The most reads. What needs more is a pickle.
+const READS: u32 = 32;
+/// The bytes of a read: few at first, and each time twice as many while a text without a length
+/// goes on. All reads together have 7 MiB at most.
+const CHUNK: usize = 4 << 10;
+const LARGEST_CHUNK: usize = 256 << 10;
+/// The most bytes of a name that are shown.
 const NAME: usize = 256;
 
 /// What a file imports first if it is read as a pickle from its first byte on. `None` if it cannot
 /// be one, or imports nothing.
 pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
-    let mut bytes = Bytes { source, at: 0, chunk: Vec::new(), start: 0 };
+    let mut bytes = Bytes { source, at: 0, chunk: Vec::new(), start: 0, reads: 0 };
     match follow(&mut bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        found => found,
+        Ok(found) => Ok(found),
+        Err(Stop::End) => Ok(None),
+        Err(Stop::TooMuch) => Ok(Some("more than can be followed".into())),
+        Err(Stop::Io(error)) => Err(error),
     }
 }
 
-/// Follows the opcodes to the first import. Whether the values on the stack suit is not looked at,
-/// but that there are two texts before a name is taken from them.
-fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> io::Result<Option<String>> {
+/// Why opcodes are followed no further.
+enum Stop {
+    /// The file ends within an opcode.
+    End,
+    /// The pickle goes on for too long.
+    TooMuch,
+    Io(io::Error),
+}
+
+/// Follows the opcodes to the first import. Every opcode of every protocol goes on, and only what
+/// no reader of pickles passes ends the search. Whether the values on the stack suit is not looked
+/// at, but that there are two texts before a name is taken from them.
+fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
     let mut texts = 0;
     for _ in 0..STEPS {
-        let opcode = bytes.number(1)?;
-        match opcode as u8 {
+        match bytes.byte()? {
             // A class by two lines, or by two texts.
             b'c' | b'i' => {
                 let (module, name) = (bytes.name()?, bytes.name()?);
                 return Ok(module.zip(name).map(|(module, name)| format!("{module}.{name}")));
             }
             0x93 => return Ok((texts >= 2).then(|| "a class".into())),
-            // Numbers, and positions in the memo.
-            b'K' | b'q' | b'h' | 0x80 => bytes.skip(1),
-            b'M' => bytes.skip(2),
-            b'J' | b'r' | b'j' => bytes.skip(4),
-            b'G' | 0x95 => bytes.skip(8),
-            b'I' | b'L' | b'F' | b'g' | b'p' => bytes.skip_line()?,
-            // Texts, bytes and long numbers.
-            b'S' | b'V' => {
+            // A copy may be one of a text.
+            b'2' if texts > 0 => texts += 1,
+            b'h' if texts > 0 => {
                 texts += 1;
-                bytes.skip_line()?;
+                bytes.skip(1);
+            }
+            b'j' if texts > 0 => {
+                texts += 1;
+                bytes.skip(4);
+            }
+            // Numbers, positions in the memo, and codes of classes.
+            b'K' | b'q' | b'h' | 0x80 | 0x82 => bytes.skip(1),
+            b'M' | 0x83 => bytes.skip(2),
+            b'J' | b'r' | b'j' | 0x84 => bytes.skip(4),
+            b'G' | 0x95 => bytes.skip(8),
+            opcode @ (b'I' | b'L' | b'F' | b'g' | b'p') => {
+                // What follows the number, after a zero, is not looked at by all readers.
+                if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
+                    return Ok(None);
+                }
+                texts += u32::from(opcode == b'g' && texts > 0);
+            }
+            // A name that only a program which gives names itself passes. A file of zeros whose
+            // header has such a length would be one name of megabytes, and is no pickle.
+            b'P' => {
+                let is_first = bytes.at == 1;
+                match bytes.line(|_, byte| byte.is_ascii()) {
+                    Ok(true) => texts += 1,
+                    Ok(false) => return Ok(None),
+                    Err(Stop::TooMuch) if is_first => return Ok(None),
+                    Err(stop) => return Err(stop),
+                }
+            }
+            // Texts, bytes and long numbers.
+            b'S' => {
+                texts += 1;
+                if !bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte))? {
+                    return Ok(None);
+                }
+            }
+            b'V' => {
+                texts += 1;
+                bytes.line(|_, _| true)?;
             }
             b'U' | 0x8a | 0x8c | b'C' => {
                 texts += 1;
@@ -64,30 +112,41 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> io::Result<Option<String>> {
                 let len = bytes.number(8)?;
                 bytes.skip(len);
             }
-            // What has no argument. A call or an object needs an import before.
+            // What has no argument. A call, an object or its state needs no import to be passed:
+            // some values take the state None, and a program may give names itself.
             b'('
             | b')'
             | b']'
             | b'}'
             | b'N'
-            | b't'
-            | b'l'
-            | b'd'
+            | b'Q'
+            | b'R'
             | b'a'
+            | b'b'
+            | b'd'
             | b'e'
+            | b'l'
+            | b'o'
             | b's'
+            | b't'
             | b'u'
-            | b'0'
-            | b'1'
-            | b'2'
+            | b'0'..=b'2'
+            | 0x81
             | 0x85..=0x89
-            | 0x8f..=0x91
-            | 0x94 => {}
+            | 0x8f..=0x92
+            | 0x94
+            | 0x97
+            | 0x98 => {}
             // The end, or no opcode.
             _ => return Ok(None),
         }
     }
-    Ok(Some("more than can be followed".into()))
+    Err(Stop::TooMuch)
+}
+
+/// Whether a line that begins so may be a number, for some reader of pickles.
+fn begins_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-._\x0binIN".contains(&byte)
 }
 
 /// The bytes of a file, front to back.
@@ -97,27 +156,34 @@ struct Bytes<'a, S> {
     /// The bytes from `start` on that are read already.
     chunk: Vec<u8>,
     start: u64,
+    reads: u32,
 }
 
 impl<S: ReadAt> Bytes<'_, S> {
-    fn byte(&mut self) -> io::Result<u8> {
+    fn byte(&mut self) -> Result<u8, Stop> {
         let at = self.at;
-        let is_there = at >= self.start && at - self.start < self.chunk.len() as u64;
-        if !is_there {
+        let end = self.start + self.chunk.len() as u64;
+        if !(self.start..end).contains(&at) {
             let left = self.source.byte_len().saturating_sub(at);
             if left == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(Stop::End);
             }
-            self.chunk.resize(left.min(CHUNK) as usize, 0);
+            if self.reads == READS {
+                return Err(Stop::TooMuch);
+            }
+            let goes_on = at == end && self.reads > 0;
+            let len = if goes_on { 2 * self.chunk.len() } else { CHUNK };
+            self.chunk.resize(left.min(len.min(LARGEST_CHUNK) as u64) as usize, 0);
             self.start = at;
-            self.source.read_exact_at(&mut self.chunk, at)?;
+            self.reads += 1;
+            self.source.read_exact_at(&mut self.chunk, at).map_err(Stop::Io)?;
         }
         self.at += 1;
         Ok(self.chunk[(at - self.start) as usize])
     }
 
     /// A number of so many bytes, little-endian.
-    fn number(&mut self, len: u32) -> io::Result<u64> {
+    fn number(&mut self, len: u32) -> Result<u64, Stop> {
         (0..len).try_fold(0, |number, i| Ok(number | u64::from(self.byte()?) << (8 * i)))
     }
 
@@ -125,25 +191,32 @@ impl<S: ReadAt> Bytes<'_, S> {
         self.at = self.at.saturating_add(len);
     }
 
-    fn skip_line(&mut self) -> io::Result<()> {
-        while self.byte()? != b'\n' {}
-        Ok(())
+    /// Passes a line. `false` at the first byte that it cannot have, by its position and value.
+    fn line(&mut self, may_have: impl Fn(u64, u8) -> bool) -> Result<bool, Stop> {
+        for at in 0.. {
+            match self.byte()? {
+                b'\n' => break,
+                byte if !may_have(at, byte) => return Ok(false),
+                _ => {}
+            }
+        }
+        Ok(true)
     }
 
     /// A line that can be the name of a module or of what is in it.
-    fn name(&mut self) -> io::Result<Option<String>> {
+    fn name(&mut self) -> Result<Option<String>, Stop> {
         let mut name = String::new();
         loop {
             match self.byte()? {
                 b'\n' => break,
+                // A name of any length can lead from a module to what is in it, and back again.
                 byte if byte.is_ascii_alphanumeric() || b"_.".contains(&byte) => {
-                    name.push(byte.into());
+                    if name.len() < NAME {
+                        name.push(byte.into());
+                    }
                 }
                 b'\r' => {}
                 _ => return Ok(None),
-            }
-            if name.len() > NAME {
-                return Ok(None);
             }
         }
         Ok(Some(name).filter(|name| !name.is_empty()))
@@ -164,17 +237,99 @@ mod tests {
             ),
             (b"(S'ls'\nios\nsystem\n.", Some("os.system")),
             (b"X\x03\0\0\0\0\0\0U\x01\0N0]}(K\x01M\0\0J\0\0\0\0cos\r\nx\r\n", Some("os.x")),
+            // A class by one text, twice.
+            (b"\x8c\x04copy2\x93)R.", Some("a class")),
+            (b"\x8c\x04copyq\0h\0\x93)R.", Some("a class")),
             // Data alone is harmless, and so is what ends before it imports.
             (b"\x80\x02}q\0X\x01\0\0\0ai\0", None),
             (b"(lp0\nI1\na.cos\nsystem\n", None),
             (b"c{\nsystem\n", None),
             (b"\x93", None),
+            (b"\x8c\x04copy\x93", None),
+            // No such line is a number or a text in quotes, and no other byte an opcode.
+            (b"I\0\ncos\nsystem\n", None),
+            (b"Sx\ncos\nsystem\n", None),
+            (b"P\xff\ncos\nsystem\n", None),
+            (b"\x99cos\nsystem\n", None),
             (b"", None),
         ] {
             assert_eq!(import(&bytes).unwrap().as_deref(), found, "{bytes:?}");
             (0..bytes.len()).for_each(|len| _ = import(&&bytes[..len]).unwrap());
         }
         assert!(import(&vec![b'N'; 200_000]).unwrap().is_some());
+        let long = [&b"\x80\x04cos\n"[..], &b"path.os.".repeat(100), b"getpid\n"].concat();
+        assert!(import(&long).unwrap().unwrap().starts_with("os.path.os.path"));
         assert!(import(&[&b"\x8e"[..], &[0xff; 8]].concat()).unwrap().is_none());
+    }
+
+    /// All opcodes of Python's `pickletools.opcodes` but the end and those that import, each with
+    /// an argument.
+    #[test]
+    fn every_opcode_goes_on() {
+        let lines =
+            [&b"I1\n"[..], b"L1L\n", b"F0.5\n", b"g0\n", b"p0\n", b"S'a'\n", b"Va\n", b"Pa\n"];
+        let lengths = [&b"U\x01a"[..], b"\x8a\x01a", b"\x8c\x01a", b"C\x01a", b"X\x01\0\0\0a"];
+        let long = [&b"T\x01\0\0\0a"[..], b"B\x01\0\0\0a", b"\x8b\x01\0\0\0a"];
+        let longest = [0x8d, 0x8e, 0x96].map(|opcode| [opcode, 1, 0, 0, 0, 0, 0, 0, 0, b'a']);
+        let numbers = [(1, &b"Kqh\x80\x82"[..]), (2, b"M\x83"), (4, b"Jrj\x84"), (8, b"G\x95")];
+        let numbers = numbers.iter().flat_map(|(len, opcodes)| {
+            opcodes.iter().map(|&opcode| [&[opcode][..], &vec![0; *len]].concat())
+        });
+        let alone = b"()]}NQRabdelostu012\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x94\x97\x98";
+        let mut all: Vec<Vec<u8>> = alone.iter().map(|&opcode| vec![opcode]).collect();
+        all.extend(lines.iter().chain(&lengths).chain(&long).map(|it| it.to_vec()));
+        all.extend(longest.iter().map(|it| it.to_vec()).chain(numbers));
+        // 68 opcodes in all.
+        assert_eq!(all.len(), 68 - [b'.', b'c', b'i', 0x93].len());
+        for opcode in all {
+            let bytes = [&opcode[..], b"cos\nsystem\n"].concat();
+            assert_eq!(import(&bytes).unwrap().as_deref(), Some("os.system"), "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn few_bytes_are_read() {
+        use std::ops::Range;
+        use std::sync::Mutex;
+
+        type Fill<'a> = &'a (dyn Fn(Range<u64>, &mut [u8]) + Sync);
+        /// What fills the bytes of the file, and the reads and bytes so far.
+        struct Counted<'a>(Fill<'a>, Mutex<(u32, u64)>);
+        impl ReadAt for Counted<'_> {
+            fn byte_len(&self) -> u64 {
+                1 << 40
+            }
+
+            fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+                let mut counts = self.1.lock().unwrap();
+                *counts = (counts.0 + 1, counts.1 + bytes.len() as u64);
+                (self.0)(at..at + bytes.len() as u64, bytes);
+                Ok(())
+            }
+        }
+        // A line of zeros; and long texts, one after another.
+        let zeros = |first: u8| {
+            move |range: Range<u64>, bytes: &mut [u8]| {
+                bytes.fill(0);
+                if range.start == 0 {
+                    bytes[0] = first;
+                }
+            }
+        };
+        let texts = |range: Range<u64>, bytes: &mut [u8]| {
+            for (byte, at) in bytes.iter_mut().zip(range) {
+                *byte = b"B\0\0\x10\0".get(at as usize % (5 + (1 << 20))).copied().unwrap_or(0);
+            }
+        };
+        let is_found = |fill: Fill<'_>| {
+            let source = Counted(fill, Mutex::default());
+            let found = import(&source).unwrap().is_some();
+            let (reads, read) = source.1.into_inner().unwrap();
+            assert!(reads <= READS && read <= 7 << 20, "{reads} {read}");
+            found
+        };
+        assert!(is_found(&texts) && is_found(&zeros(b'V')) && !is_found(&zeros(b'c')));
+        // A file of zeros is no pickle because of the length of its header.
+        assert!(!is_found(&zeros(b'P')) && !is_found(&zeros(b'p')) && !is_found(&zeros(b'I')));
     }
 }

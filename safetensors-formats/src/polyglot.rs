@@ -157,8 +157,9 @@ fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<
     }
     let (list_end, list_len, offset) = list;
     let Some(list) = list_end.checked_sub(list_len) else { return Ok(None) };
-    // The offset is counted from the start of the archive, or from that of the file.
-    let Some(begin) = list.checked_sub(offset) else { return Ok(None) };
+    // The offset is counted from the start of the archive, or from that of the file. Python's
+    // zipfile also reads an archive whose offsets are all too large by the same number.
+    let begin = list.saturating_sub(offset);
     let mut mark = [0; 4];
     source.read_exact_at(&mut mark, list)?;
     let is_list = mark == *b"PK\x01\x02" || list_len == 0 && offset == 0;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
 use crate::convert::{convert, list};
 use crate::fixtures::*;
@@ -78,6 +78,38 @@ fn a_copy_does_not_replace_another_version() {
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--force"]).success();
     // Now they are the same.
     convert(dir.path(), &["a.safetensors", "b.safetensors"]).success();
+    // Another dtype is another version, too.
+    convert(dir.path(), &["a.safetensors", "c.safetensors", "--dtype", "bf16"]).success();
+    let error =
+        format!("c.safetensors: {there}its values would be lost: nothing of IN is converted");
+    refused(dir.path(), &["a.safetensors", "c.safetensors"], &error);
+    convert(dir.path(), &["a.safetensors", "c.safetensors", "--dtype", "f16"]).success();
+}
+
+#[test]
+fn scales_that_a_weight_is_multiplied_by_are_not_lost() {
+    let dir = temp_dir();
+    let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
+    let scale = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    for name in ["in.safetensors", "w.safetensors", "p.safetensors", "out.safetensors"] {
+        let tensors = [("w", codes), ("w_scale_inv", scale)];
+        save(dir.path().join(name), tensors, &SaveOptions::new().durable(false)).unwrap();
+    }
+    let error = "w.safetensors: OUT, the last argument, is there already, and 1 of its 2 tensors \
+                 would be lost: \"w_scale_inv\"";
+    refused(dir.path(), &["in.safetensors", "w.safetensors", "-f", "w"], error);
+    let dequantize = ["--dequantize", "bf16"];
+    let ranks = ["--ranks", "2", "--rule", "w=split:1", "--rule", "*=replicate"];
+    convert(dir.path(), &[&["in.safetensors", "parts"], &ranks[..]].concat()).success();
+    for paths in [
+        &["w.safetensors", "w.safetensors"][..],
+        &["p.safetensors", "p.safetensors", "--prefix", "p."],
+        &["in.safetensors", "out.safetensors"],
+        &["in.safetensors", "parts"],
+    ] {
+        convert(dir.path(), &[paths, &dequantize].concat()).success();
+    }
+    assert_eq!(Checkpoint::open(dir.path().join("w.safetensors")).unwrap().len(), 1);
 }
 
 #[test]

@@ -104,3 +104,16 @@ fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
     command.timeout(std::time::Duration::from_secs(20)).arg("verify").arg(dir.path());
     command.assert().code(1).stdout("").stderr(predicate::str::contains("expected a regular file"));
 }
+
+#[test]
+fn names_in_upper_case_are_found() {
+    let dir = temp_dir();
+    small_file(dir.path(), "X.SAFETENSORS");
+    fs::write(dir.path().join("bad.SafeTensors"), "no header").unwrap();
+    let verify = safetensors().current_dir(dir.path()).args(["verify", "."]).assert();
+    let sound = "./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n";
+    verify
+        .code(1)
+        .stdout(format!("{sound}\n2 checked: 1 sound, 1 not; 40 B\n"))
+        .stderr(predicate::str::contains("bad.SafeTensors"));
+}

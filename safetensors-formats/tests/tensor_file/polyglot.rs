@@ -156,3 +156,48 @@ fn a_sound_safetensors_file_may_be_a_pickle() {
         check_polyglot(&safetensors(data)).unwrap();
     }
 }
+
+/// A sound safetensors file that is a pickle from its first byte on: its length is the opcode of a
+/// text, behind which another text begins, in the metadata. It ends in the values.
+fn pickled_by_metadata(program: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 0x2058;
+    let len = program.len();
+    let entry = format!("{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[0,{len}]}}");
+    let header = format!("{{\"__metadata__\":{{\"a\":\"aaaaaaaV\"}},\"data\":{entry}}}");
+    let start = (HEADER as u64).to_le_bytes();
+    assert_eq!((start[0], header.as_bytes()[5 + usize::from(start[1]) - 8]), (b'X', b'V'));
+    [&start[..], format!("{header:HEADER$}").as_bytes(), program].concat()
+}
+
+/// Python's `pickle.loads` calls `os.getpid` for each of these.
+#[test]
+fn no_opcode_hides_a_pickle() {
+    let long = [&b"\n\x80\x04cos\n"[..], &b"path.os.".repeat(100), b"getpid\n)R."].concat();
+    for program in [
+        &b"\nC\x01a\x98cos\ngetpid\n)R."[..],
+        b"\n]Nbcos\ngetpid\n)R.",
+        b"\nI5\0{\n0cos\ngetpid\n)R.",
+        &long,
+    ] {
+        let file = pickled_by_metadata(program);
+        safetensors_core::SafeTensors::parse(&file).unwrap();
+        let error = check_polyglot(&file).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::AlsoPickle { .. }), "{error}");
+    }
+    check_polyglot(&pickled_by_metadata(b"\nN.")).unwrap();
+}
+
+/// The offsets in an archive may all be too large by the same number, which Python's `zipfile`
+/// subtracts.
+#[test]
+fn an_archive_whose_offsets_are_too_large_is_found() {
+    let mut zip = read("stored.npz");
+    let lists: Vec<_> = (0..zip.len()).filter(|&at| zip[at..].starts_with(b"PK\x01\x02")).collect();
+    let fields = lists.iter().map(|at| at + 42).chain([zip.len() - 22 + 16]);
+    for at in fields.collect::<Vec<_>>() {
+        let field: &mut [u8; 4] = (&mut zip[at..at + 4]).try_into().unwrap();
+        *field = (u32::from_le_bytes(*field) + 5000).to_le_bytes();
+    }
+    let error = check_polyglot(&safetensors(&zip)).unwrap_err().to_string();
+    assert!(error.starts_with("it is a safetensors file, and also a ZIP archive"), "{error}");
+}

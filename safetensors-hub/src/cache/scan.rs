@@ -69,6 +69,17 @@ impl CachedRepo {
 
 /// The names of all files below a directory, with `/`, sorted. Links to files count as files.
 fn files_below(dir: &Path) -> Result<Vec<String>> {
+    below(dir, Path::is_file)
+}
+
+/// The names of all links below a directory that lead nowhere, as those of [`files_below`].
+#[cfg(feature = "download")]
+pub(super) fn broken_links_below(dir: &Path) -> Result<Vec<String>> {
+    below(dir, |path| path.is_symlink() && fs::metadata(path).is_err())
+}
+
+/// The names of what is wanted below a directory, and is no directory.
+fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let mut open = vec![String::new()];
     while let Some(folder) = open.pop() {
@@ -78,7 +89,7 @@ fn files_below(dir: &Path) -> Result<Vec<String>> {
             // A link to a directory could lead around in a circle.
             match fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => open.push(name),
-                _ if path.is_file() && !is_temporary(&name) => files.push(name),
+                _ if is_wanted(&path) && !is_temporary(&name) => files.push(name),
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Deserialize;
 
+use super::scan::broken_links_below;
 use super::{CachedRepo, CachedSnapshot, joined, names};
 use crate::error::{Error, Result};
 use crate::etag::Etag;
@@ -17,7 +18,8 @@ use crate::etag::Etag;
 pub struct Verification {
     /// The number of files that were read and have the digest that the Hub gave them.
     pub intact: usize,
-    /// The files that were read and have another one, or could not be read.
+    /// The files that were read and have another one, or could not be read. A link of a snapshot
+    /// whose blob is missing is among them.
     pub damaged: Vec<DamagedFile>,
     /// The files whose content was compared with nothing, because no digest of them is known.
     pub unverified: Vec<UnverifiedFile>,
@@ -71,10 +73,17 @@ impl CachedRepo {
         let mut names = names(&blobs)?;
         names.retain(|name| !name.ends_with(".incomplete"));
         names.sort();
+        let mut by_len: HashMap<u64, Vec<Etag>> = HashMap::new();
         for name in &names {
             let path = blobs.join(name);
+            let byte_len = fs::metadata(&path).map(|metadata| metadata.len());
             match Etag::of_blob(name).filter(Etag::is_digest) {
-                Some(digest) => found.compare(self, path, &digest),
+                Some(digest) => {
+                    found.compare(self, path, &digest);
+                    if let Ok(byte_len) = byte_len {
+                        by_len.entry(byte_len).or_default().push(digest);
+                    }
+                }
                 None => found.unverified.push(UnverifiedFile { path, reason: NO_DIGEST }),
             }
         }
@@ -83,10 +92,16 @@ impl CachedRepo {
             for file in &snapshot.files {
                 let path = joined(&snapshot.dir, file);
                 match digests.get(file) {
-                    _ if is_link_to(&path, &names) => {}
+                    _ if is_link_to(&path, &blobs, &names) => {}
                     Some(digest) => found.compare(self, path, digest),
-                    None if self.has_blob_of(&path, &names) => found.intact += 1,
+                    None if is_copy(&path, &by_len) => found.intact += 1,
                     None => found.unverified.push(UnverifiedFile { path, reason: COPY }),
+                }
+            }
+            for file in broken_links_below(&snapshot.dir)? {
+                let path = joined(&snapshot.dir, &file);
+                if let Err(error) = fs::metadata(&path) {
+                    found.add_damaged(self, Error::io(error, &path), path);
                 }
             }
         }
@@ -106,15 +121,6 @@ impl CachedRepo {
         };
         files.unwrap_or_default().into_iter().filter_map(digest).collect()
     }
-
-    /// Whether a file is a copy of a blob.
-    fn has_blob_of(&self, path: &Path, names: &[String]) -> bool {
-        let len = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.len());
-        let Some(byte_len) = len(path) else { return false };
-        let alike = names.iter().filter(|name| len(&self.blobs().join(name)) == Some(byte_len));
-        let mut digests = alike.filter_map(|name| Etag::of_blob(name).filter(Etag::is_digest));
-        digests.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
-    }
 }
 
 impl Verification {
@@ -122,20 +128,32 @@ impl Verification {
     fn compare(&mut self, repo: &CachedRepo, path: PathBuf, digest: &Etag) {
         match digest.check(&path, None, &AtomicBool::new(false)) {
             Ok(()) => self.intact += 1,
-            Err(error) => {
-                let error = error.in_repo(&repo.id).in_file(path.display());
-                self.damaged.push(DamagedFile { path, error });
-            }
+            Err(error) => self.add_damaged(repo, error, path),
         }
+    }
+
+    fn add_damaged(&mut self, repo: &CachedRepo, error: Error, path: PathBuf) {
+        let error = error.in_repo(&repo.id).in_file(path.display());
+        self.damaged.push(DamagedFile { path, error });
     }
 }
 
-/// Whether a file of a snapshot is a link to one of the blobs, which are read by themselves.
-fn is_link_to(path: &Path, names: &[String]) -> bool {
+/// Whether a file of a snapshot is a link to one of the blobs, which are read by themselves. `names`
+/// are their names, sorted.
+fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     let Ok(target) = fs::read_link(path) else { return false };
-    let is_among_blobs = target.parent().is_some_and(|parent| parent.ends_with("blobs"));
-    let name = target.file_name().and_then(|name| name.to_str());
-    is_among_blobs && name.is_some_and(|name| names.iter().any(|it| it == name))
+    let Some(name) = target.file_name().and_then(|name| name.to_str()) else { return false };
+    let is_name = names.binary_search_by(|it| it.as_str().cmp(name)).is_ok();
+    // The target may be a file of this name elsewhere, such as a blob of another cache.
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
+}
+
+/// Whether a file is a copy of a blob. The digests are those of the blobs, by their lengths.
+fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
+    let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
+    let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();
+    alike.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
 }
 
 /// `trees/<commit>.json`: what a commit has.
@@ -238,5 +256,33 @@ mod tests {
         symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
         symlink("alone", snapshot.join("b")).unwrap();
         assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_elsewhere_or_to_nothing_is_not_a_link_to_a_blob() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[]);
+        let old = dir.path().join("old/blobs");
+        fs::create_dir_all(&old).unwrap();
+        fs::write(old.join(GIT), "abd").unwrap();
+        let snapshot = repo.dir().join("snapshots").join(COMMIT);
+        symlink(old.join(GIT), snapshot.join("elsewhere")).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec!["elsewhere".into()]));
+        fs::write(old.join(GIT), "abc").unwrap();
+        assert_eq!(found(&repo), (2, vec![], vec![]));
+        fs::create_dir(snapshot.join("x")).unwrap();
+        symlink(format!("../../../blobs/{SHA256}"), snapshot.join("x/lost")).unwrap();
+        symlink(format!("../../blobs/{SHA256}"), snapshot.join(".0123abcd.tmp")).unwrap();
+        assert_eq!(found(&repo), (2, vec!["lost".into()], vec![]));
+        let damaged = repo.verify().unwrap().damaged;
+        assert!(matches!(damaged[0].error.kind(), ErrorKind::Io(_)), "{}", damaged[0].error);
+        // A blob may itself be a link into a store for all models.
+        let blob = repo.blobs().join(GIT);
+        fs::rename(&blob, dir.path().join("stored")).unwrap();
+        symlink(dir.path().join("stored"), &blob).unwrap();
+        symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
+        assert_eq!(found(&repo), (2, vec!["lost".into()], vec![]));
     }
 }

@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 
 use safetensors_core::{ErrorKind, SaveOptions, ShardOptions};
-use safetensors_hub::remote::{RemoteOptions, save_sharded_with, save_with};
+use safetensors_hub::remote::{RemoteOptions, abort_uploads, save_sharded_with, save_with};
 
 use crate::bucket::Bucket;
 use crate::{MIB, file, options, tensors};
@@ -61,5 +62,34 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     let error = save_with(ADDRESS, named(), &SaveOptions::new(), &impatient).unwrap_err();
     assert!(error.to_string().contains("took no bytes and said nothing for 600ms"), "{error}");
     assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
+    assert!(bucket.object("bucket/model.safetensors").is_none());
+}
+
+/// In a process of its own, because it concerns all uploads of a process.
+#[test]
+fn aborted_uploads_and_later_ones_are_errors() {
+    const CHILD: &str = "CHILD_ABORTS_UPLOADS";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "uploads::aborted_uploads_and_later_ones_are_errors"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let tensors = tensors(&[("a", 40 * MIB)]);
+    let bucket = Bucket::new();
+    let aborting = SaveOptions::new().progress(|progress| {
+        if progress.bytes_done > 18 << 20 {
+            abort_uploads();
+        }
+        ControlFlow::Continue(())
+    });
+    for options in [aborting, SaveOptions::new()] {
+        let named = tensors.iter().map(|(name, buf)| (name, buf));
+        let error = save_with(ADDRESS, named, &options, &at(&bucket)).unwrap_err();
+        assert!(error.to_string().contains("all uploads of this process were aborted"), "{error}");
+        assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
+    }
     assert!(bucket.object("bucket/model.safetensors").is_none());
 }

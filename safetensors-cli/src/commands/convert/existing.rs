@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::framework::NameList;
-use safetensors_core::ranks::{gather, is_divided};
+use safetensors_core::ranks::{GatheredTensor, gather, is_divided};
 use safetensors_core::rewrite::PlannedTensor;
-use safetensors_core::{Error, ErrorKind, LazyTensor};
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor};
 
 use super::preview::Preview;
 use super::source::Source;
@@ -61,7 +61,8 @@ impl fmt::Display for Loss {
 /// What would be lost if the rewrite took the place of what is at `path`. `None` if there is
 /// nothing, or if all of it stays.
 ///
-/// A tensor stays if the output has one of its name and shape, or if it is taken from there.
+/// A tensor stays if the output has one of its name and shape, or if it is taken from there. So do
+/// the scales of a quantised weight that stays in another dtype.
 pub(super) fn loss(
     path: &Path,
     place: Place,
@@ -74,8 +75,8 @@ pub(super) fn loss(
         Err(why) => return Some(Loss::Unreadable(format!("{why:#}"))),
     };
     let new = || rewrite.tensors().filter(|(name, _)| preview.writes(name));
-    let shapes: HashMap<_, _> = new().map(|(name, tensor)| (name, tensor.shape())).collect();
-    let taken: HashSet<_> = new().map(|(_, tensor)| tensor.source_name()).collect();
+    let named: HashMap<_, _> = new().collect();
+    let taken: HashMap<_, _> = new().map(|(_, tensor)| (tensor.source_name(), tensor)).collect();
     let (mut lost, mut count) = (Vec::new(), 0);
     for checkpoint in &existing {
         let tensors = match tensors(checkpoint) {
@@ -85,14 +86,22 @@ pub(super) fn loss(
         let files: HashSet<_> = checkpoint.files().iter().map(|it| identity(it.path())).collect();
         let inputs = sources.iter().filter(|it| it.files().any(|it| files.contains(&identity(it))));
         let from_there: HashSet<_> = inputs.flat_map(Source::names).collect();
+        let taken = |name: &str| taken.get(name).filter(|_| from_there.contains(name));
+        let applied: HashSet<_> = tensors
+            .iter()
+            .filter(|old| {
+                let mut new = named.get(&*old.name).into_iter().chain(taken(&old.name));
+                new.any(|new| *new.shape() == *old.shape && new.dtype() != old.dtype)
+            })
+            .filter_map(|old| old.scales.clone())
+            .collect();
         count += tensors.len();
-        for (name, shape) in tensors {
+        for Existing { name, shape, .. } in tensors {
             let has_new = match place {
-                Place::Array => shapes.values().any(|new| **new == *shape),
-                _ => shapes.get(&*name).is_some_and(|new| **new == *shape),
+                Place::Array => named.values().any(|new| *new.shape() == *shape),
+                _ => named.get(&*name).is_some_and(|new| *new.shape() == *shape),
             };
-            let is_taken = from_there.contains(&*name) && taken.contains(&*name);
-            if !has_new && !is_taken {
+            if !has_new && taken(&name).is_none() && !applied.contains(&name) {
                 lost.push(name);
             }
         }
@@ -101,7 +110,7 @@ pub(super) fn loss(
         _ if !lost.is_empty() => Some(Loss::Tensors(lost, count)),
         ([old], [source]) if place == Place::File && source.is_one_file() => {
             let is_same = source.files().any(|it| identity(it) == identity(path));
-            (!is_same && is_another(old, new())).then_some(Loss::Values)
+            if is_same { None } else { loss_of_values(old, new()) }
         }
         _ => None,
     }
@@ -172,49 +181,104 @@ fn open_file(path: &Path) -> anyhow::Result<Option<Checkpoint>> {
     }
 }
 
-/// The names and shapes of all tensors, of whole ones if ranks have saved them.
-fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<(String, Vec<usize>)>> {
+/// A tensor that would be replaced.
+struct Existing {
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+    /// The name of its scales, if it is a quantised weight.
+    scales: Option<String>,
+}
+
+/// All tensors, whole ones if ranks have saved them.
+fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<Existing>> {
     if is_divided(checkpoint) {
         let whole = gather(checkpoint)?;
-        return Ok(whole.iter().map(|it| (it.name().into(), it.shape().into())).collect());
+        let existing = |it: &GatheredTensor<'_, input::Source>| Existing {
+            name: it.name().into(),
+            shape: it.shape().into(),
+            dtype: it.dtype(),
+            scales: it.scales().map(|scales| scales.name().into()),
+        };
+        return Ok(whole.iter().map(existing).collect());
     }
     let tensors = checkpoint.tensors().map(|tensor| (tensor.name(), tensor));
-    let all = tensors.chain(checkpoint.aliases());
-    Ok(all.map(|(name, tensor)| (name.into(), tensor.shape().into())).collect())
+    let existing = |(name, tensor): (&str, LazyTensor<'_, input::Source>)| Existing {
+        name: name.into(),
+        shape: tensor.shape().into(),
+        dtype: tensor.dtype(),
+        scales: tensor.scales().map(|scales| scales.name().into()),
+    };
+    Ok(tensors.chain(checkpoint.aliases()).map(existing).collect())
 }
 
-/// Whether the tensors are those of `old` but for their values, and nothing of them is converted.
-/// An input that cannot be read is an error later.
-fn is_another<'a>(
+/// What would be lost if the tensors are those of `old` but for their values and dtypes, and nothing
+/// of them is converted.
+fn loss_of_values<'a>(
     old: &Checkpoint,
-    mut new: impl Iterator<Item = (&'a str, &'a PlannedTensor<'a, input::Source>)>,
-) -> bool {
-    let mut differs = false;
-    let is_copy = new.all(|(name, tensor)| {
+    new: impl Iterator<Item = (&'a str, &'a PlannedTensor<'a, input::Source>)>,
+) -> Option<Loss> {
+    let mut pairs = Vec::new();
+    for (name, tensor) in new {
         let is_kept = tensor.source_name() == name && tensor.source_dtype() == tensor.dtype();
         match (tensor.tensor(), old.get(name)) {
-            (Some(new), Some(old)) if is_kept && old.dtype() == new.dtype() => {
-                differs = differs || has_other_values(&old, new);
-                true
-            }
-            _ => is_kept && tensor.is_alias(),
+            (Some(new), Some(old)) if is_kept => pairs.push((old, new)),
+            _ if is_kept && tensor.is_alias() => {}
+            _ => return None,
         }
+    }
+    let mut differs = pairs.iter().map(|(old, new)| match old.dtype() == new.dtype() {
+        true => has_other_values(old, new),
+        false => Ok(true),
     });
-    is_copy && differs
+    match differs.find(|differs| !matches!(differs, Ok(false)))? {
+        Ok(_) => Some(Loss::Values),
+        Err(why) => Some(Loss::Unreadable(why.to_string())),
+    }
 }
 
+/// Whether the values differ. Fails if the old ones cannot be read. An input that cannot be read is
+/// an error later.
 fn has_other_values(
     old: &LazyTensor<'_, input::Source>,
     new: &LazyTensor<'_, input::Source>,
-) -> bool {
+) -> safetensors_core::Result<bool> {
     let mut buffers = [Vec::new(), Vec::new()];
-    old.pieces().zip(new.pieces()).any(|(old, new)| {
+    for (old, new) in old.pieces().zip(new.pieces()) {
         let [left, right] = &mut buffers;
-        matches!((values::read(&old, left), values::read(&new, right)), (Ok(a), Ok(b)) if a != b)
-    })
+        let old = values::read(&old, left)?;
+        if values::read(&new, right).is_ok_and(|new| new != old) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What is the same for all paths to a file.
 fn identity(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors_core::{SaveOptions, TensorView, save};
+
+    use super::*;
+
+    #[test]
+    fn values_that_cannot_be_read_are_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let tensor = TensorView::from_slice(&[1 << 20], &[0_u8; 1 << 20]).unwrap();
+        let open = |name: &str| {
+            let path = dir.path().join(name);
+            save(&path, [("x", tensor)], &SaveOptions::new().durable(false)).unwrap();
+            input::open(&path).unwrap()
+        };
+        let (old, new) = (open("old"), open("new"));
+        let loss = || loss_of_values(&old, Rewrite::of(&new).tensors());
+        assert!(loss().is_none());
+        let file = fs::File::options().write(true).open(dir.path().join("old")).unwrap();
+        file.set_len(1 << 10).unwrap();
+        assert!(matches!(loss(), Some(Loss::Unreadable(_))), "{:?}", loss());
+    }
 }

@@ -17,16 +17,17 @@ use crate::remote::runtime::{ended_early, run};
 /// How long a store may take to forget the parts of an upload.
 pub(super) const ABORT: Duration = Duration::from_secs(10);
 
-/// Of this time, how long [`abort_uploads`] waits for requests that begin or complete an upload.
+/// Of this time, how long [`abort_uploads`] waits for requests that begin, complete or abort an
+/// upload.
 const STEPS: Duration = Duration::from_secs(5);
 
 /// All uploads that are under way.
 struct Uploads {
     parts: BTreeMap<u64, Parts>,
     next: u64,
-    /// How many requests that begin or complete an upload are under way.
+    /// How many requests that begin, complete or abort an upload are under way.
     steps: usize,
-    /// Whether the process is about to end.
+    /// Whether the process is about to end. It stays so.
     is_ending: bool,
 }
 
@@ -59,9 +60,9 @@ impl Begun {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Those of the store; if all uploads were aborted.
     pub(super) fn new(service: Arc<Service>, key: Key) -> io::Result<Self> {
-        let _step = Step::begin();
+        let _step = Step::begin()?;
         let upload = run(async move {
             service.store.put_multipart(&key).await.map_err(|error| service.io(&error))
         });
@@ -78,13 +79,13 @@ impl Begun {
     ///
     /// # Errors
     ///
-    /// Those of `spawn`.
+    /// Those of `spawn`; if all uploads were aborted.
     pub(super) fn put_part(
         &self,
         payload: PutPayload,
         spawn: impl FnOnce(UploadPart) -> io::Result<AbortHandle>,
     ) -> io::Result<()> {
-        let mut uploads = uploads();
+        let mut uploads = uploads()?;
         let parts = uploads.parts.get_mut(&self.0).ok_or_else(ended_early)?;
         let part = spawn(parts.upload.put_part(payload))?;
         parts.under_way.retain(|task| !task.is_finished());
@@ -96,9 +97,9 @@ impl Begun {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Those of the store; if all uploads were aborted.
     pub(super) fn complete(self, service: Arc<Service>) -> io::Result<PutResult> {
-        let _step = Step::begin();
+        let _step = Step::begin()?;
         // Also if the process ends meanwhile: it waits for this step.
         let parts = locked().parts.remove(&self.0);
         let mut parts = parts.ok_or_else(ended_early)?;
@@ -114,20 +115,26 @@ impl Begun {
 
     /// Aborts the upload.
     pub(super) fn abort(self) {
-        let parts = uploads().parts.remove(&self.0);
+        let (_step, parts) = {
+            let mut uploads = locked();
+            // Also if the process ends meanwhile: it waits for this step.
+            uploads.steps += 1;
+            (Step, uploads.parts.remove(&self.0))
+        };
         if let Some(parts) = parts {
             let _ = run(parts.abort());
         }
     }
 }
 
-/// A request that begins or completes an upload. [`abort_uploads`] waits for it.
+/// A request that begins, completes or aborts an upload. [`abort_uploads`] waits for it.
 struct Step;
 
 impl Step {
-    fn begin() -> Self {
-        uploads().steps += 1;
-        Self
+    /// Fails if all uploads were aborted.
+    fn begin() -> io::Result<Self> {
+        uploads()?.steps += 1;
+        Ok(Self)
     }
 }
 
@@ -138,13 +145,15 @@ impl Drop for Step {
     }
 }
 
-/// The uploads. Never returns if the process is about to end.
-fn uploads() -> MutexGuard<'static, Uploads> {
-    let mut uploads = locked();
-    while uploads.is_ending {
-        uploads = STEP_ENDED.wait(uploads).unwrap_or_else(PoisonError::into_inner);
+/// The uploads. Fails if the process is about to end, so that it begins nothing any more.
+fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
+    let uploads = locked();
+    match uploads.is_ending {
+        true => {
+            Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
+        }
+        false => Ok(uploads),
     }
-    uploads
 }
 
 fn locked() -> MutexGuard<'static, Uploads> {
@@ -159,9 +168,9 @@ fn locked() -> MutexGuard<'static, Uploads> {
 ///
 /// It waits for an object that is just about to become visible, then tells the stores to forget
 /// the parts of all others. It returns after ten seconds at most, or some more if the system is
-/// slow, whether or not all of them have answered. Afterwards every save to a store of this process
-/// waits forever when it sends the next part or makes an object visible. So call it only to end the
-/// process at once.
+/// slow, whether or not all of them have answered. From its call on, every save to a store of this
+/// process fails when it begins an upload, sends the next part or makes an object visible, because
+/// what it would begin could outlive the process. So call it only to end the process.
 ///
 /// Saves that end with success, an error or a panic leave no parts without this. Those that a
 /// killed process leaves should be removed by a rule of the bucket.
