@@ -9,8 +9,8 @@
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //!
-//! A further kind of input is a variant of [`Kind`](crate::kind::Kind) and an arm in [`Source::open`] with its tensors,
-//! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
+//! A further kind of input is a variant of [`Kind`](crate::kind::Kind) and an arm in
+//! [`Source::open`] with its tensors, each a [`TensorSource`]; what reads the format is a module of
 //! `safetensors_formats`, as `npz` is.
 //!
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
