@@ -152,8 +152,8 @@ impl Default for Ring {
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`], and those of the device. The first failure stops all
-/// threads. If several reads fail, the error is that of the first in the order of the
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device. The first failure
+/// stops all threads. If several reads fail, the error is that of the first in the order of the
 /// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
