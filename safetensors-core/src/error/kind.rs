@@ -212,8 +212,7 @@ pub enum ErrorKind {
         Quoted(.scales)
     )]
     NeedsScales { scales: String, to: Dtype },
-    /// The scales of a quantised weight have a shape that does not follow from that of the weight.
-    /// `expected` is the shape of block scales.
+    /// The shape of the scales does not fit the weight. `expected` is the shape of block scales.
     #[error(
         "its scales in tensor {} should have shape {}, for blocks of {} by {}, or be one for each \
          row, or one; found shape {}",
