@@ -12,7 +12,7 @@ ci:
 
 # Write, load, compare and save a checkpoint in all three frameworks.
 quickstart:
-    cargo run --release --features full --example quickstart
+    cargo run --example quickstart --features full
 
 # Run all tests.
 test:
