@@ -1,8 +1,6 @@
 //! [`ErrorKind`]: every way in which an operation can fail.
 
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 #[cfg(feature = "std")]
 use super::found::Below;
@@ -19,9 +17,8 @@ use crate::dtype::Dtype;
 /// `expected` is what the rule asks for, and `found` is what is there. Sizes and offsets are in
 /// bytes. Data offsets count from the first byte after the header, as in the header itself.
 ///
-/// Messages shorten names, shapes and other text from outside. Fields hold names and shapes whole.
-/// Where a header has an unknown word instead of a dtype or a field, the field holds only its
-/// start.
+/// Messages shorten text from outside. Fields hold names and shapes whole, and only the start of an
+/// unknown word.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -239,6 +236,10 @@ pub enum ErrorKind {
     /// The framework itself failed.
     #[error("{framework}: {source}")]
     Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
+    /// What another crate of this library refuses, such as a pickle or a gated repository.
+    /// [`Error::other`](super::Error::other) gives it as the type of that crate.
+    #[error("{0}")]
+    Other(#[source] Box<dyn core::error::Error + Send + Sync>),
 
     // Saving.
     /// A tensor has the name that the format reserves.

@@ -108,6 +108,47 @@ impl Error {
         error
     }
 
+    /// The error of a kind that only another crate of this library knows, as
+    /// [`ErrorKind::Other`].
+    pub fn from_other(kind: impl core::error::Error + Send + Sync + 'static) -> Self {
+        ErrorKind::Other(Box::new(kind)).into()
+    }
+
+    /// The kind of another crate of this library, if this is an error of that crate. An error that
+    /// went through [`std::io::Error`] on its way is found too.
+    ///
+    /// ```
+    /// use std::fmt;
+    ///
+    /// use safetensors_core::Error;
+    ///
+    /// #[derive(Debug)]
+    /// struct Gated;
+    ///
+    /// impl fmt::Display for Gated {
+    ///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    ///         f.write_str("access is restricted")
+    ///     }
+    /// }
+    ///
+    /// impl std::error::Error for Gated {}
+    ///
+    /// let error = Error::from_other(Gated).in_file("owner/name");
+    /// assert_eq!(error.to_string(), "owner/name: access is restricted");
+    /// assert!(error.other::<Gated>().is_some());
+    /// ```
+    pub fn other<K: core::error::Error + 'static>(&self) -> Option<&K> {
+        match self.kind() {
+            ErrorKind::Other(kind) => kind.downcast_ref(),
+            #[cfg(feature = "std")]
+            ErrorKind::Io(error) | ErrorKind::NotDurable(error) => {
+                let inner = error.get_ref()?;
+                inner.downcast_ref().or_else(|| inner.downcast_ref::<Self>()?.other())
+            }
+            _ => None,
+        }
+    }
+
     /// Adds the name of the tensor that the error is about. An error that names a tensor already is
     /// returned unchanged.
     #[must_use]
