@@ -6,7 +6,24 @@ use burn::tensor::DType;
 use safetensors_core::framework::NameList;
 use safetensors_core::{Error, Result};
 
-use crate::Burn;
+/// The [`Framework`](safetensors_core::framework::Framework) of burn, for code that is generic over tensor libraries.
+///
+/// Its tensor is [`TensorData`], whose dtype and number of dimensions are known at run time.
+/// `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
+///
+/// ```
+/// use burn::tensor::{DType, TensorData};
+/// use safetensors_burn::Burn;
+/// use safetensors_core::framework::Framework;
+/// use safetensors_core::{TensorBuf, Widening};
+///
+/// let buf = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?;
+/// let data: TensorData = Burn::from_buf(buf, &(), Widening::Refuse)?;
+/// assert_eq!((data.dtype(), &data.shape()[..]), (DType::F32, &[2][..]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Burn;
 
 /// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
 ///

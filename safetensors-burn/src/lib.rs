@@ -56,6 +56,7 @@ mod dtype;
 mod error;
 mod framework;
 mod load;
+mod location;
 pub mod migration;
 pub mod pytorch;
 mod save;
@@ -69,8 +70,7 @@ pub use burn_store::{
     HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
     ModuleStore, PathFilter, PyTorchToBurnAdapter, bridge, burn_pack,
 };
-pub use error::StoreError;
-pub use framework::Burn;
+pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};

@@ -39,13 +39,14 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
+use float8::F8E4M3;
+use half::{bf16, f16};
 use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
-use safetensors_core::{Error, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
-use crate::device::cannot_place;
-use crate::dtype::{cuda_bytes_mut, cuda_memory};
-use crate::error::from_candle_error;
+use crate::dtype::for_each_dtype;
+use crate::error::{cannot_place, from_candle_error};
 
 /// Reads tensors onto a CUDA device through pinned memory of at most 32 MiB, in the order given.
 ///
@@ -195,7 +196,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
 }
 
 /// Allocates memory on the device of a stream. Its bytes are not set.
-pub(crate) fn allocate<T: DeviceRepr>(
+fn allocate<T: DeviceRepr>(
     stream: &Arc<CudaStream>,
     elements: usize,
 ) -> candle_core::Result<CudaSlice<T>> {
@@ -208,8 +209,41 @@ pub(crate) fn allocate<T: DeviceRepr>(
 }
 
 /// The memory of elements as bytes.
-pub(crate) fn bytes_mut<T>(slice: &mut CudaSlice<T>) -> Option<CudaViewMut<'_, u8>> {
+fn bytes_mut<T>(slice: &mut CudaSlice<T>) -> Option<CudaViewMut<'_, u8>> {
     // SAFETY: the view has the same bytes, and any byte is a `u8`. What is written to them are
     // elements of `T` in native byte order: numbers, for which all bit patterns are valid.
     unsafe { slice.transmute_mut::<u8>(slice.num_bytes()) }
 }
+
+macro_rules! define_memory {
+    (
+        exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
+        raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
+        widened { $($narrow:ident to $wide:ident,)* }
+    ) => {
+        /// Memory on a CUDA device for so many elements. Their values are not set.
+        fn cuda_memory(
+            dtype: Dtype,
+            elements: usize,
+            stream: &Arc<CudaStream>,
+        ) -> candle_core::Result<CudaStorageSlice> {
+            match dtype {
+                $(Dtype::$exact => {
+                    let memory = allocate::<$element>(stream, elements)?;
+                    Ok(CudaStorageSlice::$exact_candle(memory))
+                })*
+                dtype => candle_core::bail!("candle stores {dtype} elements on the CPU only"),
+            }
+        }
+
+        /// The bytes of memory that [`cuda_memory`] returned.
+        fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
+            match memory {
+                $(CudaStorageSlice::$exact_candle(slice) => bytes_mut(slice),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+for_each_dtype!(define_memory);

@@ -2,10 +2,9 @@
 
 use candle_core::{Device, Tensor};
 use safetensors_core::framework::{read_in_batches, read_together};
-use safetensors_core::{Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
-use crate::error::from_candle_error;
 
 /// Tensors for a device with memory of its own are read in batches of at most so many bytes.
 const BATCH: u64 = 256 << 20;
@@ -34,14 +33,4 @@ pub(crate) fn read<S: ReadAt>(
 #[cfg(feature = "cuda")]
 fn bytes_of<S>(tensors: &[LazyTensor<'_, S>]) -> u64 {
     tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.byte_len()))
-}
-
-/// The error of elements that a device did not take.
-pub(crate) fn cannot_place(dtype: Dtype, device: &Device, error: candle_core::Error) -> Error {
-    let place = match device {
-        Device::Cpu => "the CPU",
-        Device::Cuda(_) => "a CUDA device",
-        Device::Metal(_) => "a Metal device",
-    };
-    from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
 }

@@ -1,13 +1,5 @@
 //! The only table that maps the dtypes of the format to those of candle.
 
-#[cfg(feature = "cuda")]
-use std::sync::Arc;
-
-#[cfg(feature = "cuda")]
-use candle_core::cuda_backend::{
-    CudaStorageSlice,
-    cudarc::driver::{CudaStream, CudaViewMut},
-};
 use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -16,16 +8,53 @@ use safetensors_core::framework::Support;
 use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
-#[cfg(feature = "cuda")]
-use crate::cuda;
 
-/// Declares every lookup between the format's dtypes and candle's.
+/// Calls the macro `$then` with the table of dtypes.
 ///
 /// - A line of `exact` gives the format's dtype, candle's dtype, and the type of the elements as
 ///   they are read.
 /// - A line of `raw` gives the same for elements that candle stores as plain bytes and cannot
 ///   compute with.
 /// - A line of `widened` gives a dtype that candle lacks and the wider one that it is loaded as.
+macro_rules! for_each_dtype {
+    ($then:ident) => {
+        $then! {
+            exact {
+                U8 = U8 as u8,
+                U32 = U32 as u32,
+                I16 = I16 as i16,
+                I32 = I32 as i32,
+                I64 = I64 as i64,
+                BF16 = BF16 as bf16,
+                F16 = F16 as f16,
+                F32 = F32 as f32,
+                F64 = F64 as f64,
+                F8_E4M3 = F8E4M3 as F8E4M3,
+            }
+            raw {
+                F4 = F4 as F4Packed,
+                F6_E2M3 = F6E2M3 as F6E2M3Packed,
+                F6_E3M2 = F6E3M2 as F6E3M2Packed,
+                F8_E8M0 = F8E8M0 as F8E8M0,
+            }
+            widened {
+                BOOL to U8,
+                I8 to I16,
+                U16 to U32,
+                U64 to I64,
+                F8_E5M2 to F16,
+                F8_E4M3FNUZ to F16,
+                F8_E5M2FNUZ to F16,
+                C64 to F32,
+            }
+        }
+    };
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) use for_each_dtype;
+
+/// Declares every lookup between the format's dtypes and candle's.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
@@ -107,31 +136,6 @@ macro_rules! dtypes {
             }
         }
 
-        /// Memory on a CUDA device for so many elements. Their values are not set.
-        #[cfg(feature = "cuda")]
-        pub(crate) fn cuda_memory(
-            dtype: Dtype,
-            elements: usize,
-            stream: &Arc<CudaStream>,
-        ) -> candle_core::Result<CudaStorageSlice> {
-            match dtype {
-                $(Dtype::$exact => {
-                    let memory = cuda::allocate::<$element>(stream, elements)?;
-                    Ok(CudaStorageSlice::$exact_candle(memory))
-                })*
-                dtype => candle_core::bail!("candle stores {dtype} elements on the CPU only"),
-            }
-        }
-
-        /// The bytes of memory that [`cuda_memory`] returned.
-        #[cfg(feature = "cuda")]
-        pub(crate) fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
-            match memory {
-                $(CudaStorageSlice::$exact_candle(slice) => cuda::bytes_mut(slice),)*
-                _ => None,
-            }
-        }
-
         /// The bytes of a storage in memory, and the format's dtype of its elements.
         pub(crate) fn storage_bytes(storage: &CpuStorage) -> (Dtype, &[u8]) {
             match storage {
@@ -142,36 +146,7 @@ macro_rules! dtypes {
     };
 }
 
-dtypes! {
-    exact {
-        U8 = U8 as u8,
-        U32 = U32 as u32,
-        I16 = I16 as i16,
-        I32 = I32 as i32,
-        I64 = I64 as i64,
-        BF16 = BF16 as bf16,
-        F16 = F16 as f16,
-        F32 = F32 as f32,
-        F64 = F64 as f64,
-        F8_E4M3 = F8E4M3 as F8E4M3,
-    }
-    raw {
-        F4 = F4 as F4Packed,
-        F6_E2M3 = F6E2M3 as F6E2M3Packed,
-        F6_E3M2 = F6E3M2 as F6E3M2Packed,
-        F8_E8M0 = F8E8M0 as F8E8M0,
-    }
-    widened {
-        BOOL to U8,
-        I8 to I16,
-        U16 to U32,
-        U64 to I64,
-        F8_E5M2 to F16,
-        F8_E4M3FNUZ to F16,
-        F8_E5M2FNUZ to F16,
-        C64 to F32,
-    }
-}
+for_each_dtype!(dtypes);
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,30 @@
 
 use std::io;
 
-use safetensors_core::Error;
+use candle_core::Device;
+use safetensors_core::{Dtype, Error};
 
-use crate::Candle;
+/// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
+/// [`Tensor`]s on any device.
+///
+/// ```
+/// use candle_core::Device;
+/// use safetensors_candle::Candle;
+/// use safetensors_core::framework::{Framework, Support};
+/// use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, Widening, serialize};
+///
+/// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
+/// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
+/// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
+/// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+///
+/// // A single tensor as a source for any save function of core.
+/// let file = serialize([("flags", Candle::source(&tensor)?)], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("flags")?.data(), [1, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candle;
 
 /// Converts candle's error to a [`safetensors_core::Error`]: an
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
@@ -49,6 +70,16 @@ pub fn from_candle_error(error: candle_core::Error) -> Error {
 /// ```
 pub fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error))
+}
+
+/// The error of elements that a device did not take.
+pub(crate) fn cannot_place(dtype: Dtype, device: &Device, error: candle_core::Error) -> Error {
+    let place = match device {
+        Device::Cpu => "the CPU",
+        Device::Cuda(_) => "a CUDA device",
+        Device::Metal(_) => "a Metal device",
+    };
+    from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
 }
 
 #[cfg(test)]

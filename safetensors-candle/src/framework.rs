@@ -4,31 +4,9 @@ use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource};
 
-use crate::error::from_candle_error;
+use crate::error::{Candle, cannot_place, from_candle_error};
 use crate::save::CandleSource;
 use crate::{device, dtype};
-
-/// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
-/// [`Tensor`]s on any device.
-///
-/// ```
-/// use candle_core::Device;
-/// use safetensors_candle::Candle;
-/// use safetensors_core::framework::{Framework, Support};
-/// use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, Widening, serialize};
-///
-/// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
-/// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
-/// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
-/// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
-///
-/// // A single tensor as a source for any save function of core.
-/// let file = serialize([("flags", Candle::source(&tensor)?)], &SaveOptions::new())?;
-/// assert_eq!(SafeTensors::parse(&file)?.view("flags")?.data(), [1, 0]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Candle;
 
 impl Framework for Candle {
     const NAME: &'static str = "candle";
@@ -57,7 +35,7 @@ impl Framework for Candle {
         // needed, because a `TensorBuf` always has as many elements as its shape says.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
         let tensor =
-            tensor.to_device(device).map_err(|error| device::cannot_place(dtype, device, error))?;
+            tensor.to_device(device).map_err(|error| cannot_place(dtype, device, error))?;
         device.synchronize().map_err(from_candle_error)?;
         Ok(tensor)
     }

@@ -155,8 +155,7 @@ pub mod train;
 mod var_builder;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};
-pub use error::{from_candle_error, into_candle_error};
-pub use framework::Candle;
+pub use error::{Candle, from_candle_error, into_candle_error};
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use tensor_parallel::{

@@ -2,12 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::visit::{self, Visit};
-use syn::{
-    GenericArgument, Generics, Ident, Path, PathArguments, Type, WherePredicate, parse_quote,
-};
+use syn::{GenericArgument, Generics, Ident, PathArguments, Type, WherePredicate, parse_quote};
 
-use crate::structure::Field;
+use crate::structure::{Field, depends_on, names};
 
 /// The types of ndarray without what their names can end with: a number of dimensions, or `D`.
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
@@ -82,28 +79,4 @@ fn array_arguments(ty: &Type) -> Option<Vec<&Type>> {
         }
         _ => None,
     }
-}
-
-/// Whether a type names a type or const parameter.
-pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
-    names(ty, |ident| {
-        generics.type_params().any(|parameter| parameter.ident == *ident)
-            || generics.const_params().any(|parameter| parameter.ident == *ident)
-    })
-}
-
-/// Whether one of the paths in a type begins with such a name.
-fn names(ty: &Type, is_such: impl Fn(&Ident) -> bool) -> bool {
-    struct Finder<F>(F, bool);
-
-    impl<F: Fn(&Ident) -> bool> Visit<'_> for Finder<F> {
-        fn visit_path(&mut self, path: &Path) {
-            self.1 |= path.segments.first().is_some_and(|first| (self.0)(&first.ident));
-            visit::visit_path(self, path);
-        }
-    }
-
-    let mut finder = Finder(is_such, false);
-    finder.visit_type(ty);
-    finder.1
 }

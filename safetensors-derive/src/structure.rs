@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use syn::ext::IdentExt;
+use syn::visit::{self, Visit};
 use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, Path, Result, Type};
 
 use crate::attributes::{FieldAttributes, crate_path};
-use crate::bounds::depends_on;
 
 /// A struct with named fields.
 pub(crate) struct Structure<'a> {
@@ -122,4 +122,28 @@ fn check_type(ty: &Type, field: &str) -> Result<()> {
     };
     let message = format!("field `{field}`: {found} cannot be stored; use {instead}");
     Err(Error::new_spanned(ty, message))
+}
+
+/// Whether a type names a type or const parameter.
+pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
+    names(ty, |ident| {
+        generics.type_params().any(|parameter| parameter.ident == *ident)
+            || generics.const_params().any(|parameter| parameter.ident == *ident)
+    })
+}
+
+/// Whether one of the paths in a type begins with such a name.
+pub(crate) fn names(ty: &Type, is_such: impl Fn(&Ident) -> bool) -> bool {
+    struct Finder<F>(F, bool);
+
+    impl<F: Fn(&Ident) -> bool> Visit<'_> for Finder<F> {
+        fn visit_path(&mut self, path: &Path) {
+            self.1 |= path.segments.first().is_some_and(|first| (self.0)(&first.ident));
+            visit::visit_path(self, path);
+        }
+    }
+
+    let mut finder = Finder(is_such, false);
+    finder.visit_type(ty);
+    finder.1
 }

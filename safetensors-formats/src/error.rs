@@ -349,11 +349,11 @@ pub enum ErrorKind {
     /// asked for.
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}; its values are read only if it is dequantised")]
-    Quantised { kind: crate::gguf::Type },
+    Quantised { kind: &'static str },
     /// The tensor is quantised in a way that cannot be undone here.
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
-    NoDequantizer { kind: crate::gguf::Type },
+    NoDequantizer { kind: &'static str },
 
     // Writing.
     /// NumPy has no type for a dtype.

@@ -109,3 +109,8 @@ impl<F: FnMut(u64, &mut [u8]) -> core::Result<()>> ReadData for F {
         self(offset, buf)
     }
 }
+
+/// The name of the file without its extension.
+pub(crate) fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}

@@ -72,6 +72,7 @@ mod input;
 mod limits;
 pub mod npy;
 pub mod npz;
+mod open;
 mod options;
 mod pickled;
 mod polyglot;
@@ -82,8 +83,9 @@ mod tensor_file;
 mod zipped;
 
 pub use error::{Error, ErrorKind, Result};
-pub use format::{Format, open};
+pub use format::Format;
 pub use limits::Limits;
+pub use open::open;
 pub use options::Options;
 pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};

@@ -1,15 +1,17 @@
-//! [`DynArray`]: an array whose dtype is known at run time.
+//! [`DynArray`]: an array whose dtype is known at run time; [`ArrayElement`]: the types of elements;
+//! [`array_source`]: any array as a source to be saved.
 
 use std::ptr;
 
-use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
+use ndarray::{Array, ArrayBase, ArrayD, ArrayRef, ArrayView, ArrayViewD, Data, Dimension, IxDyn};
+use safetensors_core::element::Element;
 use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::tied::Storage;
 use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorBuf, TensorSource, shape};
 
 use crate::dtype::{for_each_array_dtype, is_packed};
 use crate::error::{dimension, shape_error};
-use crate::{ArrayElement, Ndarray, Packed, array_source};
+use crate::{Ndarray, Packed, strided};
 
 /// Declares [`DynArray`] and everything that is the same for each of its arrays.
 macro_rules! define_dyn_array {
@@ -190,4 +192,121 @@ pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> R
 /// The error for a tensor whose dtype is not that of `T`.
 pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
+}
+
+/// The type of the elements of an array that is read from a file or written to one.
+///
+/// The implementing types are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`],
+/// [`half::bf16`], [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized
+/// newtypes of [`safetensors_core::element`]. The packed sub-byte types do not implement it: a
+/// value of such a type is a byte and not an element, so an array of them would not have the
+/// tensor's shape. Like [`Element`], this trait is sealed.
+pub trait ArrayElement: Element {
+    /// Moves an array into its variant of [`DynArray`].
+    #[doc(hidden)]
+    fn wrap(array: ArrayD<Self>) -> DynArray;
+
+    /// Borrows the array inside. `None` if its elements are of another type.
+    #[doc(hidden)]
+    fn borrow(array: &DynArray) -> Option<&ArrayD<Self>>;
+
+    /// Moves the array out. `None` if its elements are of another type.
+    #[doc(hidden)]
+    fn take(array: DynArray) -> Option<ArrayD<Self>>;
+}
+
+macro_rules! implement_array_element {
+    ($($variant:ident($type:ty) = $dtype:ident,)*) => {$(
+        impl ArrayElement for $type {
+            fn wrap(array: ArrayD<Self>) -> DynArray {
+                DynArray::$variant(array)
+            }
+
+            fn borrow(array: &DynArray) -> Option<&ArrayD<Self>> {
+                match array {
+                    DynArray::$variant(array) => Some(array),
+                    _ => None,
+                }
+            }
+
+            fn take(array: DynArray) -> Option<ArrayD<Self>> {
+                match array {
+                    DynArray::$variant(array) => Some(array),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+for_each_array_dtype!(implement_array_element);
+
+/// Borrows an array of any memory layout as a source to be saved. Transposed, sliced, reversed and
+/// broadcast arrays are written in C order of their logical elements. No array is copied whole.
+///
+/// ```
+/// use ndarray::{Ix1, array, s};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorSource, serialize};
+/// use safetensors_ndarray::{ViewArrayExt, array_source};
+///
+/// let weight = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+/// let steps = array![1_i64, 2, 3];
+/// let (transposed, reversed) = (weight.t(), steps.slice(s![..;-1]));
+///
+/// // Boxes put sources of different element types into one list.
+/// let tensors: [(&str, Box<dyn TensorSource>); 2] =
+///     [("weight", Box::new(array_source(&transposed))), ("steps",
+///   Box::new(array_source(&reversed)))];
+/// let file = serialize(tensors, &SaveOptions::new())?;
+///
+/// let file = SafeTensors::parse(file)?;
+/// assert_eq!(file.view("weight")?.as_slice::<f32>()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+/// assert_eq!(file.view("steps")?.as_array::<i64, Ix1>()?, array![3, 2, 1]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub fn array_source<S, D>(array: &ArrayBase<S, D>) -> ArraySource<'_, S::Elem>
+where
+    S: Data<Elem: ArrayElement>,
+    D: Dimension,
+{
+    ArraySource(array.view().into_dyn())
+}
+
+/// A [`TensorSource`] that borrows an array of any memory layout. Made by [`array_source`].
+#[derive(Clone, Debug)]
+pub struct ArraySource<'a, T>(ArrayViewD<'a, T>);
+
+impl<'a, T: ArrayElement> ArraySource<'a, T> {
+    /// Borrows an array of any memory layout.
+    pub(crate) fn of<D: Dimension>(array: &'a ArrayRef<T, D>) -> Self {
+        Self(array.view().into_dyn())
+    }
+}
+
+impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
+    fn dtype(&self) -> Dtype {
+        T::DTYPE
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        strided::write(self.0.view(), sink)
+    }
+
+    fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+        strided::write_pieces(self.0.view(), sink)
+    }
+
+    /// The memory of the elements, if they lie in C order. Two such sources with the same address
+    /// and length are the same.
+    ///
+    /// Returns `None` for another layout, which is then tied to no other tensor: ndarray does not
+    /// tell which allocation a view is a part of.
+    fn storage(&self) -> Option<Storage> {
+        let elements = self.0.as_slice()?;
+        Some(Storage::whole(elements.as_ptr().addr() as u64, size_of_val(elements) as u64))
+    }
 }

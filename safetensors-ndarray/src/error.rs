@@ -6,7 +6,21 @@ use std::fmt;
 use ndarray::{Dimension, IxDyn, ShapeError};
 use safetensors_core::Error;
 
-use crate::Ndarray;
+/// The [`Framework`](safetensors_core::framework::Framework) of ndarray. Its tensors are [`DynArray`]s in main memory. It holds every dtype
+/// exactly.
+///
+/// ```
+/// use safetensors_core::framework::Framework;
+/// use safetensors_core::{TensorBuf, Widening};
+/// use safetensors_ndarray::Ndarray;
+///
+/// let buf = TensorBuf::from_vec(vec![2, 2], vec![1_u8, 2, 3, 4])?;
+/// let array = Ndarray::from_buf(buf, &(), Widening::Refuse)?;
+/// assert_eq!(array.shape(), [2, 2]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ndarray;
 
 /// The tensor has another number of dimensions than the caller expected.
 ///

@@ -141,7 +141,6 @@
 mod array;
 mod bytes;
 mod dtype;
-mod element;
 mod error;
 #[cfg(feature = "derive")]
 pub mod fields;
@@ -157,20 +156,18 @@ mod strided;
 mod view;
 mod writer;
 
-pub use array::DynArray;
+pub use array::{ArrayElement, ArraySource, DynArray, array_source};
 pub use bytes::FileBytes;
-pub use element::ArrayElement;
-pub use error::WrongNdim;
+pub use error::{Ndarray, WrongNdim};
 #[cfg(feature = "derive")]
 pub use fields::NamedArrays;
-pub use framework::Ndarray;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
 pub use safetensors_core::save::synced_directory;
 #[cfg(feature = "derive")]
 pub use safetensors_derive::SafeTensors;
-pub use save::{ArraySource, array_source, save, save_sharded};
+pub use save::{save, save_sharded};
 pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
 pub use writer::{ArrayAppender, Writer, recover};

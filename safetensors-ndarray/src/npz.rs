@@ -41,9 +41,9 @@ use safetensors_core::{ConvertOptions, Error, ErrorKind, ReadAt, Result, TensorS
 use safetensors_formats::npy;
 pub use safetensors_formats::npz::{Archive, Compression};
 
+use crate::array::ArraySource;
 use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
-use crate::save::ArraySource;
 use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 
 /// Reads a `.npy` file as an array of elements `T` and dimension `D`, in C order.

@@ -8,7 +8,7 @@ use safetensors_core::save::{GrowingTensor, GrowingWriter, recover_synced};
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 
 use crate::ArrayElement;
-use crate::save::ArraySource;
+use crate::array::ArraySource;
 
 /// Writes arrays and views of any element type, dimension and memory layout to a file. The number
 /// of arrays need not be known at the start.

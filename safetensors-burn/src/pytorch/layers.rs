@@ -1,7 +1,7 @@
 //! The layers that have other names or shapes in PyTorch than in burn.
 
 use super::stored::Stored;
-use crate::store::location::Location;
+use crate::location::Location;
 
 /// A recurrent layer of burn.
 struct Recurrent {

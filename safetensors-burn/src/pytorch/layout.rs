@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::layers;
 use super::stored::Stored;
-use crate::store::location::Location;
+use crate::location::Location;
 
 /// Which names and shapes the tensors of a file have.
 #[derive(Clone, Copy, Debug)]

@@ -158,36 +158,3 @@ pub(crate) use layers::without_parameter;
 pub(crate) use layout::{Layout, is_column};
 pub(crate) use stored::Stored;
 pub(crate) use values::{put, take};
-
-use crate::CheckpointStore;
-
-impl CheckpointStore {
-    /// Whether files have PyTorch's names and shapes. The default is `false`: the names and shapes
-    /// of the module. This holds for loading and for saving; see the module [`pytorch`](self) for
-    /// the layers that differ, with an example.
-    ///
-    /// `true` also sets [`skip_enum_variants`](CheckpointStore::skip_enum_variants), because
-    /// PyTorch has no enum variants.
-    ///
-    /// Transposed and split parameters are copied once more, one after the other: for a moment,
-    /// memory holds one tensor of the file twice.
-    #[must_use]
-    pub fn pytorch(mut self, pytorch: bool) -> Self {
-        self.layout.pytorch = pytorch;
-        self.skip_enum_variants |= pytorch;
-        self
-    }
-
-    /// Whether the query, key and value of `MultiHeadAttention` are saved in one tensor, as
-    /// PyTorch's `MultiheadAttention` has them (`in_proj_weight`, `out_proj`). This is the default.
-    /// With `false` they are saved as linear layers of their own, by their names in burn (`query`,
-    /// `key`, `value`, `output`), as most published transformers have them.
-    ///
-    /// Loading finds both forms. The option has an effect only together with
-    /// [`pytorch`](CheckpointStore::pytorch).
-    #[must_use]
-    pub fn fused_attention(mut self, fused: bool) -> Self {
-        self.layout.fused_attention = fused;
-        self
-    }
-}

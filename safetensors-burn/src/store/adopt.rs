@@ -7,8 +7,8 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use safetensors_core::Result;
 
-use super::location::Location;
 use crate::error::catch_panic;
+use crate::location::Location;
 
 /// What a parameter gets.
 pub(crate) struct NewValue {

@@ -20,8 +20,8 @@ use safetensors_core::{
 };
 
 use super::filter::Filter;
-use super::location::Location;
 use crate::error::catch_panic;
+use crate::location::Location;
 use crate::pytorch::{Layout, Stored, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};

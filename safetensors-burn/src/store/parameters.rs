@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter as BurnParam
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
 
-use super::location::Location;
+use crate::location::Location;
 use crate::pytorch::{Layout, Stored, is_column};
 
 /// The kind of a parameter's elements. Their width may differ from that in the file, because a

@@ -4,15 +4,20 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use burn::store::RecordError;
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::store::ModuleRecord;
 use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
 use safetensors_core::{Error, ErrorKind, Result};
 
-use super::codec::Codec;
+use super::Epochs;
+use super::Part;
+use super::codec::{Codec, ModuleCodec, OptimizerCodec, PlainCodec};
 use super::module::Parameters;
 use super::record::{self, RecordFile};
 use super::shared::Shared;
-use super::{EpochError, Part};
+use super::state::new_ids;
 
 /// Saves and restores one record of each epoch: that of the model, the optimizer or the scheduler.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
@@ -72,8 +77,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
                 // The records are compared before the first one is returned.
                 let (mut model, mut optimizer) = (open(Part::Model)?, open(Part::Optimizer)?);
                 module.check(&model).map_err(|error| error.in_path(path(Part::Model)))?;
-                module
-                    .adapt_optimizer(&mut optimizer, &model)
+                // The state of the optimizer belongs to the ids of this module's parameters.
+                optimizer.new_ids = new_ids(module, &model.content(), &optimizer.content())
                     .map_err(|error| error.in_path(path(Part::Optimizer)))?;
                 module.adapt_model(&mut model);
                 match self.part {
@@ -107,8 +112,60 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     }
 }
 
-pub(super) fn of_record(error: RecordError) -> Error {
-    EpochError::Record(error.to_string()).into()
+/// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
+/// scheduler.
+pub type Checkpointers = (
+    SafetensorsCheckpointer<ModuleRecord>,
+    SafetensorsCheckpointer<OptimizerRecord>,
+    SafetensorsCheckpointer<LrSchedulerRecord>,
+);
+
+impl Epochs {
+    /// Makes the checkpointers for burn's `with_custom_checkpointers`. Each save copies the
+    /// model, which [`checkpointers_for`](Epochs::checkpointers_for) avoids.
+    pub fn checkpointers(&self) -> Checkpointers {
+        self.make_checkpointers(None)
+    }
+
+    /// Makes checkpointers that restore records for this module. An epoch of another model is then
+    /// an error that lists all differences, whichever record is restored first. So nothing changes.
+    /// The records get the ids of this module's parameters. So the state of the optimizer meets its
+    /// parameters, even if the weights come from elsewhere.
+    ///
+    /// - The model must have the names and shapes of the module, and the dtypes in which the module
+    ///   is saved. A parameter without a value has the default dtype of its device.
+    /// - If the optimizer has states, the model must have the parameter of at least one of them:
+    ///   [`EpochError::NoStateInUse`] says what to do.
+    /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
+    ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
+    ///   may have any.
+    ///
+    /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
+    /// its old state in burn's optimizer. burn never uses it again, and begins with a new state at
+    /// the next step. These checkpointers do not restore the old one, so a resumed training does
+    /// the same. Parameters that were tied when they were saved are tied again, under one id.
+    ///
+    /// # Errors
+    ///
+    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model.
+    pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
+        self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
+    }
+
+    fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
+        let shared = Arc::new(Shared::new(self.clone()));
+        let model = ModuleCodec::new(module.and_then(|module| module.device()));
+        (
+            SafetensorsCheckpointer::new(&shared, Part::Model, module, model),
+            SafetensorsCheckpointer::new(
+                &shared,
+                Part::Optimizer,
+                module,
+                OptimizerCodec::default(),
+            ),
+            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, PlainCodec),
+        )
+    }
 }
 
 /// burn's error type has a place for any error only within that of the system.

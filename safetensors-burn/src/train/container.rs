@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burn::tensor::{Bytes, DType};
+use burn::tensor::Bytes;
 use burn_store::burn_pack::{
     FORMAT_VERSION, HEADER_SIZE, Header, MAGIC_NUMBER, MAX_METADATA_SIZE, MAX_TENSOR_COUNT,
     MAX_TENSOR_SIZE, Scalar, TENSOR_ALIGNMENT, aligned_data_section_start,
@@ -17,7 +17,7 @@ use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, shape
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
-use super::packed::{self, PackedTensor};
+use super::packed::{self, Described, PackedTensor};
 
 /// What a container has besides the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,30 +53,6 @@ impl Content {
         let mut text = Vec::new();
         ciborium::into_writer(self, &mut text).map_err(|error| malformed(&error))?;
         Ok((text, end))
-    }
-}
-
-/// A tensor of a container.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Described {
-    pub(super) dtype: DType,
-    pub(super) shape: Vec<u64>,
-    /// Where its bytes begin and end, counted from the start of the data.
-    pub(super) data_offsets: (u64, u64),
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) param_id: Option<u64>,
-}
-
-impl Described {
-    /// A tensor whose place is not decided yet.
-    pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
-        let shape = shape.iter().map(|&len| len as u64).collect();
-        Self { dtype, shape, data_offsets: (0, 0), param_id }
-    }
-
-    pub(super) fn shape(&self) -> Vec<usize> {
-        // A tensor in memory, or one of a file that was checked, has such a shape.
-        self.shape.iter().map(|&len| usize::try_from(len).unwrap_or(usize::MAX)).collect()
     }
 }
 
@@ -243,7 +219,7 @@ pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()>
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::BoolStore;
+    use burn::tensor::{BoolStore, DType};
     use burn_store::burn_pack::{Reader, Tensor, Writer};
     use safetensors_core::TensorSource;
 

@@ -4,31 +4,15 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use burn::lr_scheduler::LrSchedulerRecord;
-use burn::module::Module;
-use burn::optim::OptimizerRecord;
-use burn::store::ModuleRecord;
 use safetensors_core::digest::{self, Digest, VerifyOptions};
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
-use super::codec::{ModuleCodec, OptimizerCodec, PlainCodec};
+use super::EpochError;
 use super::manifest::Manifest;
-use super::module::Parameters;
-use super::shared::Shared;
-use super::{EpochError, Part, SafetensorsCheckpointer};
 
 const PREFIX: &str = "epoch-";
-
-/// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
-/// scheduler.
-pub type Checkpointers = (
-    SafetensorsCheckpointer<ModuleRecord>,
-    SafetensorsCheckpointer<OptimizerRecord>,
-    SafetensorsCheckpointer<LrSchedulerRecord>,
-);
 
 /// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
 ///
@@ -146,52 +130,6 @@ impl Epochs {
     /// The directory for records on their way. `None` if they go through burn's bytes.
     pub(super) fn staging_directory(&self) -> Option<&Path> {
         self.staging.as_deref()
-    }
-
-    /// Makes the checkpointers for burn's `with_custom_checkpointers`. Each save copies the
-    /// model, which [`checkpointers_for`](Epochs::checkpointers_for) avoids.
-    pub fn checkpointers(&self) -> Checkpointers {
-        self.make_checkpointers(None)
-    }
-
-    /// Makes checkpointers that restore records for this module. An epoch of another model is then
-    /// an error that lists all differences, whichever record is restored first. So nothing changes.
-    /// The records get the ids of this module's parameters. So the state of the optimizer meets its
-    /// parameters, even if the weights come from elsewhere.
-    ///
-    /// - The model must have the names and shapes of the module, and the dtypes in which the module
-    ///   is saved. A parameter without a value has the default dtype of its device.
-    /// - If the optimizer has states, the model must have the parameter of at least one of them:
-    ///   [`EpochError::NoStateInUse`] says what to do.
-    /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
-    ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
-    ///   may have any.
-    ///
-    /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
-    /// its old state in burn's optimizer. burn never uses it again, and begins with a new state at
-    /// the next step. These checkpointers do not restore the old one, so a resumed training does
-    /// the same. Parameters that were tied when they were saved are tied again, under one id.
-    ///
-    /// # Errors
-    ///
-    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model.
-    pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
-        self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
-    }
-
-    fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
-        let shared = Arc::new(Shared::new(self.clone()));
-        let model = ModuleCodec::new(module.and_then(|module| module.device()));
-        (
-            SafetensorsCheckpointer::new(&shared, Part::Model, module, model),
-            SafetensorsCheckpointer::new(
-                &shared,
-                Part::Optimizer,
-                module,
-                OptimizerCodec::default(),
-            ),
-            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, PlainCodec),
-        )
     }
 
     /// The directory of an epoch, which need not exist.

@@ -1,5 +1,6 @@
 //! [`EpochError`]: what is wrong with an epoch or with a record.
 
+use burn::store::RecordError;
 use safetensors_core::Error;
 use safetensors_core::framework::NameList;
 
@@ -139,4 +140,9 @@ fn listed(epochs: &[usize]) -> String {
         [only] => format!("only epoch {only}"),
         [first, .., last] => format!("{} epochs, from {first} to {last}", epochs.len()),
     }
+}
+
+/// The error of a record that burn could not take apart or make.
+pub(super) fn of_record(error: RecordError) -> Error {
+    EpochError::Record(error.to_string()).into()
 }

@@ -119,8 +119,8 @@ mod states;
 mod strategy;
 mod unpacked;
 
-pub use checkpointer::{SafetensorsCheckpointer, error_of};
-pub use epochs::{Checkpointers, Epoch, EpochFile, Epochs};
+pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
+pub use epochs::{Epoch, EpochFile, Epochs};
 pub use error::EpochError;
 pub use strategy::KeepEpochs;
 

@@ -12,7 +12,6 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
-use super::state;
 use crate::dtype;
 use crate::pytorch::is_column;
 use crate::store::Kind;
@@ -104,21 +103,6 @@ impl Parameters {
         } else {
             Err(ErrorKind::Mismatches { mismatches }.into())
         }
-    }
-
-    /// Compares the record of an optimizer with this module, whose record of the same epoch has
-    /// been [compared](Parameters::check). Then gives it the ids of this module.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`state::new_ids()`].
-    pub(super) fn adapt_optimizer(
-        &self,
-        optimizer: &mut RecordFile,
-        model: &RecordFile,
-    ) -> Result<()> {
-        optimizer.new_ids = state::new_ids(self, &model.content(), &optimizer.content())?;
-        Ok(())
     }
 
     /// Gives the record of a module, which has been [compared](Parameters::check), the ids of this

@@ -211,7 +211,7 @@ pub(super) fn parse_id(text: &str) -> Option<u64> {
 mod tests {
     use burn::tensor::DType;
 
-    use super::super::container::Described;
+    use super::super::packed::Described;
     use super::*;
 
     fn content(

@@ -3,19 +3,43 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use burn::tensor::{Bytes, TensorData};
+use burn::tensor::{Bytes, DType, TensorData};
 use safetensors_core::framework::write_native;
 use safetensors_core::io::FileSource;
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorSource, shape};
+use serde::{Deserialize, Serialize};
 
-use super::container::Described;
 use crate::save::DataSource;
 use crate::{dtype, load};
 
 /// A tensor of a file is read and written in pieces of this length, which stay in the processor's
 /// cache meanwhile. A multiple of the length of every element.
 const PIECE: usize = 256 << 10;
+
+/// A tensor of a container.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Described {
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    /// Where its bytes begin and end, counted from the start of the data.
+    pub(super) data_offsets: (u64, u64),
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) param_id: Option<u64>,
+}
+
+impl Described {
+    /// A tensor whose place is not decided yet.
+    pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
+        let shape = shape.iter().map(|&len| len as u64).collect();
+        Self { dtype, shape, data_offsets: (0, 0), param_id }
+    }
+
+    pub(super) fn shape(&self) -> Vec<usize> {
+        // A tensor in memory, or one of a file that was checked, has such a shape.
+        self.shape.iter().map(|&len| usize::try_from(len).unwrap_or(usize::MAX)).collect()
+    }
+}
 
 /// A tensor in memory, or in a file.
 pub(super) struct PackedTensor<'a> {

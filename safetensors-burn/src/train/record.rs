@@ -28,9 +28,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
-use super::checkpointer::of_record;
-use super::container::{self, Content, Described};
+use super::container::{self, Content};
+use super::error::of_record;
 use super::names::{Ids, NewIds};
+use super::packed::Described;
 use super::reading::{Job, threads_for};
 use super::states::States;
 use super::unpacked::Unpacked;

@@ -13,8 +13,8 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bytes, DType, Device, Float, Int, Tensor, TensorData};
 use safetensors_core::Result;
 
-use super::checkpointer::of_record;
 use super::container::Content;
+use super::error::of_record;
 use super::unpacked::Unpacked;
 
 /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.

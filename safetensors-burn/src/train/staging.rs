@@ -12,8 +12,8 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::EpochError;
-use super::checkpointer::of_record;
 use super::container::Container;
+use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
 /// each removes what the others have left.

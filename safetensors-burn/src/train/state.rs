@@ -11,13 +11,12 @@ use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
 use super::EpochError;
-use super::container::{Content, Described};
+use super::container::Content;
 use super::module::{Owners, Parameters};
 use super::names::{NewIds, parse_id};
+use super::packed::Described;
+use super::states::RANK;
 use crate::dtype;
-
-/// The scalar in which burn keeps the number of dimensions of a parameter.
-pub(super) const RANK: &str = "__rank";
 
 /// The tensors of burn's optimizers that have the shape of their parameter. The state of any other
 /// optimizer may have any shape.

@@ -23,11 +23,14 @@ use burn_store::burn_pack::Scalar;
 use safetensors_core::Result;
 
 use super::EpochError;
-use super::checkpointer::of_record;
-use super::container::{Container, Content, Described};
+use super::container::{Container, Content};
+use super::error::of_record;
 use super::names::parse_id;
-use super::state::RANK;
+use super::packed::Described;
 use super::unpacked::Unpacked;
+
+/// The scalar in which burn keeps the number of dimensions of a parameter.
+pub(super) const RANK: &str = "__rank";
 
 /// The states of the parameters, without their tensors.
 pub(super) struct States(BTreeMap<String, StateSink>);

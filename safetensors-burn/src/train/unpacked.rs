@@ -9,8 +9,9 @@ use burn::train::checkpoint::Checkpoint as Record;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, Result};
 
-use super::checkpointer::of_record;
-use super::container::{Container, Content, Described, no_tensor};
+use super::container::{Container, Content, no_tensor};
+use super::error::of_record;
+use super::packed::Described;
 use super::packed::PackedTensor;
 use super::staging;
 

@@ -12,16 +12,8 @@ use safetensors_core::{
 };
 
 use super::StateOptions;
-use super::values::{Value, Values};
+use super::values::{Slot, Value, Values, refuse};
 use crate::from_candle_dtype;
-
-/// A tensor in memory that waits for a value from a checkpoint.
-pub(super) struct Slot {
-    /// The names under which the checkpoint may have the value. One is enough.
-    pub(super) names: Vec<String>,
-    /// The present tensor. The value needs its shape, dtype and device.
-    pub(super) tensor: Tensor,
-}
 
 /// The values of slots.
 pub(super) struct Filled {
@@ -215,9 +207,4 @@ fn compare<S>(
     if !fits {
         mismatches.push(Mismatch::Dtype { name: name.into(), expected, found });
     }
-}
-
-/// One error for all differences, if there are any.
-pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
-    if mismatches.is_empty() { Ok(()) } else { Err(ErrorKind::Mismatches { mismatches }.into()) }
 }

@@ -9,7 +9,8 @@ use safetensors_core::error::Mismatch;
 use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
 use super::adamw::Parameter;
-use super::slots::{Slot, fill};
+use super::slots::fill;
+use super::values::Slot;
 use super::{AdamW, Loaded, StateOptions, settings};
 use crate::error::from_candle_error;
 use crate::{save, save_sharded};

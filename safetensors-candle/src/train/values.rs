@@ -3,11 +3,18 @@
 use candle_core::Tensor;
 use safetensors_core::error::Mismatch;
 use safetensors_core::framework::Framework as _;
-use safetensors_core::{LazyTensor, Result, TensorBuf};
+use safetensors_core::{ErrorKind, LazyTensor, Result, TensorBuf};
 
-use super::slots::{Slot, refuse};
 use crate::error::from_candle_error;
 use crate::{Candle, from_candle_dtype};
+
+/// A tensor in memory that waits for a value from a checkpoint.
+pub(super) struct Slot {
+    /// The names under which the checkpoint may have the value. One is enough.
+    pub(super) names: Vec<String>,
+    /// The present tensor. The value needs its shape, dtype and device.
+    pub(super) tensor: Tensor,
+}
 
 /// A tensor that was read, and the slots that it is for.
 pub(super) struct Value<'a, S> {
@@ -67,6 +74,11 @@ impl<S> Values<'_, S> {
         refuse(mismatches)?;
         Ok(tensors)
     }
+}
+
+/// One error for all differences, if there are any.
+pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
+    if mismatches.is_empty() { Ok(()) } else { Err(ErrorKind::Mismatches { mismatches }.into()) }
 }
 
 /// Lists how a value differs from its slot.

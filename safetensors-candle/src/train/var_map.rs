@@ -7,7 +7,8 @@ use candle_nn::VarMap;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, ReadAt, Result, SaveOptions, ShardOptions};
 
-use super::slots::{Slot, fill};
+use super::slots::fill;
+use super::values::Slot;
 use super::variables::{Variable, distinct, named};
 use super::{Loaded, StateOptions};
 use crate::error::from_candle_error;

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use candle_core::Var;
 use candle_nn::VarMap;
 
-use super::slots::Slot;
+use super::values::Slot;
 
 /// A variable with all of its names.
 #[derive(Clone, Debug)]

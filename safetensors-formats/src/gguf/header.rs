@@ -165,8 +165,8 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
     };
     let data = match blocks {
         Some(blocks) if options.dequantize => Data::Blocks(place, blocks),
-        Some(_) => Data::Refused(Reason::Quantised(kind)),
-        None => Data::Refused(Reason::NoDequantizer(kind)),
+        Some(_) => Data::Refused(Reason::Quantised(kind.name())),
+        None => Data::Refused(Reason::NoDequantizer(kind.name())),
     };
     Tensor { name, dtype: Dtype::F32, shape, data, stored: Some(stored) }
 }

@@ -10,12 +10,11 @@ use safetensors_core::save::Sink;
 use safetensors_core::{self as core, Dtype, ReadAt, TensorBuf, TensorSource};
 
 use super::elements::Elements;
-use super::file::header_of_member;
 use super::fortran;
-use super::header::{Header, Order};
+use super::header::{Header, Order, check_length, header_of_member};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
-use crate::input::{Cursor, Input, ReadData};
+use crate::input::{Cursor, Input, ReadData, stem};
 use crate::polyglot::check_polyglot;
 use crate::zipped::{Place, Zipped, expect_end};
 
@@ -359,18 +358,4 @@ fn read_exact(reader: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
 
 fn io(error: io::Error) -> core::Error {
     core::ErrorKind::Io(error).into()
-}
-
-/// The name of the file without its extension.
-pub(crate) fn stem(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Refuses an array that has another number of bytes than its header asks for.
-pub(super) fn check_length(header: &Header, found: u64) -> Result<()> {
-    let expected = header.data_len()?;
-    if expected != found {
-        return Err(ErrorKind::DataLength { expected, found }.into());
-    }
-    Ok(())
 }

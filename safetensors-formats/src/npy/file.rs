@@ -1,16 +1,14 @@
 //! Arrays as the tensors of a [`TensorFile`].
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
-use super::array::{check_length, stem};
 use super::descr::ByteOrder;
-use super::header::{Header, Order};
+use super::header::{Header, Order, check_length};
 use crate::error::{ErrorKind, Result};
-use crate::input::{Cursor, Input};
+use crate::input::{Cursor, Input, stem};
 use crate::tensor_file::{Builder, Container, Data, Place, Placement, Tensor, TensorFile};
 use crate::{Format, Limits};
 
@@ -59,17 +57,4 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     };
     let data = Data::placed(place, placement, width, swapped);
     Ok(Tensor { name, dtype, shape, data, stored: None })
-}
-
-/// Reads the header of an array that is a member of an archive. Returns the number of its bytes,
-/// too.
-pub(crate) fn header_of_member(
-    member: &mut impl Read,
-    size: u64,
-    limits: &Limits,
-) -> Result<(Header, u64)> {
-    let mut counted = member.take(size);
-    let header = Header::read(&mut counted, limits)?;
-    check_length(&header, counted.limit())?;
-    Ok((header, size - counted.limit()))
 }

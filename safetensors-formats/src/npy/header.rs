@@ -277,6 +277,28 @@ fn fill(reader: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
+/// Reads the header of an array that is a member of an archive. Returns the number of its bytes,
+/// too.
+pub(crate) fn header_of_member(
+    member: &mut impl Read,
+    size: u64,
+    limits: &Limits,
+) -> Result<(Header, u64)> {
+    let mut counted = member.take(size);
+    let header = Header::read(&mut counted, limits)?;
+    check_length(&header, counted.limit())?;
+    Ok((header, size - counted.limit()))
+}
+
+/// Refuses an array that has another number of bytes than its header asks for.
+pub(super) fn check_length(header: &Header, found: u64) -> Result<()> {
+    let expected = header.data_len()?;
+    if expected != found {
+        return Err(ErrorKind::DataLength { expected, found }.into());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,8 +30,8 @@ mod write;
 
 pub use array::Array;
 #[cfg(feature = "pytorch")]
-pub(crate) use array::stem;
 pub use descr::ByteOrder;
-pub(crate) use file::{header_of_member, open_file, tensor};
+pub(crate) use file::{open_file, tensor};
+pub(crate) use header::header_of_member;
 pub use header::{Header, Order};
 pub use write::{write, write_data};

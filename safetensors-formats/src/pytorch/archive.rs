@@ -10,7 +10,7 @@ use super::bytes::Bytes;
 use super::values::Values;
 use super::{Members, build, pickle, root_of};
 use crate::error::{ErrorKind, Result};
-use crate::npy::stem;
+use crate::input::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
 use crate::{Format, Options};

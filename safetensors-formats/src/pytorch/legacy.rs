@@ -14,8 +14,8 @@ use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
 use super::{build, pickle};
 use crate::error::{ErrorKind, Result};
+use crate::input::stem;
 use crate::input::{Cursor, Input};
-use crate::npy::stem;
 use crate::tensor_file::{Container, Place, TensorFile};
 use crate::{Format, Options};
 

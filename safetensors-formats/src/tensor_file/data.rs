@@ -48,10 +48,10 @@ pub(crate) enum Reason {
     NoDtype(&'static str),
     /// It is quantised, and dequantisation was not asked for.
     #[cfg(feature = "gguf")]
-    Quantised(crate::gguf::Type),
+    Quantised(&'static str),
     /// It is quantised in a way that is not known.
     #[cfg(feature = "gguf")]
-    NoDequantizer(crate::gguf::Type),
+    NoDequantizer(&'static str),
 }
 
 impl From<Reason> for ErrorKind {

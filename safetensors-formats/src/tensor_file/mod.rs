@@ -16,7 +16,6 @@ mod strided;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use build::{Builder, Tensor};
@@ -28,10 +27,10 @@ use safetensors_core::io::FileSource;
 pub(crate) use scratch::Scratch;
 pub(crate) use strided::Placement;
 
+use crate::Format;
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::zipped::Zipped;
-use crate::{Format, Options};
 
 /// An open file of another format that reads like a safetensors file with the same tensors.
 ///
@@ -106,33 +105,7 @@ pub struct Stored {
     pub is_quantised: bool,
 }
 
-impl TensorFile {
-    /// Opens a file of another format, which its content tells.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
-    /// a safetensors file; [`ErrorKind::Core`](crate::ErrorKind::Core) if there is no such regular
-    /// file; those of the format.
-    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        let path = path.as_ref();
-        let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
-        Self::from_source(source, path, options)
-    }
-}
-
 impl<S: ReadAt> TensorFile<S> {
-    /// Opens a file that is in memory, or anywhere else. `path` is what errors call it. A file of
-    /// one tensor without a name, such as a `.npy` file, names the tensor after it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](TensorFile::open).
-    pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        let path = path.as_ref();
-        crate::format::open_source(source, path, options)
-    }
-
     pub(crate) fn new(
         format: Format,
         built: build::Built,

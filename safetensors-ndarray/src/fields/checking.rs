@@ -6,7 +6,7 @@ use ndarray::Dimension;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Error, ErrorKind, Result};
 
-use super::{LoadField, Names};
+use super::Names;
 use crate::ArrayElement;
 
 /// The most differences that are listed. A hostile file can make each of its names into as many as
@@ -25,7 +25,7 @@ pub struct Checking<'r> {
     duplicate: Option<String>,
     /// The arrays to read, by name.
     arrays: Vec<String>,
-    mismatches: Vec<Mismatch>,
+    pub(super) mismatches: Vec<Mismatch>,
 }
 
 impl<'r> Checking<'r> {
@@ -36,20 +36,6 @@ impl<'r> Checking<'r> {
             duplicate: None,
             arrays: Vec::new(),
             mismatches: Vec::new(),
-        }
-    }
-
-    /// Compares a field.
-    #[doc(hidden)]
-    pub fn check<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
-        F::check(current, name, self);
-    }
-
-    /// Compares a field, if the file has it.
-    #[doc(hidden)]
-    pub fn check_or_default<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
-        if F::is_in(name, &self.names) {
-            F::check(current, name, self);
         }
     }
 
@@ -87,16 +73,6 @@ impl<'r> Checking<'r> {
         }
     }
 
-    /// Compares an item that a value has and the file has not, so that at least one difference is
-    /// listed.
-    pub(super) fn missing_item<F: LoadField<'r>>(&mut self, current: &F, name: &str) {
-        let before = self.mismatches.len();
-        F::check(Some(current), name, self);
-        if self.mismatches.len() == before {
-            self.note(Mismatch::Missing { name: name.into() });
-        }
-    }
-
     /// Lists an item that the file has and a value has not. Its tensors are listed anyway.
     pub(super) fn extra_item(&mut self, name: &str) {
         if !self.names.has_arrays(name) {
@@ -125,7 +101,7 @@ impl<'r> Checking<'r> {
         }
     }
 
-    fn note(&mut self, mismatch: Mismatch) {
+    pub(super) fn note(&mut self, mismatch: Mismatch) {
         if self.mismatches.len() < MAX_MISMATCHES {
             self.mismatches.push(mismatch);
         }

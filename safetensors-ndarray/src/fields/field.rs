@@ -1,6 +1,7 @@
 //! The traits of the types that a field can have. Their methods are for the derive macro.
 
 use safetensors_core::Result;
+use safetensors_core::error::Mismatch;
 
 use super::{Checking, Loading, Names, Saving};
 
@@ -64,3 +65,43 @@ pub trait InVec {}
     label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec`"
 )]
 pub trait InOption {}
+
+impl<'r> Checking<'r> {
+    /// Compares a field.
+    #[doc(hidden)]
+    pub fn check<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
+        F::check(current, name, self);
+    }
+
+    /// Compares a field, if the file has it.
+    #[doc(hidden)]
+    pub fn check_or_default<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
+        if F::is_in(name, self.names()) {
+            F::check(current, name, self);
+        }
+    }
+
+    /// Compares an item that a value has and the file has not, so that at least one difference is
+    /// listed.
+    pub(super) fn missing_item<F: LoadField<'r>>(&mut self, current: &F, name: &str) {
+        let before = self.mismatches.len();
+        F::check(Some(current), name, self);
+        if self.mismatches.len() == before {
+            self.note(Mismatch::Missing { name: name.into() });
+        }
+    }
+}
+
+impl<'r> Loading<'r> {
+    /// Makes a field.
+    #[doc(hidden)]
+    pub fn load<F: LoadField<'r>>(&mut self, name: &str) -> Result<F> {
+        F::load(name, self)
+    }
+
+    /// Makes a field, which has its default value if the file does not have it.
+    #[doc(hidden)]
+    pub fn load_or_default<F: LoadField<'r> + Default>(&mut self, name: &str) -> Result<F> {
+        if F::is_in(name, self.names()) { F::load(name, self) } else { Ok(F::default()) }
+    }
+}

@@ -8,7 +8,7 @@ use safetensors_core::{
     Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, TensorBuf, TensorView,
 };
 
-use super::{LoadField, Names};
+use super::Names;
 use crate::array::array_from_buf;
 use crate::{ArrayElement, ViewArrayExt};
 
@@ -61,18 +61,6 @@ impl<'r> Loading<'r> {
         names: Names<'r>,
     ) -> Self {
         Self { names, tensors: Tensors::InMemory(checkpoint) }
-    }
-
-    /// Makes a field.
-    #[doc(hidden)]
-    pub fn load<F: LoadField<'r>>(&mut self, name: &str) -> Result<F> {
-        F::load(name, self)
-    }
-
-    /// Makes a field, which has its default value if the file does not have it.
-    #[doc(hidden)]
-    pub fn load_or_default<F: LoadField<'r> + Default>(&mut self, name: &str) -> Result<F> {
-        if F::is_in(name, &self.names) { F::load(name, self) } else { Ok(F::default()) }
     }
 
     pub(super) fn names(&self) -> &Names<'r> {

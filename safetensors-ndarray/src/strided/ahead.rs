@@ -9,17 +9,14 @@ use safetensors_core::Result;
 use super::blocks::{Blocks, Rows};
 use super::buffer::Buffer;
 use super::{LocalSink, Stop, gather, give_rows, write_here};
-use crate::ArrayElement;
 use crate::error::shape_error;
+use safetensors_core::element::Element;
 
 /// One is gathered while the other is written.
 const BUFFERS: usize = 2;
 
 /// Writes an array block by block. The calling thread writes, because the sink belongs to it.
-pub(super) fn write<T: ArrayElement>(
-    blocks: &Blocks<'_, T>,
-    sink: &mut LocalSink<'_>,
-) -> Result<()> {
+pub(super) fn write<T: Element>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> Result<()> {
     // The buffers go round: empty ones to the second thread, full ones back, with the place of the
     // block. Each channel has room for all of them, so that sending never waits.
     let (give_back, empty) = sync_channel::<Buffer<T>>(BUFFERS);

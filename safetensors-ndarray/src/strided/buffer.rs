@@ -1,6 +1,6 @@
 //! [`Buffer`]: memory for the elements of a block.
 
-use crate::ArrayElement;
+use safetensors_core::element::Element;
 
 /// The bytes of a cache line of most processors.
 const LINE: usize = 64;
@@ -12,7 +12,7 @@ pub(super) struct Buffer<T> {
     start: usize,
 }
 
-impl<T: ArrayElement> Buffer<T> {
+impl<T: Element> Buffer<T> {
     /// Memory for this many elements, all zero.
     pub(super) fn new(len: usize) -> Self {
         let spare = LINE / size_of::<T>();

@@ -9,7 +9,7 @@ use ndarray::{ArrayView2, ArrayViewD, ArrayViewMut2, ArrayViewMutD, Axis, Ix2, S
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::is_run;
-use crate::ArrayElement;
+use safetensors_core::element::Element;
 
 /// The side, in elements, of the square tiles in which a plane is transposed. A tile of `f32` takes
 /// 16 KiB, so it stays in the first-level cache. Each of its sides takes several cache lines.
@@ -51,7 +51,7 @@ enum Way {
 }
 
 /// Copies a block into `gathered` in C order. Both have the same number of elements.
-pub(super) fn gather<T: ArrayElement>(
+pub(super) fn gather<T: Element>(
     block: ArrayViewD<'_, T>,
     gathered: &mut [T],
 ) -> Result<(), ShapeError> {
@@ -73,7 +73,7 @@ static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
 /// This must not be called in a thread of rayon. While it waits, such a thread would do other work
 /// of the program, which may need the lock under which this block is written.
 #[cfg(feature = "rayon")]
-pub(super) fn gather_in_parallel<T: ArrayElement>(
+pub(super) fn gather_in_parallel<T: Element>(
     block: ArrayViewD<'_, T>,
     gathered: &mut [T],
 ) -> Result<(), ShapeError> {
@@ -116,7 +116,7 @@ pub(super) fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
 
 /// Divides a block among the threads of the pool that this is called in.
 #[cfg(feature = "rayon")]
-fn in_parts<T: ArrayElement>(
+fn in_parts<T: Element>(
     block: ArrayViewD<'_, T>,
     mut gathered: ArrayViewMutD<'_, T>,
     way: Way,
@@ -138,7 +138,7 @@ fn in_parts<T: ArrayElement>(
 }
 
 /// Copies elements to an array of the same shape.
-fn copy<T: ArrayElement>(
+fn copy<T: Element>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
     way: Way,
@@ -178,7 +178,7 @@ fn copy<T: ArrayElement>(
 
 /// Copies plane by plane. The last two axes are those of a plane. The first of them is the fastest
 /// axis of `from`. Along the second, `to` is contiguous.
-fn planes<T: ArrayElement>(
+fn planes<T: Element>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
 ) -> Result<(), ShapeError> {
@@ -213,7 +213,7 @@ fn planes<T: ArrayElement>(
 /// its own, with contiguous columns, and from there to the rows of `to`. So each cache line of
 /// `from` and of `to` is used once and as a whole. This matters most where strides are powers of
 /// two: all lines of a tile then compete for a few places of the cache.
-fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
+fn transpose<T: Element>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
     let mut tile = [[T::zeroed(); TILE]; TILE];
     let places = to.axis_chunks_iter_mut(Axis(0), TILE);
     for (from, mut to) in from.axis_chunks_iter(Axis(0), TILE).zip(places) {
@@ -236,7 +236,7 @@ fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_
 }
 
 /// Copies at most [`TILE`] elements. A whole line is copied without a loop.
-fn copy_line<T: ArrayElement>(from: &[T], to: &mut [T; TILE]) {
+fn copy_line<T: Element>(from: &[T], to: &mut [T; TILE]) {
     match from.first_chunk() {
         Some(from) => *to = *from,
         None => to[..from.len()].copy_from_slice(from),
@@ -244,7 +244,7 @@ fn copy_line<T: ArrayElement>(from: &[T], to: &mut [T; TILE]) {
 }
 
 /// Copies the elements at `index` of at most [`TILE`] lines. A whole row is copied without a loop.
-fn copy_across<T: ArrayElement>(tile: &[[T; TILE]; TILE], index: usize, row: &mut [T]) {
+fn copy_across<T: Element>(tile: &[[T; TILE]; TILE], index: usize, row: &mut [T]) {
     match row.first_chunk_mut() {
         Some(row) => *row = array::from_fn::<_, TILE, _>(|line| tile[line][index]),
         None => row.iter_mut().zip(tile).for_each(|(place, line)| *place = line[index]),
@@ -252,7 +252,7 @@ fn copy_across<T: ArrayElement>(tile: &[[T; TILE]; TILE], index: usize, row: &mu
 }
 
 /// The transpose of a tile, square by square.
-fn transposed<T: ArrayElement>(tile: &[[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
+fn transposed<T: Element>(tile: &[[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     let mut transposed = [[T::zeroed(); TILE]; TILE];
     for row in (0..TILE).step_by(SQUARE) {
         for column in (0..TILE).step_by(SQUARE) {

@@ -17,8 +17,8 @@ use safetensors_core::framework::{default_threads, write_native};
 use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::{Error, Result};
 
-use crate::ArrayElement;
 use crate::error::shape_error;
+use safetensors_core::element::Element;
 
 /// Contiguous runs of at least this many bytes are written directly, without a buffer.
 const LONG_RUN: usize = 64 << 10;
@@ -43,7 +43,7 @@ enum Stop {
 /// An array in C order is written as one borrowed piece. An array of long contiguous runs is
 /// written run by run, each borrowed. Any other array is gathered block by block in a buffer, or
 /// two if the array is [`LARGE`]. A buffer has from 2 to 32 MiB.
-pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
+pub(crate) fn write<T: Element>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
     let mut sink = |_, bytes: &[u8]| sink(bytes);
     match write_runs(array, &mut sink)? {
         None => Ok(()),
@@ -53,7 +53,7 @@ pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'
 }
 
 /// [`write`] to a sink that takes pieces in any order. A buffer has from 2 to 8 MiB.
-pub(crate) fn write_pieces<T: ArrayElement>(
+pub(crate) fn write_pieces<T: Element>(
     array: ArrayViewD<'_, T>,
     sink: &mut PieceSink<'_>,
 ) -> Result<()> {
@@ -65,7 +65,7 @@ pub(crate) fn write_pieces<T: ArrayElement>(
 }
 
 /// Writes an array that needs no buffer. Returns any other array, with as few axes as possible.
-fn write_runs<'a, T: ArrayElement>(
+fn write_runs<'a, T: Element>(
     array: ArrayViewD<'a, T>,
     sink: &mut LocalSink<'_>,
 ) -> Result<Option<ArrayViewD<'a, T>>> {
@@ -89,7 +89,7 @@ fn is_large<T>(array: &ArrayViewD<'_, T>) -> bool {
 }
 
 /// Gathers and writes blocks in this thread alone.
-fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> Result<()> {
+fn write_here<T: Element>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut buffer = Buffer::new(blocks.most);
     blocks.for_each(&mut |block, rows| {
         let gathered = buffer.first(block.len());
@@ -99,7 +99,7 @@ fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>)
 }
 
 /// Writes the rows of a block.
-fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>) -> Result<()> {
+fn give_rows<T: Element>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut starts = (rows.start..).step_by(rows.stride);
     block
         .chunks_exact(rows.len)
@@ -108,7 +108,7 @@ fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>)
 }
 
 /// Writes contiguous elements in the byte order of the format. `start` is the place of the first.
-fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut LocalSink<'_>) -> Result<()> {
+fn give<T: Element>(elements: &[T], start: usize, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut offset = (start * size_of::<T>()) as u64;
     write_native(T::DTYPE, bytemuck::cast_slice(elements), &mut |bytes| {
         sink(offset, bytes)?;

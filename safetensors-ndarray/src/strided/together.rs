@@ -14,17 +14,14 @@ use safetensors_core::save::PieceSink;
 use super::blocks::Blocks;
 use super::buffer::Buffer;
 use super::{Stop, gather, give_rows};
-use crate::ArrayElement;
 use crate::error::shape_error;
+use safetensors_core::element::Element;
 
 /// Copies a block into a buffer.
 type Gather<T> = fn(ArrayViewD<'_, T>, &mut [T]) -> Result<(), ShapeError>;
 
 /// Writes an array block by block. Each thread has a buffer of one block.
-pub(super) fn write<T: ArrayElement>(
-    blocks: &Blocks<'_, T>,
-    sink: &mut PieceSink<'_>,
-) -> Result<()> {
+pub(super) fn write<T: Element>(blocks: &Blocks<'_, T>, sink: &mut PieceSink<'_>) -> Result<()> {
     // How many blocks are taken: always the first ones.
     let taken = AtomicUsize::new(0);
     // `None` after the sink has failed.

@@ -1,0 +1,244 @@
+//! Opening a file of any format: which one it has is told by its content.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::framework::OtherFormat;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, ReadAt};
+
+use crate::error::{self, Error, ErrorKind, Result};
+use crate::format::Format;
+use crate::input::Input;
+use crate::tensor_file::TensorFile;
+use crate::zipped::Zipped;
+use crate::{Options, npy, npz, polyglot};
+
+/// The bytes at the start of a file that tell its format.
+const START: usize = 16;
+
+/// Opens a file of any format as a checkpoint, and an index of PyTorch with its shards.
+///
+/// ```
+/// use safetensors_core::TensorBuf;
+/// use safetensors_formats::{Options, npz};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("weights.npz");
+/// let mut writer = npz::Writer::new(std::fs::File::create(&path)?);
+/// writer.add("embed", &TensorBuf::from_vec(vec![4], vec![1.0_f32, 2.0, 3.0, 4.0])?)?;
+/// writer.finish()?;
+///
+/// let checkpoint = safetensors_formats::open(&path, &Options::new())?;
+/// let part = checkpoint.tensor("embed")?.slice((1..3,))?.read()?;
+/// assert_eq!(part.into_vec::<f32>()?, [2.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`,
+/// those of its `open_index`, and of core, such as a tensor that two shards have.
+pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
+    let path = path.as_ref();
+    #[cfg(feature = "pytorch")]
+    if path.extension().is_some_and(|extension| extension == "json") {
+        let shards = crate::pytorch::open_index(path, options)?;
+        return Ok(Checkpoint::from_sources(shards)?);
+    }
+    let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+    let file = TensorFile::from_source(source, path, options)?;
+    Ok(Checkpoint::from_source(file, path)?)
+}
+
+impl Format {
+    /// The format of a file. Of most, only the first bytes are read; of a zip archive, the names of
+    /// its members. `None` for a safetensors file and for everything else.
+    ///
+    /// A format whose feature is not enabled is told, too.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
+    /// and something else, too.
+    pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
+        let mut start = [0; START];
+        let len = source.byte_len().min(START as u64) as usize;
+        let start = &mut start[..len];
+        source.read_exact_at(start, 0)?;
+        Ok(match Start::of(start) {
+            Start::Format(format) => Some(format),
+            Start::Zip => {
+                let input = Input::new(Borrowed(source), Path::new(""));
+                match Zipped::open(input, &Options::new().limits) {
+                    Err(error) if matches!(error.kind(), ErrorKind::TwoFormats { .. }) => {
+                        return Err(error.into_kind().into());
+                    }
+                    zipped => of_archive(&zipped),
+                }
+            }
+            Start::Other => None,
+        })
+    }
+}
+
+impl TensorFile {
+    /// Opens a file of another format, which its content tells.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
+    /// a safetensors file; [`ErrorKind::Core`](crate::ErrorKind::Core) if there is no such regular
+    /// file; those of the format.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+        Self::from_source(source, path, options)
+    }
+}
+
+impl<S: ReadAt> TensorFile<S> {
+    /// Opens a file that is in memory, or anywhere else. `path` is what errors call it. A file of
+    /// one tensor without a name, such as a `.npy` file, names the tensor after it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](TensorFile::open).
+    pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        open_source(source, path, options)
+    }
+}
+
+/// What the first bytes of a file tell.
+enum Start {
+    Format(Format),
+    /// An archive, whose members tell the format.
+    Zip,
+    Other,
+}
+
+impl Start {
+    /// No header of safetensors begins so: its length would be over every limit, or the byte after
+    /// it would be another than `{`.
+    fn of(start: &[u8]) -> Self {
+        match OtherFormat::of(start) {
+            Some(OtherFormat::Gguf) => Self::Format(Format::Gguf),
+            Some(OtherFormat::Npy) => Self::Format(Format::Npy),
+            // A file of old versions of PyTorch.
+            Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
+            Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The format of an archive, by the names of its members. An archive that cannot be listed is taken
+/// for the more common one, and opening it says what is wrong.
+fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
+    let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
+    else {
+        return Some(Format::Pytorch);
+    };
+    let is_pickle = |name: &String| {
+        name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
+    };
+    if names.iter().any(is_pickle) {
+        return Some(Format::Pytorch);
+    }
+    (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
+}
+
+/// A source that is only lent.
+#[derive(Debug)]
+struct Borrowed<'a, S>(&'a S);
+
+impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+
+    fn check_unchanged(&self) -> std::io::Result<()> {
+        self.0.check_unchanged()
+    }
+}
+
+/// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
+fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+    if !source.may_change_unseen() {
+        return open_input(Input::new(source, path), path, options);
+    }
+    let before = open_input(Input::new(Borrowed(&source), path), path, options)?.into_layout();
+    let file = open_input(Input::new(source, path), path, options)?;
+    if file.layout() != (&*before.0, &*before.1) {
+        let error = std::io::Error::other("the file changed while it was opened");
+        return Err(Error::from(error).in_file(&error::label(path)));
+    }
+    Ok(file)
+}
+
+fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+    let located = |error: Error| error.in_file(&error::label(path));
+    let mut start = [0; START];
+    let len = input.source.byte_len().min(START as u64) as usize;
+    let start = &mut start[..len];
+    input.source.read_exact_at(start, 0).map_err(|error| located(error.into()))?;
+    let begins = Start::of(start);
+    if matches!(begins, Start::Format(_)) {
+        polyglot::check_polyglot(&input.source).map_err(located)?;
+    }
+    match begins {
+        Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
+        #[cfg(feature = "gguf")]
+        Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
+        #[cfg(feature = "pytorch")]
+        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
+        Start::Zip => {
+            let zipped = Zipped::open(input, &options.limits);
+            let format = of_archive(&zipped);
+            let zipped = zipped?;
+            match format {
+                #[cfg(feature = "pytorch")]
+                Some(Format::Pytorch) => crate::pytorch::open_archive(zipped, path, options),
+                Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
+                _ => Err(located(unknown(format))),
+            }
+        }
+        Start::Format(other) => Err(located(unknown(Some(other)))),
+        Start::Other => Err(located(unknown(None))),
+    }
+}
+
+/// The error for a file that cannot be read here.
+fn unknown(format: Option<Format>) -> Error {
+    match format {
+        Some(format) => ErrorKind::NotEnabled { format }.into(),
+        None => ErrorKind::UnknownFormat.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_by_their_first_bytes() {
+        for (start, format) in [
+            (&b"GGUF\x03\0\0\0{\0\0\0\0\0\0\0"[..], Some(Format::Gguf)),
+            (b"\x93NUMPY\x01\0", Some(Format::Npy)),
+            (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", Some(Format::Pytorch)),
+            (b"\x80\x02}\0\0\0\0\0{\"a\":1}", None),
+            (b"PK\x03\x04\0\0\0\0{", None),
+            (b"", None),
+            (b"\x80\x02", None),
+            (b"GGU", None),
+        ] {
+            assert_eq!(Format::detect(&start).unwrap(), format, "{start:?}");
+            (0..start.len()).for_each(|len| _ = Format::detect(&&start[..len]).unwrap());
+        }
+    }
+}
