@@ -21,7 +21,8 @@ const WIDE_BUFFER: usize = 32 << 20;
 /// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
     // The tests run on little-endian machines.
-    let elements: Vec<T> = array.iter().copied().collect();
+    let mut elements = Vec::with_capacity(array.len());
+    array.iter().for_each(|&element| elements.push(element));
     bytemuck::cast_slice(&elements).to_vec()
 }
 
