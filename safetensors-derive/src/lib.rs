@@ -16,7 +16,7 @@ use proc_macro::TokenStream;
 
 // The doctests of `safetensors-ndarray` run the examples. If this crate depended on that one for its
 // tests, that one and the core would be built a second time, for the compiler itself.
-#[doc = include_str!("derive.md")]
+#[cfg_attr(not(doctest), doc = include_str!("derive.md"))]
 #[proc_macro_derive(SafeTensors, attributes(safetensors))]
 pub fn derive_safetensors(input: TokenStream) -> TokenStream {
     let expanded = syn::parse(input).and_then(|input| expand::expand(&input));

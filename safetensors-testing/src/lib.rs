@@ -5,5 +5,8 @@
 //! can.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod files;
 pub mod memory;
 pub mod process;
+pub mod read_at;
+pub mod tensors;

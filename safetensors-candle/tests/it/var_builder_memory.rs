@@ -1,15 +1,14 @@
 //! Building a model takes the memory of its tensors, 32 MiB, and what is read ahead at most. The
 //! same holds for parts of tensors, and for weights that are multiplied by their scales.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::var_builder::{Shard, VarBuilderArgs};
 use safetensors_candle::{CheckpointBackend, TensorParallelBackend};
 use safetensors_core::convert::ScaledWeights;
-use safetensors_core::{Checkpoint, LoadOptions};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions};
+use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::{growth, resident};
 use safetensors_testing::process::is_alone;
 
@@ -21,34 +20,11 @@ fn assert_within(taken: u64, tensors: u64, ahead: u64) {
     assert!(taken <= most, "{} MiB, at most {} MiB", taken / MIB, most / MIB);
 }
 
-/// Writes a file of tensors whose elements have one byte (F8_E4M3), two (BF16) or four (F32), and
-/// returns the bytes of the tensors. The file is a hole except for its header.
-fn write_hole(path: &Path, tensors: &[(String, &str, Vec<u64>)]) -> u64 {
-    let (mut entries, mut end) = (Vec::new(), 0);
-    for (name, dtype, shape) in tensors {
-        let size = match *dtype {
-            "F8_E4M3" => 1,
-            "BF16" => 2,
-            _ => 4,
-        };
-        let begin = end;
-        end += size * shape.iter().product::<u64>();
-        entries.push(format!(
-            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
-        ));
-    }
-    let json = format!("{{{}}}", entries.join(","));
-    let mut file = File::create(path).unwrap();
-    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
-    file.write_all(json.as_bytes()).unwrap();
-    file.set_len(8 + json.len() as u64 + end).unwrap();
-    end
-}
-
 /// Parts of tensors, read in one go or kept until a model asks for them: nothing besides them.
 fn parts_take_their_own_memory(path: &Path, before: u64) {
-    let tensors: Vec<_> = (0..16).map(|i| (format!("h.{i}"), "BF16", vec![2048, 2048])).collect();
-    let parts = write_hole(path, &tensors) / 2;
+    let tensors: Vec<_> =
+        (0..16).map(|i| (format!("h.{i}"), Dtype::BF16, vec![2048, 2048])).collect();
+    let parts = write_hole(path, tensors.clone()) / 2;
     for dim in [0, 1] {
         let wanted = || {
             let half = Shard { dim, rank: 1, world_size: 2 };
@@ -77,10 +53,10 @@ fn parts_take_their_own_memory(path: &Path, before: u64) {
 /// scales of all of them are in memory at once.
 fn dequantised_weights_take_their_own_memory(path: &Path, before: u64) {
     let layer = |i| {
-        let weight = (format!("h.{i}.weight"), "F8_E4M3", vec![2048, 2048]);
-        [weight, (format!("h.{i}.weight_scale_inv"), "F32", vec![16, 16])]
+        let weight = (format!("h.{i}.weight"), Dtype::F8_E4M3, vec![2048, 2048]);
+        [weight, (format!("h.{i}.weight_scale_inv"), Dtype::F32, vec![16, 16])]
     };
-    write_hole(path, &(0..16).flat_map(layer).collect::<Vec<_>>());
+    write_hole(path, (0..16).flat_map(layer));
     let size = 16 * 2048 * 2048 * 2;
     for (ahead, is_prefetched) in [(0, false), (64 * MIB, false), (0, true)] {
         let (model, taken) = growth(before, || {
@@ -110,8 +86,9 @@ fn memory_stays_within_the_bounds() {
     let names = (0..48).flat_map(|layer| ["large", "small"].map(|n| format!("h.{layer}.{n}")));
     let names: Vec<String> = names.collect();
     let elements = [2 * MIB, 32 * 1024].into_iter().cycle();
-    let tensors = names.iter().zip(elements).map(|(name, len)| (name.clone(), "BF16", vec![len]));
-    let end = write_hole(&path, &tensors.collect::<Vec<_>>());
+    let tensors =
+        names.iter().zip(elements).map(|(name, len)| (name.clone(), Dtype::BF16, vec![len]));
+    let end = write_hole(&path, tensors);
     let open = || CheckpointBackend::new(Checkpoint::open(&path).unwrap());
 
     // The work that needs least comes first, because freed memory may stay with the process.

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use safetensors_testing::process::is_alone;
+use tempfile::{TempDir, tempdir};
 
 /// What the process takes for itself: its code, its threads, its buffers.
 const OWN: u64 = 32 << 20;
@@ -80,53 +81,87 @@ fn assert_takes(times: u64, command: &str, path: &Path, header: u64) {
     );
 }
 
+/// Writes a file into a directory, and returns its path and the length of its header.
+fn file(
+    dir: &TempDir,
+    name: &str,
+    parts: impl IntoIterator<Item = String>,
+    data: u64,
+) -> (PathBuf, u64) {
+    let path = dir.path().join(name).with_extension("safetensors");
+    let header = write_file(&path, parts, data);
+    (path, header)
+}
+
+/// The file of the shortest entries that there are: most tensors.
+fn short(dir: &TempDir) -> (PathBuf, u64) {
+    file(dir, "short", tensors(180_000, 0, |i| (format!("{i:x}"), "0".into())), 0)
+}
+
 #[test]
-fn commands_that_look_take_five_times_the_header_at_most() {
-    if !is_alone(commands_that_look_take_five_times_the_header_at_most) {
+fn most_tensors_take_five_times_the_header_at_most() {
+    if !is_alone(most_tensors_take_five_times_the_header_at_most) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name).with_extension("safetensors");
-    let file = |name: &str, parts: &mut dyn Iterator<Item = String>, data| -> (PathBuf, u64) {
-        (path(name), write_file(&path(name), parts, data))
-    };
-
-    // The shortest entries that there are: most tensors.
-    let short = file("short", &mut tensors(180_000, 0, |i| (format!("{i:x}"), "0".into())), 0);
+    let dir = tempdir().unwrap();
+    let (path, header) = short(&dir);
     for command in
         ["verify", "verify --json", "inspect", "inspect --flat", "inspect --json --sort name"]
     {
-        assert_takes(5, command, &short.0, short.1);
+        assert_takes(5, command, &path, header);
     }
+}
+
+#[test]
+fn names_and_shapes_take_five_times_the_header_at_most() {
+    if !is_alone(names_and_shapes_take_five_times_the_header_at_most) {
+        return;
+    }
+    let dir = tempdir().unwrap();
     // A module for every two tensors, whose names grow when they are escaped.
     let name = |i: u64| format!("{:017b}", i / 2).replace('1', "\u{7f}.");
     let modules = |i: u64| (format!("{}{}", name(i), i % 2), "0".into());
-    let modules = file("modules", &mut tensors(120_000, 0, modules), 0);
+    let modules = file(&dir, "modules", tensors(120_000, 0, modules), 0);
     // Each could be folded into one with another, and none is.
     let numbers = |i: u64| (i.to_string(), format!("0,{i}"));
-    let numbers = file("numbers", &mut tensors(150_000, 0, numbers), 0);
+    let numbers = file(&dir, "numbers", tensors(150_000, 0, numbers), 0);
     for (path, header) in [modules, numbers] {
         assert_takes(5, "inspect --sort size", &path, header);
     }
     // The shortest dimensions that there are: most of them.
     let dims = vec!["1"; 1_000].join(",");
     let ndim = |i: u64| (i.to_string(), dims.clone());
-    let (path, header) = file("ndim", &mut tensors(5_000, 1, ndim), 5_000);
+    let (path, header) = file(&dir, "ndim", tensors(5_000, 1, ndim), 5_000);
     assert_takes(5, "verify", &path, header);
     assert_takes(5, "inspect", &path, header);
+}
 
+#[test]
+fn metadata_takes_five_times_the_header_at_most() {
+    if !is_alone(metadata_takes_five_times_the_header_at_most) {
+        return;
+    }
+    let dir = tempdir().unwrap();
     for (name, count, value) in [
         ("long value", 1, "v".repeat(10_000_000)),
         ("many values", 100_000, "v".repeat(90)),
         ("escaped values", 100_000, "\\n".repeat(45)),
     ] {
-        let (path, header) = file(name, &mut metadata(count, &value), 0);
+        let (path, header) = file(&dir, name, metadata(count, &value), 0);
         for command in ["verify --json", "inspect", "inspect --json"] {
             assert_takes(5, command, &path, header);
         }
     }
+}
 
-    // An index, which counts as the header of all files together.
+/// An index counts as the header of all files together.
+#[test]
+fn an_index_takes_five_times_the_headers_at_most() {
+    if !is_alone(an_index_takes_five_times_the_headers_at_most) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let (_, header) = short(&dir);
     let index = dir.path().join("model.safetensors.index.json");
     let mut map = BufWriter::new(File::create(&index).unwrap());
     map.write_all(b"{\"weight_map\":{").unwrap();
@@ -135,15 +170,23 @@ fn commands_that_look_take_five_times_the_header_at_most() {
         write!(map, r#"{comma}"{i:x}":"short.safetensors""#).unwrap();
     }
     map.write_all(b"}}").unwrap();
-    let header = short.1 + map.stream_position().unwrap();
+    let header = header + map.stream_position().unwrap();
     drop(map);
     assert_takes(5, "verify", &index, header);
     assert_takes(5, "inspect", &index, header);
+}
 
-    // Tensors with values, of each of which there is much to keep.
+/// Tensors with values, of each of which there is much to keep.
+#[test]
+fn statistics_take_five_times_the_header_at_most() {
+    if !is_alone(statistics_take_five_times_the_header_at_most) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let (path, header) = short(&dir);
+    assert_takes(5, "stats", &path, header);
     let one = |i: u64| (format!("{i:x}"), "1".into());
-    let (path, header) = file("values", &mut tensors(200_000, 1, one), 200_000);
-    assert_takes(5, "stats", &short.0, short.1);
+    let (path, header) = file(&dir, "values", tensors(200_000, 1, one), 200_000);
     assert_takes(5, "stats", &path, header);
     assert_takes(5, "stats --json", &path, header);
 }

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::names_in;
-use safetensors_core::save::{AtomicFile, Sink};
+use safetensors_core::save::AtomicFile;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource, TensorView,
-    save,
+    Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save,
 };
+use safetensors_testing::tensors::{broken, bytes_by};
 
 fn rewrite() -> Rewrite<'static> {
     let view = |values: &'static [u8; 2]| TensorView::from_slice(&[2], values).unwrap();
@@ -94,29 +94,12 @@ fn a_plan_refuses_impossible_destinations() {
     assert_eq!(names_in(dir.path()), ["directory.safetensors", "file", "taken"]);
 }
 
-/// A tensor that cannot be read.
-struct Broken;
-
-impl TensorSource for Broken {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[2]
-    }
-
-    fn write_to(&self, _: &mut Sink<'_>) -> safetensors_core::Result<()> {
-        Err(ErrorKind::Io(std::io::ErrorKind::UnexpectedEof.into()).into())
-    }
-}
-
 #[test]
 fn a_failed_save_removes_the_directories_that_it_created() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("here")).unwrap();
     let fails = |to: &str| {
-        let rewrite = rewrite().add("c", Broken).unwrap();
+        let rewrite = rewrite().add("c", bytes_by(2, |_| Err(broken("the end")))).unwrap();
         rewrite
             .save_sharded(dir.path().join(to), &ShardOptions::new().max_shard_size(2.into()))
             .unwrap_err()
@@ -236,24 +219,6 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
     assert!(Checkpoint::open(&sharded).unwrap().is_empty());
 }
 
-/// A tensor that calls a function while it is written.
-struct Meanwhile<F>(F);
-
-impl<F: Fn() + Sync> TensorSource for Meanwhile<F> {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[1]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> safetensors_core::Result<()> {
-        (self.0)();
-        sink(&[0])
-    }
-}
-
 #[test]
 fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
     let dir = tempfile::tempdir().unwrap();
@@ -264,7 +229,11 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
     fs::create_dir(&to).unwrap();
     let save_to = |to: &Path| {
         let checkpoint = Checkpoint::open(&from).unwrap();
-        let rewrite = Rewrite::of(&checkpoint).add("c", Meanwhile(replace)).unwrap();
+        let meanwhile = bytes_by(1, |sink| {
+            replace();
+            sink(&[0])
+        });
+        let rewrite = Rewrite::of(&checkpoint).add("c", meanwhile).unwrap();
         match to.extension() {
             Some(_) => rewrite.save(to, &SaveOptions::new()),
             None => rewrite.save_sharded(to, &several).map(drop),

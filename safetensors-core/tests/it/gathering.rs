@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use safetensors_core::digest::{self, VerifyOptions};
-use safetensors_core::save::Sink;
 use safetensors_core::{
     Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorSource, TensorView, save, serialize,
 };
+use safetensors_testing::tensors::{broken, bytes_by};
 use tempfile::tempdir;
 
 /// Lengths on both sides of the limits: 64 KiB for a tensor, 1 MiB for a run of them.
@@ -59,23 +59,11 @@ proptest! {
 }
 
 /// A tensor of ten bytes that gives another number of them, or fails.
-struct Wrong(Result<usize, &'static str>);
-
-impl TensorSource for Wrong {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[10]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        match self.0 {
-            Ok(len) => (0..len).try_for_each(|_| sink(&[7])),
-            Err(message) => Err(ErrorKind::Io(std::io::Error::other(message)).into()),
-        }
-    }
+fn given(given: Result<usize, &'static str>) -> impl TensorSource {
+    bytes_by(10, move |sink| match given {
+        Ok(len) => (0..len).try_for_each(|_| sink(&[7])),
+        Err(message) => Err(broken(message)),
+    })
 }
 
 #[test]
@@ -83,8 +71,8 @@ fn an_error_names_the_tensor_and_no_file_appears() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("saved");
     for wrong in [Ok(9), Ok(11), Ok(1000), Err("the device is gone")] {
-        let right = || Wrong(Ok(10));
-        let tensors = [("a", right()), ("b", right()), ("c", Wrong(wrong)), ("d", right())];
+        let right = || given(Ok(10));
+        let tensors = [("a", right()), ("b", right()), ("c", given(wrong)), ("d", right())];
         let error = save(&path, tensors, &SaveOptions::new()).unwrap_err();
         assert_eq!((error.tensor(), error.file()), (Some("c"), path.to_str()), "{error}");
         match wrong {
@@ -99,7 +87,7 @@ fn an_error_names_the_tensor_and_no_file_appears() {
 fn a_cancelled_save_leaves_nothing() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("saved");
-    let tensors = (0..1000).map(|i| (i.to_string(), Wrong(Ok(10))));
+    let tensors = (0..1000).map(|i| (i.to_string(), given(Ok(10))));
     let options = SaveOptions::new().progress(|_| ControlFlow::Break(()));
     let error = save(&path, tensors, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");

@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 
 use crate::support::names_in;
-use safetensors_core::save::{AtomicFile, Sink};
+use safetensors_core::save::AtomicFile;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorSource,
     TensorView, save, save_sharded,
 };
+use safetensors_testing::tensors::bytes_by;
 use tempfile::tempdir;
 
 fn options() -> SaveOptions {
@@ -29,21 +30,11 @@ fn assert_exists<T>(result: Result<T>, path: &Path) {
 }
 
 /// A tensor that creates a file while it is written.
-struct Planting(PathBuf);
-
-impl TensorSource for Planting {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[1]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        fs::write(&self.0, "theirs").unwrap();
+fn planting(path: &Path) -> impl TensorSource {
+    bytes_by(1, move |sink| {
+        fs::write(path, "theirs").unwrap();
         sink(&[1])
-    }
+    })
 }
 
 #[test]
@@ -81,7 +72,7 @@ fn a_link_counts_as_the_file_that_it_leads_to() {
 fn a_file_that_appears_during_the_save_stays() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    assert_exists(save(&path, [("a", Planting(path.clone()))], &options()), &path);
+    assert_exists(save(&path, [("a", planting(&path))], &options()), &path);
     assert_eq!(fs::read(&path).unwrap(), b"theirs");
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);
 
@@ -143,7 +134,7 @@ fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
     let dir = tempdir().unwrap();
     let file = dir.path().join("model.safetensors");
     let options = ShardOptions::new().save_options(options());
-    let error = save_sharded(dir.path(), [("a", Planting(file.clone()))], &options).unwrap_err();
+    let error = save_sharded(dir.path(), [("a", planting(&file))], &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     assert_eq!(fs::read(&file).unwrap(), b"theirs");
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use safetensors_core::checkpoint::PlannedShards;
-use safetensors_core::save::{Sink, StreamWriter, write_to};
+use safetensors_core::save::{StreamWriter, write_to};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    save, save_sharded,
 };
+use safetensors_testing::tensors::{broken, bytes_by};
 
 const MIB: u64 = 1 << 20;
 
@@ -174,31 +175,17 @@ fn a_cancelled_writer_stays_so() {
     assert!(list(dir.path()).is_empty());
 }
 
-/// A source of 2 MiB that fails in the middle.
-struct Breaking;
-
-impl TensorSource for Breaking {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[2 << 20]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        sink(&[0; 1 << 20])?;
-        Err(ErrorKind::Io(std::io::Error::other("the source broke")).into())
-    }
-}
-
 #[test]
 fn bytes_that_are_written_again_count_once() {
     let dir = tempfile::tempdir().unwrap();
     let (options, seen) = noting();
     let path = dir.path().join("a.safetensors");
     let writer = StreamWriter::create(&path, [("a", Dtype::U8, [2 << 20])], &options).unwrap();
-    writer.tensor("a").unwrap().write_from(&Breaking).unwrap_err();
+    let breaking = bytes_by(2 << 20, |sink| {
+        sink(&[0; 1 << 20])?;
+        Err(broken("the source broke"))
+    });
+    writer.tensor("a").unwrap().write_from(&breaking).unwrap_err();
     writer.tensor("a").unwrap().write_from(&bytes(2 * MIB)).unwrap();
     writer.finish().unwrap();
     assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), [MIB, 2 * MIB]);

@@ -5,55 +5,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
-use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource,
-    TensorView, save,
+    Checkpoint, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource, TensorView, save,
 };
+use safetensors_testing::tensors::{broken, bytes_by};
 use tempfile::tempdir;
 
 use crate::support;
 
-/// A tensor whose bytes are all `value`.
-struct Filled {
-    value: u8,
-    len: [usize; 1],
-    /// After how many bytes the source fails.
-    fails_after: Option<usize>,
-}
-
-impl Filled {
-    fn new(value: u8, len: usize) -> Self {
-        Self { value, len: [len], fails_after: None }
-    }
-}
-
-impl TensorSource for Filled {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.len
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let piece = [self.value; 1000];
-        let given = self.fails_after.unwrap_or(self.len[0]);
+/// A tensor of `len` bytes `value`, in pieces, that fails after so many bytes.
+fn filled(value: u8, len: usize, fails_after: Option<usize>) -> impl TensorSource {
+    bytes_by(len, move |sink| {
+        let piece = [value; 1000];
+        let given = fails_after.unwrap_or(len);
         for start in (0..given).step_by(piece.len()) {
             sink(&piece[..piece.len().min(given - start)])?;
         }
-        match self.fails_after {
-            Some(_) => Err(ErrorKind::Io(io::Error::other("the source broke")).into()),
-            None => Ok(()),
-        }
-    }
+        if fails_after.is_some() { Err(broken("the source broke")) } else { Ok(()) }
+    })
 }
 
 /// Saves two tensors of `value`, without waiting for the disk.
 fn save_filled(path: &Path, value: u8) -> Result<(), Error> {
     let tensors =
-        [("a", Filled::new(value, 10_000)), ("b", Filled::new(value, 3 + value as usize))];
+        [("a", filled(value, 10_000, None)), ("b", filled(value, 3 + value as usize, None))];
     save(path, tensors, &SaveOptions::new().durable(false))
 }
 
@@ -83,7 +58,7 @@ fn a_new_file_and_one_in_its_place() {
         assert_eq!(filled_with(&path), value);
         assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
     }
-    save(&path, [("a", Filled::new(7, 10))], &SaveOptions::new()).unwrap();
+    save(&path, [("a", filled(7, 10, None))], &SaveOptions::new()).unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1, "durable");
 }
 
@@ -99,10 +74,9 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
         for (position, len, fails_after) in
             [(0, 10_000, 0), (1, 10_000, 4_500), (1, 10_000, 10_000), (63, 5_000_000, 4_000_000)]
         {
-            let source = |i| Filled {
-                value: 9,
-                len: [if i == position { len } else { 100 }],
-                fails_after: (i == position).then_some(fails_after),
+            let source = |i| {
+                let len = if i == position { len } else { 100 };
+                filled(9, len, (i == position).then_some(fails_after))
             };
             let tensors = (0..64).map(|i| (format!("t{i:02}"), source(i)));
             let error = save(&path, tensors, &SaveOptions::new()).unwrap_err();
@@ -131,7 +105,7 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
 fn a_file_that_no_disk_can_hold() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let promise = Filled { value: 1, len: [1 << (usize::BITS - 2)], fails_after: Some(10) };
+    let promise = filled(1, 1 << (usize::BITS - 2), Some(10));
     let error = save(&path, [("a", promise)], &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!(error.file(), path.to_str());
@@ -140,23 +114,15 @@ fn a_file_that_no_disk_can_hold() {
 
 #[test]
 fn a_source_that_panics_leaves_the_old_file_and_no_litter() {
-    struct Panics;
-    impl TensorSource for Panics {
-        fn dtype(&self) -> Dtype {
-            Dtype::U8
-        }
-        fn shape(&self) -> &[usize] {
-            &[1]
-        }
-        fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
-            std::panic::resume_unwind(Box::new("the source panicked"))
-        }
-    }
-
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     save_filled(&path, 3).unwrap();
-    let tensors = (0..8).map(|i| (format!("t{i}"), Panics));
+    let tensors = (0..8).map(|i| {
+        (
+            format!("t{i}"),
+            bytes_by(1, |_| std::panic::resume_unwind(Box::new("the source panicked"))),
+        )
+    });
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         save(&path, tensors, &SaveOptions::new())
     }));

@@ -1,16 +1,15 @@
 //! Compares slices and parts of ranks with a naive model that goes element by element.
 
-use std::io;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
 
 use proptest::prelude::*;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::{Index, RankPart};
 use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorSource,
+    ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorSource,
     TensorView, serialize,
 };
+use safetensors_testing::read_at::NotingSource;
 
 /// The positions that an index takes of a dimension, by Python's rules.
 fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
@@ -220,34 +219,17 @@ fn sub_byte_slices_cover_whole_bytes_or_are_refused() {
     assert!(f6.slice((.., 2..6)).is_err());
 }
 
-/// A source that records which ranges are read.
-struct Spy {
-    bytes: Vec<u8>,
-    reads: Mutex<Vec<(u64, usize)>>,
-}
-
-impl ReadAt for Spy {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.reads.lock().unwrap().push((offset, buf.len()));
-        self.bytes.read_exact_at(buf, offset)
-    }
-}
-
 #[test]
 fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     let data = vec![1_u8; 64 * 1024];
     let view = TensorView::new(Dtype::U8, &[64, 1024], &data).unwrap();
     let bytes = serialize([("t", view)], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::from_source(Spy { bytes, reads: Mutex::default() }).unwrap();
+    let archive = SafeTensors::from_source(NotingSource::new(bytes)).unwrap();
     let tensor = archive.tensor("t").unwrap();
-    let reads = |slice: safetensors_core::load::LazySlice<'_, Spy>| {
-        tensor.source().reads.lock().unwrap().clear();
+    let reads = |slice: safetensors_core::load::LazySlice<'_, NotingSource>| {
+        tensor.source().take_reads();
         slice.read().unwrap();
-        let reads = tensor.source().reads.lock().unwrap();
+        let reads = tensor.source().take_reads();
         (reads.len(), reads.iter().map(|(_, len)| len).sum::<usize>())
     };
     assert_eq!(reads(tensor.slice((8..16,)).unwrap()), (1, 8 * 1024), "rows are one run");

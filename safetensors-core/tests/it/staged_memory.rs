@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 
 use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, Result};
+use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
-
-use crate::support::write_hole;
 
 const MIB: u64 = 1 << 20;
 
@@ -49,8 +48,8 @@ fn staging_takes_the_slots_and_16_mib_at_most() {
     let path = dir.path().join("model.safetensors");
     // One tensor of 256 MiB, and 1,000 small ones. The file is a hole except for its header.
     let lens = (0..1001_u64).map(|i| if i == 0 { 256 * MIB } else { 16 * 1024 });
-    let tensors = lens.enumerate().map(|(i, len)| (format!("t{i}"), len));
-    let end = write_hole(&path, ("BF16", 2), tensors);
+    let tensors = lens.enumerate().map(|(i, len)| (format!("t{i}"), Dtype::BF16, vec![len / 2]));
+    let end = write_hole(&path, tensors);
 
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensors: Vec<_> = checkpoint.tensors().collect();

@@ -7,11 +7,11 @@ use crate::support::{self, given, open, open_npy};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use safetensors_core::save::Sink;
-use safetensors_core::{self as core, Dtype, TensorBuf, TensorSource, TensorView, shape};
+use safetensors_core::{Dtype, TensorBuf, TensorView, shape};
 use safetensors_formats::ErrorKind;
 use safetensors_formats::npy::{self, ByteOrder, Header, Order};
 use safetensors_formats::npz::{Compression, Writer};
+use safetensors_testing::tensors::{broken, bytes_by};
 
 /// Failures are to be written down as tests, not as files beside them.
 fn config(cases: u32) -> ProptestConfig {
@@ -155,30 +155,15 @@ fn a_missing_array_names_those_that_may_have_been_meant() {
     }
 }
 
-/// Fails after a few bytes.
-struct Broken;
-
-impl TensorSource for Broken {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[100]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
-        sink(&[1; 50])?;
-        let error = io::Error::other("the disk is on fire");
-        Err(core::Error::from(core::ErrorKind::Io(error)).in_file("w.bin"))
-    }
-}
-
 #[test]
 fn a_tensor_that_fails_ends_the_archive() {
     let mut writer = Writer::new(Cursor::new(Vec::new()));
     writer.add("a", &TensorBuf::from_vec(vec![], vec![1_u8]).unwrap()).unwrap();
-    let error = writer.add("b", &Broken).unwrap_err();
+    let breaking = bytes_by(100, |sink| {
+        sink(&[1; 50])?;
+        Err(broken("the disk is on fire").in_file("w.bin"))
+    });
+    let error = writer.add("b", &breaking).unwrap_err();
     assert_eq!(error.to_string(), "w.bin: tensor \"b\": the disk is on fire");
     let error = writer.finish().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WriterFailed), "{error}");

@@ -21,9 +21,9 @@ const WIDE_BUFFER: usize = 32 << 20;
 /// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
     // The tests run on little-endian machines.
-    let mut bytes = Vec::with_capacity(array.len() * size_of::<T>());
-    array.iter().for_each(|element| bytes.extend_from_slice(bytemuck::bytes_of(element)));
-    bytes
+    let mut elements = Vec::with_capacity(array.len());
+    array.iter().for_each(|&element| elements.push(element));
+    bytemuck::cast_slice(&elements).to_vec()
 }
 
 /// The bytes that a source writes, and the address range of each piece.
@@ -41,17 +41,22 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
 
 /// The bytes that a source writes in any order, each of them once.
 fn collect_pieces(source: &impl TensorSource, len: usize) -> Vec<u8> {
-    let (mut bytes, mut seen) = (vec![0; len], vec![false; len]);
+    let (mut bytes, mut places) = (vec![0; len], Vec::new());
     source
         .write_pieces(&mut |offset, piece| {
             let place = offset as usize..offset as usize + piece.len();
             bytes[place.clone()].copy_from_slice(piece);
-            assert!(!seen[place.clone()].contains(&true), "written twice: {place:?}");
-            seen[place].fill(true);
+            places.push(place);
             Ok(())
         })
         .unwrap();
-    assert!(!seen.contains(&false), "not written");
+    places.sort_by_key(|place| (place.start, place.end));
+    let end = places.iter().fold(0, |end, place| {
+        assert!(place.start >= end, "written twice: {place:?}");
+        assert!(place.start <= end, "not written: {end}..{}", place.start);
+        place.end
+    });
+    assert_eq!(end, len, "not written");
     bytes
 }
 

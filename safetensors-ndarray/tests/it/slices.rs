@@ -1,51 +1,28 @@
 //! Slices of stored arrays, against the same slices of arrays in memory.
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use half::bf16;
 use ndarray::{
     Array2, Array3, ArrayD, Axis, IxDyn, NewAxis, ShapeBuilder, SliceInfoElem, array, s,
 };
 use num_complex::Complex;
 use proptest::prelude::*;
-use safetensors_core::{Checkpoint, ConvertOptions, ErrorKind, ReadAt, SaveOptions, serialize};
+use safetensors_core::{Checkpoint, ConvertOptions, ErrorKind, SaveOptions, serialize};
 use safetensors_ndarray::{
     ArrayElement, ReadArrayExt, Reader, SliceArrayExt, WrongNdim, array_source,
 };
+use safetensors_testing::read_at::NotingSource;
 
-/// A file in memory that counts what is read of it.
-#[derive(Debug)]
-struct Spy {
-    file: Vec<u8>,
-    bytes: AtomicU64,
-    calls: AtomicU64,
-}
-
-impl ReadAt for Spy {
-    fn byte_len(&self) -> u64 {
-        self.file.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.file.read_exact_at(buf, offset)
-    }
-}
-
-fn reader<T: ArrayElement>(array: &ArrayD<T>) -> Reader<Spy> {
+fn reader<T: ArrayElement>(array: &ArrayD<T>) -> Reader<NotingSource> {
     let file = serialize([("a", array_source(array))], &SaveOptions::new()).unwrap();
-    let spy = Spy { file, bytes: AtomicU64::new(0), calls: AtomicU64::new(0) };
-    Reader::new(Checkpoint::from_source(spy, "spied on").unwrap())
+    Reader::new(Checkpoint::from_source(NotingSource::new(file), "spied on").unwrap())
 }
 
 /// The bytes that `f` reads.
-fn read_by<T>(reader: &Reader<Spy>, f: impl FnOnce() -> T) -> u64 {
-    let spy = reader.checkpoint().files()[0].safetensors().source();
-    let before = spy.bytes.load(Ordering::Relaxed);
+fn read_by<T>(reader: &Reader<NotingSource>, f: impl FnOnce() -> T) -> u64 {
+    let source = reader.checkpoint().files()[0].safetensors().source();
+    source.take_reads();
     f();
-    spy.bytes.load(Ordering::Relaxed) - before
+    source.take_len()
 }
 
 /// One axis of a slice, as fractions of a length that is not known yet.

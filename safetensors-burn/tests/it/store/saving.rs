@@ -1,5 +1,7 @@
 //! Which files a save writes and replaces, and what it writes into them.
 
+use safetensors_testing::files::names_in;
+
 use super::*;
 
 /// An adapter that calls a function for each tensor before its data is produced.
@@ -19,14 +21,6 @@ impl<F: Fn() + Clone + Send + Sync + 'static> ModuleAdapter for Before<F> {
     fn clone_box(&self) -> Box<dyn ModuleAdapter> {
         Box::new(self.clone())
     }
-}
-
-fn names_in(dir: &TempDir) -> Vec<String> {
-    let entries = std::fs::read_dir(dir.path()).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]
@@ -52,7 +46,7 @@ fn a_file_is_replaced_only_where_that_is_asked_for() {
     let mut loaded = Model::new(7);
     loaded.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(state(&loaded), state(&second));
-    assert_eq!(names_in(&dir), ["model.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["model.safetensors"]);
 }
 
 #[test]
@@ -60,10 +54,10 @@ fn a_checkpoint_of_shards_is_replaced_only_where_that_is_asked_for() {
     let dir = dir();
     let store = || CheckpointStore::from_file(dir.path()).max_shard_size(64.into());
     Model::new(2).save_into(&mut store()).unwrap();
-    let old = names_in(&dir);
+    let old = names_in(dir.path());
     let error = Model::new(3).save_into(&mut store()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
-    assert_eq!(names_in(&dir), old);
+    assert_eq!(names_in(dir.path()), old);
     let mut loaded = Model::new(7);
     loaded.load_from(&mut store()).unwrap();
     assert_eq!(loaded.steps.to_data(), TensorData::from([2_i64, 3]));
@@ -82,7 +76,7 @@ fn a_file_that_appears_during_the_save_stays() {
     let error = Model::new(2).save_into(&mut store).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
-    assert_eq!(names_in(&dir), ["model.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["model.safetensors"]);
 }
 
 #[test]
@@ -95,7 +89,7 @@ fn a_panic_of_an_adapter_is_an_error_and_nothing_is_saved_or_loaded() {
     let error = model.save_into(&mut store).unwrap_err();
     assert!(error.to_string().contains("device readback panicked"), "{error}");
     assert!(error.tensor().is_some());
-    assert_eq!(names_in(&dir), Vec::<String>::new());
+    assert_eq!(names_in(dir.path()), Vec::<String>::new());
 
     model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     let error = refused(&mut CheckpointStore::from_file(&path).with_from_adapter(panicking()));
@@ -110,7 +104,7 @@ fn a_save_that_the_filters_leave_empty_is_an_error() {
     let error = Model::new(2).save_into(&mut store).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 12 }), "{error}");
     assert_eq!(error.file(), path.to_str());
-    assert_eq!(names_in(&dir), Vec::<String>::new());
+    assert_eq!(names_in(dir.path()), Vec::<String>::new());
 
     // A module without parameters is saved as it is.
     #[derive(Module, Debug)]

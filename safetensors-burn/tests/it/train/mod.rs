@@ -15,7 +15,6 @@ mod staging;
 mod taken;
 
 use std::fs;
-use std::path::Path;
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
@@ -29,6 +28,7 @@ use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
 use safetensors_burn::burn_pack::{Reader, Scalar, Writer};
 use safetensors_burn::train::{Checkpointers, EpochError, Epochs, error_of};
 use safetensors_core::{Error, ErrorKind};
+use safetensors_testing::files::names_in;
 use tempfile::{TempDir, tempdir};
 
 #[derive(Module, Debug)]
@@ -125,15 +125,6 @@ fn saved(epoch: usize) -> (TempDir, Epochs) {
     let (dir, epochs) = empty();
     Training::trained(2).save(&epochs.checkpointers(), epoch);
     (dir, epochs)
-}
-
-/// The names in a directory, sorted.
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// The files of an epoch, by name.

@@ -1,53 +1,32 @@
 //! Which bytes are read, when, and by whom.
 
-use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 
 use candle_core::{DType, Device};
 use candle_nn::var_builder::Shard;
 use safetensors_candle::TensorParallelBackend;
 use safetensors_core::slice::TensorPart;
-use safetensors_core::{
-    Checkpoint, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, serialize,
-};
+use safetensors_core::{Checkpoint, ErrorKind, Limits, LoadOptions, SaveOptions, serialize};
+use safetensors_testing::read_at::NotingSource;
 
 use super::{builder, counting, values};
 
-/// A file in memory that counts the bytes that are read from it.
-#[derive(Debug)]
-struct Counting {
-    bytes: Vec<u8>,
-    read: Arc<AtomicU64>,
-}
-
-impl ReadAt for Counting {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read.fetch_add(buf.len() as u64, Ordering::SeqCst);
-        self.bytes.read_exact_at(buf, offset)
-    }
-}
-
 /// A backend over two tensors of 512 × 1024, and a way to ask how many bytes were read since the
 /// last time.
-fn counted() -> (TensorParallelBackend<Shard, Counting>, impl Fn() -> u64) {
+fn counted() -> (TensorParallelBackend<Shard, NotingSource>, impl Fn() -> u64) {
     let (up, down) = (counting(&[512, 1024]), counting(&[512, 1024]));
     let bytes = serialize([("up", &up), ("down", &down)], &SaveOptions::new()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     std::fs::write(&path, b"only the name counts").unwrap();
-    let read = Arc::new(AtomicU64::new(0));
-    let open = |_: &Path| Ok(Counting { bytes: bytes.clone(), read: Arc::clone(&read) });
+    let source = NotingSource::new(bytes);
+    let open = |_: &Path| Ok(source.clone());
     let checkpoint = Checkpoint::open_by(&path, &Limits::default(), open).unwrap();
     let backend =
         TensorParallelBackend::new(checkpoint).load_options(LoadOptions::new().threads(2));
-    read.store(0, Ordering::SeqCst);
-    (backend, move || read.swap(0, Ordering::SeqCst))
+    source.take_reads();
+    (backend, move || source.take_len())
 }
 
 const ALL: u64 = 512 * 1024 * 4;

@@ -14,6 +14,9 @@ mod cases;
 mod strace;
 
 use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use cases::Case;
 use strace::{Call, Fault, Outcome};
@@ -41,6 +44,17 @@ struct Tally {
     leftovers: usize,
 }
 
+impl Tally {
+    fn count(&mut self, outcome: Outcome, is_new: bool) {
+        match outcome {
+            Outcome::Exit(0) => {}
+            Outcome::Exit(_) => self.late += usize::from(is_new),
+            Outcome::Signal(_) | Outcome::Endless => self.killed += 1,
+        }
+        *(if is_new { &mut self.new } else { &mut self.old }) += 1;
+    }
+}
+
 /// Whether every error is to be tried at every call.
 fn tries_all() -> bool {
     std::env::var_os("SAFETENSORS_FAULTS").is_some_and(|value| value == "all")
@@ -52,24 +66,42 @@ fn check(case: &Case) {
         return;
     }
     let calls = case.calls();
+    let faults = faults(&calls);
+    let (tally, problems) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((call, fault)) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(problem) = one_fault(case, call, *fault, &tally) {
+                        problems.lock().unwrap().push(format!("{fault:?} at {call:?}: {problem}"));
+                    }
+                }
+            });
+        }
+    });
+    let (tally, problems) = (tally.into_inner().unwrap(), problems.into_inner().unwrap());
+    assert!(problems.is_empty(), "{}:\n{}", case.name, problems.join("\n"));
+    assert!(calls.len() >= 20 && tally.old > 0 && tally.new > 0, "{tally:?}");
+    assert_eq!(tally.killed, calls.len());
+    say(&format!("{}: {} system calls, {tally:?}", case.name, calls.len()));
+}
+
+/// What is tried, and at which calls.
+fn faults(calls: &[Call]) -> Vec<(&Call, Fault)> {
     let all = tries_all();
-    let (mut tally, mut problems) = (Tally::default(), Vec::new());
+    let mut faults = Vec::new();
     for (number, call) in calls.iter().enumerate() {
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
-        for &fault in ALWAYS.iter().chain(sampled.map(|(_, fault)| fault)).chain(seldom) {
-            if let Err(problem) = one_fault(case, call, fault, &mut tally) {
-                problems.push(format!("{fault:?} at {call:?}: {problem}"));
-            }
-        }
+        let here = ALWAYS.iter().chain(sampled.map(|(_, fault)| fault)).chain(seldom);
+        faults.extend(here.map(|&fault| (call, fault)));
     }
-    assert!(problems.is_empty(), "{}:\n{}", case.name, problems.join("\n"));
-    assert!(calls.len() >= 20 && tally.old > 0 && tally.new > 0, "{tally:?}");
-    say(&format!("{}: {} system calls, {tally:?}", case.name, calls.len()));
+    faults
 }
 
-fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Result<(), String> {
+fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &Mutex<Tally>) -> Result<(), String> {
     let run = case.run_with(call, fault);
     let directory = run.directory.path();
     if run.outcome == Outcome::Endless {
@@ -80,7 +112,7 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Resul
         case.is_readable(directory)?;
     } else if found.is_err() && run.outcome != Outcome::Exit(0) && case.restore(directory)? {
         // Readers refused the file until then.
-        tally.restored += 1;
+        tally.lock().unwrap().restored += 1;
         found = case.found(directory);
     }
     let is_new = match found {
@@ -89,13 +121,10 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Resul
         Ok(found) => return Err(format!("neither old nor new: {found:?}")),
         Err(error) => return Err(format!("neither old nor new: {error}")),
     };
-    match run.outcome {
-        Outcome::Exit(0) if is_new => {}
-        Outcome::Exit(0) => return Err("exit code 0, and nothing done".into()),
-        Outcome::Exit(_) => tally.late += usize::from(is_new),
-        Outcome::Signal(_) | Outcome::Endless => tally.killed += 1,
+    if run.outcome == Outcome::Exit(0) && !is_new {
+        return Err("exit code 0, and nothing done".into());
     }
-    *(if is_new { &mut tally.new } else { &mut tally.old }) += 1;
+    tally.lock().unwrap().count(run.outcome, is_new);
 
     if run.outcome != Outcome::Exit(0) {
         case.run_again(directory).map_err(|error| format!("run again: {error}"))?;
@@ -107,7 +136,7 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Resul
             return Err(format!("run again: {left:?} stay behind"));
         }
     }
-    tally.leftovers += usize::from(!case.hidden_files(directory).is_empty());
+    tally.lock().unwrap().leftovers += usize::from(!case.hidden_files(directory).is_empty());
     Ok(())
 }
 

@@ -72,7 +72,9 @@ impl Format {
     pub(crate) fn magnitude(self, code: u64) -> f64 {
         let exponent = (code >> self.mantissa_bits) as i32;
         let mantissa = (code & ((1 << self.mantissa_bits) - 1)) as f64;
-        let unit = 2_f64.powi(exponent.max(1) - self.bias - self.mantissa_bits as i32);
+        let power = exponent.max(1) - self.bias - self.mantissa_bits as i32;
+        // Two to this power, which is a normal number. The search asks for millions of them.
+        let unit = f64::from_bits(((power + 1023) as u64) << 52);
         let hidden = if exponent > 0 { (1_u64 << self.mantissa_bits) as f64 } else { 0.0 };
         (hidden + mantissa) * unit
     }

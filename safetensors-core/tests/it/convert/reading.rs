@@ -16,6 +16,7 @@ use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, SafeTensors,
     SaveOptions, TensorBuf, TensorView, save, serialize,
 };
+use safetensors_testing::read_at::NotingSource;
 
 /// Bytes that are valid elements of any dtype. None is NaN or out of the range of any dtype.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
@@ -39,39 +40,16 @@ fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
-/// A file in memory that records the longest read.
-struct Noting {
-    bytes: Vec<u8>,
-    longest: AtomicUsize,
-}
-
-impl Noting {
-    fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, longest: AtomicUsize::new(0) }
-    }
-}
-
-impl ReadAt for Noting {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.longest.fetch_max(buf.len(), Ordering::Relaxed);
-        self.bytes.read_exact_at(buf, offset)
-    }
-}
-
 /// Reads all tensors converted, in every way of reading, and compares the results with conversion
 /// after reading.
 fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>, threads: usize) {
-    let archive = SafeTensors::from_source(Noting::new(file(tensors))).unwrap();
+    let archive = SafeTensors::from_source(NotingSource::new(file(tensors))).unwrap();
     let mut options = LoadOptions::new().threads(threads).floats_as(to);
     if let Some(integers) = integers {
         options = options.integers_as(integers);
     }
     let lazy: Vec<_> = tensors.iter().map(|(name, ..)| archive.tensor(name).unwrap()).collect();
-    archive.source().longest.store(0, Ordering::Relaxed);
+    archive.source().take_reads();
     let bufs = read_tensors(&lazy, &options).unwrap();
     for (tensor, buf) in lazy.iter().zip(bufs) {
         let target = options.dtype_of(tensor.dtype());
@@ -113,15 +91,15 @@ fn large_tensors_are_converted_in_pieces() {
 #[test]
 fn the_source_tensor_is_never_whole_in_memory() {
     let archive = SafeTensors::from_source_with(
-        Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
+        NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
         &Limits::default(),
     );
     let archive = archive.unwrap();
     let tensor = archive.tensor("w").unwrap();
-    archive.source().longest.store(0, Ordering::Relaxed);
+    archive.source().take_reads();
     tensor.read_as(Dtype::F8_E5M2, &ConvertOptions::new()).unwrap();
     read_tensors(&[tensor], &LoadOptions::new().floats_as(Dtype::F8_E5M2)).unwrap();
-    let longest = archive.source().longest.load(Ordering::Relaxed);
+    let longest = archive.source().take_reads().iter().map(|&(_, len)| len).max().unwrap();
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
 }
 

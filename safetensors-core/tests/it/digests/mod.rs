@@ -13,7 +13,7 @@ use safetensors_core::digest::{
 };
 use safetensors_core::edit::{Edited, RecordOptions, record_digests};
 use safetensors_core::modelspec::ModelSpec;
-use safetensors_core::save::{Sink, StreamWriter, write_to};
+use safetensors_core::save::{StreamWriter, write_to};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, Rewrite, SafeTensors, SaveOptions,
     ShardOptions, TensorBuf, TensorSource, save, save_sharded, serialize,

@@ -1,26 +1,12 @@
 //! Recording digests: while saving, and in existing files.
 
+use safetensors_testing::tensors::bytes_by;
+
 use super::*;
 
-/// A source whose bytes come in pieces of this length.
-struct Pieces {
-    bytes: Vec<u8>,
-    shape: [usize; 1],
-    piece: usize,
-}
-
-impl TensorSource for Pieces {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        self.bytes.chunks(self.piece).try_for_each(sink)
-    }
+/// A tensor of `len` bytes that gives `bytes` in pieces of this length.
+fn in_pieces(bytes: Vec<u8>, len: usize, piece: usize) -> impl TensorSource {
+    bytes_by(len, move |sink| bytes.chunks(piece).try_for_each(sink))
 }
 
 #[test]
@@ -36,7 +22,7 @@ fn digests_are_recorded_while_saving() {
         let tensors = || {
             KNOWN.iter().zip([1 << 20, 1, 2, 3].into_iter().cycle()).map(|((len, ..), piece)| {
                 let piece = if *len < 10_000 { piece } else { 100_003 };
-                (format!("\"{len}\""), Pieces { bytes: pattern(*len), shape: [*len], piece })
+                (format!("\"{len}\""), in_pieces(pattern(*len), *len, piece))
             })
         };
         save(&path, tensors(), &options).unwrap();
@@ -82,7 +68,7 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
     let declared =
         names.map(|name| (name, Dtype::U8, [if name == "empty" { 0 } else { bytes.len() }]));
     let writer = StreamWriter::create(&path, declared, &options).unwrap();
-    let whole = |bytes: &[u8]| Pieces { bytes: bytes.to_vec(), shape: [3_158_073], piece: 100_000 };
+    let whole = |bytes: &[u8]| in_pieces(bytes.to_vec(), 3_158_073, 100_000);
 
     let pieces = || bytes.chunks(70_001).enumerate().map(|(i, piece)| (i as u64 * 70_001, piece));
     for (_, piece) in pieces() {
@@ -160,7 +146,7 @@ fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
 fn a_save_that_fails_leaves_the_old_file() {
     let directory = tempdir().unwrap();
     let path = support::write(directory.path(), "model.safetensors", "the old file");
-    let short = Pieces { bytes: vec![1; 3], shape: [4], piece: 2 };
+    let short = in_pieces(vec![1; 3], 4, 2);
     let error = save(&path, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"the old file");
@@ -169,7 +155,7 @@ fn a_save_that_fails_leaves_the_old_file() {
 
 #[test]
 fn a_pipe_gets_nothing_when_a_source_fails_while_it_is_hashed() {
-    let short = Pieces { bytes: vec![1; 3], shape: [4], piece: 2 };
+    let short = in_pieces(vec![1; 3], 4, 2);
     let mut piped = Vec::new();
     let error =
         write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();

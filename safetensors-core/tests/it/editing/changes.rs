@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::save::{Order, Sink};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, save,
-};
+use safetensors_core::save::Order;
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
+use safetensors_testing::tensors::bytes_by;
 use tempfile::tempdir;
 
 use super::{DATA, bytes, file_with, names, parse, refused, roomy_file};
@@ -143,29 +142,13 @@ fn edits_that_cannot_be_made() {
     }
 }
 
-/// A tensor that gives more or fewer bytes than its shape says.
-struct Liar;
-
-impl TensorSource for Liar {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[10]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        sink(&[1; 9])
-    }
-}
-
 #[test]
 fn an_appended_tensor_that_fails_leaves_the_old_file() {
+    let too_short = bytes_by(10, |sink| sink(&[1; 9]));
     let (directory, path) = roomy_file();
     let before = fs::read(&path).unwrap();
     let error =
-        Edit::open(&path).unwrap().remove(["a"]).append([("new", Liar)]).apply().unwrap_err();
+        Edit::open(&path).unwrap().remove(["a"]).append([("new", too_short)]).apply().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("new"), path.to_str()));
     assert_eq!(fs::read(&path).unwrap(), before);

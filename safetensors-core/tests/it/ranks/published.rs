@@ -5,11 +5,10 @@ use std::path::Path;
 
 use safetensors_core::error::{IndexProblem, RankProblem};
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, save};
-use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorSource,
-    TensorView,
+    Checkpoint, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView,
 };
+use safetensors_testing::tensors::unread;
 use tempfile::tempdir;
 
 use super::{fill_of, problem, save_rank};
@@ -87,23 +86,6 @@ fn an_attempt_with_the_largest_number_stops_no_other() {
     assert!(!other.exists());
 }
 
-/// A tensor whose bytes must not be asked for.
-struct Unread([usize; 1]);
-
-impl TensorSource for Unread {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.0
-    }
-
-    fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
-        panic!("nothing can be saved")
-    }
-}
-
 /// 1,001 tensors among 1,000 ranks are more parts than an index may name.
 #[test]
 fn an_index_of_too_many_parts_is_found_before_anything_is_written() {
@@ -120,11 +102,11 @@ fn an_index_of_too_many_parts_is_found_before_anything_is_written() {
     };
     let error = plan.check_index(&ShardOptions::new()).unwrap_err();
     assert!(too_many(&error), "{error}");
-    let parts = names.iter().map(|name| (name, Unread([1])));
+    let parts = names.iter().map(|name| (name, unread(1)));
     let error = save(directory.path(), 0, &plan, parts, "a", &ShardOptions::new()).unwrap_err();
     assert!(too_many(&error) && error.file() == directory.path().to_str(), "{error}");
     let added = names.iter().try_fold(Rewrite::default(), |all: Rewrite<'_>, name| {
-        all.add(name.as_str(), Unread([1_000]))
+        all.add(name.as_str(), unread(1_000))
     });
     let error = added.unwrap().plan_ranks(&rules, 1_000, &SaveOptions::new()).unwrap_err();
     assert!(too_many(&error), "{error}");

@@ -1,10 +1,9 @@
 //! A checkpoint larger than memory, rewritten in little of it.
 
 use safetensors_core::{Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions};
+use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
-
-use crate::support::write_hole;
 
 /// Re-shards and casts a checkpoint of 20 GiB, and measures the peak memory. Most of the checkpoint
 /// is a hole in a sparse file.
@@ -21,8 +20,8 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
     let path = dir.path().join("model.safetensors");
     let tensors = 20_u64;
     let each = 1_u64 << 30;
-    let named = (0..tensors).map(|i| (format!("layer.{i:02}"), each));
-    write_hole(&path, ("F32", 4), named);
+    let named = (0..tensors).map(|i| (format!("layer.{i:02}"), Dtype::F32, vec![each / 4]));
+    write_hole(&path, named);
 
     let checkpoint = Checkpoint::open(&path).unwrap();
     let started = std::time::Instant::now();

@@ -4,11 +4,11 @@ use std::fs;
 
 use safetensors_core::checkpoint::PlannedShards;
 use safetensors_core::error::IndexProblem;
-use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions,
-    ShardOptions, TensorSource, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Rewrite, SaveOptions, ShardOptions,
+    save_sharded,
 };
+use safetensors_testing::tensors::unread;
 
 use super::{content, floats, saved};
 
@@ -105,24 +105,6 @@ fn a_plan_refuses_what_a_save_refuses() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// A tensor whose bytes must not be asked for.
-#[derive(Debug)]
-struct Unread;
-
-impl TensorSource for Unread {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[1]
-    }
-
-    fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
-        unreachable!("nothing can be saved")
-    }
-}
-
 /// An index that no reader accepts is found by the plan, and before a shard is written.
 #[test]
 fn an_index_over_the_limits() {
@@ -136,12 +118,13 @@ fn an_index_over_the_limits() {
             ErrorKind::BadIndex { problem: IndexProblem::TooManyEntries { limit: 1_000_000 } }
         )
     };
-    let rewrite: Rewrite<'_> = Rewrite::new().add("a", Unread).unwrap().add("b", Unread).unwrap();
+    let rewrite: Rewrite<'_> =
+        Rewrite::new().add("a", unread(1)).unwrap().add("b", unread(1)).unwrap();
     let error = rewrite.plan_sharded(&options).unwrap_err();
     assert!(too_many(&error), "{error}");
-    let error = save_sharded(&to, [("a", Unread), ("b", Unread)], &options).unwrap_err();
+    let error = save_sharded(&to, [("a", unread(1)), ("b", unread(1))], &options).unwrap_err();
     assert!(too_many(&error) && error.file() == to.to_str(), "{error}");
-    let planned = PlannedShards::new([("a", Unread), ("b", Unread)], &options);
-    assert!(too_many(&planned.unwrap_err()));
+    let planned = PlannedShards::new([("a", unread(1)), ("b", unread(1))], &options);
+    assert!(too_many(&planned.err().unwrap()));
     assert!(!to.exists());
 }

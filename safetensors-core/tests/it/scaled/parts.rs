@@ -1,14 +1,12 @@
 //! Parts of quantised weights, cut on block boundaries and inside blocks.
 
-use std::io;
-use std::sync::Mutex;
-
 use safetensors_core::convert::ScaledWeights;
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, ShardOptions,
-    TensorBuf, TensorView, save_sharded, serialize,
+    Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf,
+    TensorView, save_sharded, serialize,
 };
+use safetensors_testing::read_at::NotingSource;
 
 use super::{checkpoint, dequantize, fixture};
 
@@ -133,23 +131,6 @@ fn scales_may_lie_in_another_file() {
     assert_ne!(scales.file(), checkpoint.tensor("w").unwrap().file());
 }
 
-/// A file in memory that notes which bytes are read.
-struct Noting {
-    bytes: Vec<u8>,
-    read: Mutex<Vec<(u64, usize)>>,
-}
-
-impl ReadAt for Noting {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read.lock().unwrap().push((offset, buf.len()));
-        self.bytes.read_exact_at(buf, offset)
-    }
-}
-
 #[test]
 fn only_the_needed_scales_are_read() {
     let (weight, scales, expected) = large(1024, 1024);
@@ -158,26 +139,26 @@ fn only_the_needed_scales_are_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     std::fs::write(&path, b"only the name counts").unwrap();
-    let open = |_: &std::path::Path| Ok(Noting { bytes: bytes.clone(), read: Mutex::default() });
+    let open = |_: &std::path::Path| Ok(NotingSource::new(bytes.clone()));
     let checkpoint = Checkpoint::open_by(&path, &Limits::default(), open).unwrap();
     let source = checkpoint.files()[0].safetensors().source();
     let start = |name: &str| checkpoint.tensor(name).unwrap().file_offset();
     let (weight, scales) = (start("w"), start("w_scale_inv"));
-    source.read.lock().unwrap().clear();
+    source.take_reads();
 
     // Rows 200 to 299 lie in the second and third row of blocks.
     let part = TensorPart::span(0, 200, 100);
     let read = checkpoint.read_part("w", part, &dequantize()).unwrap();
     assert_eq!(bits(&read), part_of(&expected, part));
-    let mut found = source.read.lock().unwrap().clone();
+    let mut found = source.take_reads();
     found.sort_unstable();
     let mut needed = [(weight + 200 * 1024, 100 * 1024), (scales + 8 * 4, 2 * 8 * 4)];
     needed.sort_unstable();
     assert_eq!(found, needed);
 
     // Without scales nothing else is read.
-    source.read.lock().unwrap().clear();
+    source.take_reads();
     let raw = LoadOptions::new().floats_as(Dtype::F32).scaled_weights(ScaledWeights::Raw);
     checkpoint.read_part("w", part, &raw).unwrap();
-    assert_eq!(*source.read.lock().unwrap(), [(weight + 200 * 1024, 100 * 1024)]);
+    assert_eq!(source.take_reads(), [(weight + 200 * 1024, 100 * 1024)]);
 }

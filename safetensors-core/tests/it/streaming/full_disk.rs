@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::{fs, io};
 
-use safetensors_core::save::Sink;
-use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, TensorSource, save};
+use safetensors_core::{ErrorKind, SaveOptions, save};
 use safetensors_testing::process::command_of;
+use safetensors_testing::tensors::unread;
 use tempfile::tempdir;
 
 use crate::support;
@@ -16,23 +16,10 @@ use crate::support;
 /// does nothing if the system forbids that.
 #[test]
 fn a_full_disk_is_found_before_any_work_is_done() {
-    struct NeverAsked([usize; 1]);
-    impl TensorSource for NeverAsked {
-        fn dtype(&self) -> Dtype {
-            Dtype::U8
-        }
-        fn shape(&self) -> &[usize] {
-            &self.0
-        }
-        fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
-            std::panic::resume_unwind(Box::new("asked for bytes"))
-        }
-    }
-
     const MOUNTED: &str = "SAFETENSORS_TEST_SMALL_DISK";
     if let Some(disk) = std::env::var_os(MOUNTED) {
         let path = support::write(disk.as_ref(), "model.safetensors", "the old file");
-        let error = save(&path, [("a", NeverAsked([4 << 20]))], &SaveOptions::new()).unwrap_err();
+        let error = save(&path, [("a", unread(4 << 20))], &SaveOptions::new()).unwrap_err();
         let full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         assert!(matches!(error.kind(), ErrorKind::Io(error) if full(error)), "{error}");
         assert_eq!(support::names_in(disk.as_ref()), ["model.safetensors"]);

@@ -4,10 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
-use safetensors_core::save::{Sink, StreamWriter};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView,
-};
+use safetensors_core::save::StreamWriter;
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorSource, TensorView};
+use safetensors_testing::tensors::{broken, bytes_by};
 use tempfile::{TempDir, tempdir};
 
 use crate::support;
@@ -248,31 +247,12 @@ fn declarations_that_could_not_be_read_back() {
     }
 }
 
-/// A source that gives `pieces` of 4 bytes each, and then fails if `fails` is set.
-struct Pieces {
-    pieces: usize,
-    fails: bool,
-}
-
-impl TensorSource for Pieces {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[12]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        for piece in 0..self.pieces {
-            sink(&[piece as u8; 4])?;
-        }
-        if self.fails {
-            Err(ErrorKind::Io(io::Error::other("the source broke")).into())
-        } else {
-            Ok(())
-        }
-    }
+/// A source of 12 bytes that gives `pieces` of 4 bytes each, and then fails if `fails` is set.
+fn in_pieces(pieces: u8, fails: bool) -> impl TensorSource {
+    bytes_by(12, move |sink| {
+        (0..pieces).try_for_each(|piece| sink(&[piece; 4]))?;
+        if fails { Err(broken("the source broke")) } else { Ok(()) }
+    })
 }
 
 #[test]
@@ -283,7 +263,7 @@ fn a_source_is_written_whole_or_not_at_all() {
         StreamWriter::create(&path, [("a", Dtype::U8, [12])], &SaveOptions::new()).unwrap();
     let a = writer.tensor("a").unwrap();
     for (pieces, fails) in [(2, true), (3, true), (2, false), (4, false)] {
-        let error = a.write_from(&Pieces { pieces, fails }).unwrap_err();
+        let error = a.write_from(&in_pieces(pieces, fails)).unwrap_err();
         if fails {
             assert!(error.to_string().contains("the source broke"), "{error}");
         } else {
@@ -307,8 +287,8 @@ fn a_source_is_written_whole_or_not_at_all() {
     );
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 
-    a.write_from(&Pieces { pieces: 3, fails: false }).unwrap();
-    let error = a.write_from(&Pieces { pieces: 3, fails: false }).unwrap_err();
+    a.write_from(&in_pieces(3, false)).unwrap();
+    let error = a.write_from(&in_pieces(3, false)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WrittenTwice { begin: 0, end: 4 }), "{error}");
     writer.finish().unwrap();
     let read = Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();

@@ -1,0 +1,40 @@
+//! Tensors to be saved whose bytes a test gives, or does not give.
+
+use safetensors_core::save::Sink;
+use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorSource};
+
+/// A tensor of [`Dtype::U8`] and one dimension, whose bytes a function gives.
+#[derive(Clone, Debug)]
+pub struct BytesBy<F> {
+    shape: [usize; 1],
+    write: F,
+}
+
+/// A tensor of `len` bytes, which `write` gives. It may also give more or fewer, fail or panic.
+pub fn bytes_by<F: Fn(&mut Sink<'_>) -> Result<()> + Sync>(len: usize, write: F) -> BytesBy<F> {
+    BytesBy { shape: [len], write }
+}
+
+/// A tensor whose bytes must not be asked for.
+pub fn unread(len: usize) -> impl TensorSource + Clone {
+    bytes_by(len, |_| panic!("the tensor was asked for its bytes"))
+}
+
+/// The error of a source that breaks.
+pub fn broken(message: &str) -> Error {
+    ErrorKind::Io(std::io::Error::other(message)).into()
+}
+
+impl<F: Fn(&mut Sink<'_>) -> Result<()> + Sync> TensorSource for BytesBy<F> {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        (self.write)(sink)
+    }
+}
