@@ -10,7 +10,7 @@ use burn::lr_scheduler::LrSchedulerRecord;
 use burn::module::Module;
 use burn::optim::OptimizerRecord;
 use burn::store::ModuleRecord;
-use safetensors_core::digest::{self, Digest, VerifyOptions};
+use safetensors_core::digest::{self, Digest, DigestOptions};
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
@@ -296,7 +296,7 @@ impl Epochs {
         for (name, entry) in &manifest.files {
             let path = self.path(epoch).join(name);
             let checkpoint = Checkpoint::from_file(entry.open(&path)?, &path)?;
-            digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true))?;
+            digest::verify(&checkpoint, &DigestOptions::new().require_digests(true))?;
         }
         Ok(())
     }

@@ -79,7 +79,6 @@ use std::path::{Path, PathBuf};
 
 pub use open::{is_torn, recover};
 use plan::EditPlan;
-pub use record::{RecordOptions, record_digests};
 
 use crate::error::{Error, Result};
 use crate::header::{Header, Metadata};

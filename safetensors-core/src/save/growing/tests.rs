@@ -111,7 +111,7 @@ fn the_header_finds_room_whatever_its_length() {
             for tensor in archive.tensors() {
                 let data = tensor.view().unwrap();
                 let digest = crate::hash::Digest::of(data.data());
-                assert_eq!(digests.get(tensor.name()), Some(digest));
+                assert_eq!(digests.get(tensor.name()), Some(&digest));
             }
         }
     }
