@@ -3,8 +3,8 @@
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
 //! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`], [`debug_error`] and
-//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`widened_shape`],
-//! [`synced_later`] and [`in_parallel`] for adapters that read or write tensors by themselves.
+//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`synced_later`]
+//! and [`in_parallel`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -16,7 +16,6 @@ use alloc::string::String;
 pub use files::{load, read_in_batches, read_together, save, save_sharded, synced_later};
 
 pub use crate::convert::support::Support;
-pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 #[cfg(feature = "std")]

@@ -158,9 +158,12 @@ pub trait ReadAt: Send + Sync {
 
 /// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Requests {
-    bytes: usize,
-    at_once: usize,
+    /// The most bytes of one call.
+    pub byte_len: usize,
+    /// The most calls at once.
+    pub concurrency: usize,
 }
 
 impl Requests {
@@ -169,19 +172,9 @@ impl Requests {
     ///
     /// While elements are converted, memory holds the bytes of all calls that are under way. An
     /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.
-    pub fn new(bytes: usize, at_once: usize) -> Self {
+    pub fn new(byte_len: usize, concurrency: usize) -> Self {
         const STEP: usize = 64 << 10;
-        Self { bytes: (bytes / STEP).max(1) * STEP, at_once: at_once.max(1) }
-    }
-
-    /// The most bytes of one call.
-    pub fn byte_len(&self) -> usize {
-        self.bytes
-    }
-
-    /// The most calls at once.
-    pub fn at_once(&self) -> usize {
-        self.at_once
+        Self { byte_len: (byte_len / STEP).max(1) * STEP, concurrency: concurrency.max(1) }
     }
 }
 

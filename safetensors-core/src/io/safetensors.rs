@@ -119,7 +119,7 @@ impl<B> SafeTensors<B> {
     }
 
     /// Returns the bytes or the source of the file.
-    pub fn into_source(self) -> B {
+    pub(crate) fn into_source(self) -> B {
         self.bytes
     }
 }

@@ -165,7 +165,7 @@ fn fill<'t, S: ReadAt>(
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
-    let work = match at_once.map(|requests| requests.at_once()).max() {
+    let work = match at_once.map(|requests| requests.concurrency).max() {
         // Threads that wait for a source take no time of a core, so their number depends on it.
         Some(at_once) => &options.work.unless_set(at_once),
         None => &options.work,

@@ -254,7 +254,7 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
 
 /// The most bytes in memory of one contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
-    source.requests().map_or(JOB, |requests| requests.byte_len())
+    source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
 /// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap

@@ -217,7 +217,7 @@ fn read_together<S: ReadAt>(
     while groups.peek().is_some() {
         let (mut call, mut len) = (Vec::new(), 0);
         while let Some(group) = groups.next_if(|group| {
-            call.is_empty() || (len + gathered(group) <= requests.byte_len() && call.len() < MOST)
+            call.is_empty() || (len + gathered(group) <= requests.byte_len && call.len() < MOST)
         }) {
             len += gathered(&group);
             call.push(group);

@@ -113,7 +113,7 @@ impl<'f> Attempt<'f> {
             }
             failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
             let path = self.path.join(MANIFEST);
-            let mut file = AtomicFile::create_with(&path, &self.options.save_options)?;
+            let mut file = AtomicFile::create(&path, &self.options.save_options)?;
             serde_json::to_writer(&mut file, &manifest)
                 .map_err(|error| ErrorKind::Io(error.into()))?;
             file.commit()

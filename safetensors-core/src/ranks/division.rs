@@ -69,7 +69,12 @@ impl Division {
     ///
     /// [`ErrorKind::NoSuchDim`], [`ErrorKind::NoSuchRank`], [`ErrorKind::UnevenParts`];
     /// [`RankProblem::BadOffsets`].
-    pub fn part(&self, shape: &[usize], rank: usize, world_size: usize) -> Result<TensorPart> {
+    pub(super) fn part(
+        &self,
+        shape: &[usize],
+        rank: usize,
+        world_size: usize,
+    ) -> Result<TensorPart> {
         if rank >= world_size {
             return Err(ErrorKind::NoSuchRank { rank, world_size }.into());
         }

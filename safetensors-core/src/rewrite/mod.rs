@@ -284,11 +284,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// The metadata of the new checkpoint. Metadata in the options of the save overrides it.
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
     /// The [metadata](Rewrite::metadata), to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata

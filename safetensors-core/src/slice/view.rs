@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 /// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
-/// copies them; saving the slice writes them directly.
+/// copies them; saving the slice writes them directly, as a [`TensorSource`].
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -17,16 +17,6 @@ pub struct SliceView<'a> {
 }
 
 impl<'a> SliceView<'a> {
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// The shape of the slice.
-    pub fn shape(&self) -> &[usize] {
-        self.selection.shape()
-    }
-
     /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         // The selection was made for a tensor of this many bytes, so every run lies inside them.
