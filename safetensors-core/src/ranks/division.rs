@@ -69,7 +69,7 @@ impl Division {
     ///
     /// [`ErrorKind::NoSuchDim`], [`ErrorKind::NoSuchRank`], [`ErrorKind::UnevenParts`];
     /// [`RankProblem::BadOffsets`].
-    pub(super) fn part(
+    pub fn part(
         &self,
         shape: &[usize],
         rank: usize,

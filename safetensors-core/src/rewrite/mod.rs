@@ -50,8 +50,8 @@ use crate::tied::Tied;
 ///
 /// ```
 /// use safetensors_core::{
-///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorView,
-///     save,
+///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorSource,
+///     TensorView, save,
 /// };
 ///
 /// let dir = tempfile::tempdir()?;

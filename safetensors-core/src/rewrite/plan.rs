@@ -16,7 +16,7 @@ use crate::tied;
 /// the files.
 ///
 /// ```
-/// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorView};
+/// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorSource, TensorView};
 ///
 /// let values = [1.0_f32, 2.0];
 /// let weight = TensorView::from_slice(&[2], &values)?;
