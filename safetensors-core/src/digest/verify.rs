@@ -94,7 +94,7 @@ pub fn verify<'a, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`verify`].
+/// The errors of [`verify`].
 pub fn verify_file<'a, S: ReadAt>(
     file: &'a SafeTensors<S>,
     options: &DigestOptions,

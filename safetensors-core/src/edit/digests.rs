@@ -6,8 +6,8 @@ use crate::hash;
 use crate::hash::TensorDigests;
 use crate::header::{Metadata, SHA256_KEY};
 
-/// Renames the digests of renamed tensors, and removes those of removed ones. A record that the
-/// edit itself sets stays as it is, and so does one that cannot be parsed.
+/// Renames the digests of renamed tensors, and removes the digests of removed ones. A record that
+/// the edit itself sets stays as it is, and so does one that cannot be parsed.
 pub(super) fn follow(
     old: &Metadata,
     new: &mut Metadata,

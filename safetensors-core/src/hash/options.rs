@@ -27,7 +27,7 @@ impl Default for DigestOptions {
 }
 
 impl DigestOptions {
-    /// The default options. The number of threads is that of the environment variable
+    /// The default options. The number of threads comes from the environment variable
     /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
     pub fn new() -> Self {
         Self::default()

@@ -52,7 +52,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    /// The errors of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Fills several buffers. The default reads one after the other. A source with expensive
@@ -60,7 +60,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
+    /// The errors of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
@@ -144,7 +144,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the source, if it cannot tell.
+    /// The errors of the source, if it cannot tell.
     fn is_replaced(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -167,7 +167,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Calls of about so many bytes each, and so many at once. The first number is rounded to
+    /// Calls of about `byte_len` bytes each, `concurrency` at once. The first number is rounded to
     /// multiples of 64 KiB, and both are at least one.
     ///
     /// While elements are converted, memory holds the bytes of all calls that are under way. An

@@ -81,7 +81,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Rewrite::plan), for each file;
+    /// The errors of [`plan`](Rewrite::plan), for each file;
     /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
     /// default [`Limits`](crate::Limits) allow.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {

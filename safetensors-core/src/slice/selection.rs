@@ -35,7 +35,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorView::slice`](crate::TensorView::slice).
+    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
     pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {

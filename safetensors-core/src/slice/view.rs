@@ -23,7 +23,7 @@ impl<'a> SliceView<'a> {
         self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
     }
 
-    /// Copies the slice into a tensor of its own.
+    /// Copies the slice into a new tensor.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`slice`](TensorView::slice).
+    /// [`ErrorKind::NoSuchDim`], and the errors of [`slice`](TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
         self.slice(narrow(self.shape(), dim, start, len)?)
     }
@@ -98,7 +98,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`] and of [`slice`](TensorView::slice).
+    /// The errors of [`RankPart::range`] and of [`slice`](TensorView::slice).
     pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
         let range = part.range(self.shape())?;
         self.narrow(part.dim, range.start, range.len())
