@@ -172,7 +172,7 @@ impl Place<'_> {
 ///
 /// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
 ///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
-///   converted or has gaps is a job of its own, because it goes through the thread's scratch
+///   converted or has gaps is its own job, because it goes through the thread's scratch
 ///   buffer.
 /// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
 ///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source whose calls wait

@@ -15,7 +15,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// Those of `take`, and for a failed read the error that `failed` returns.
+/// The errors of `take`, and for a failed read the error that `failed` returns.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,
