@@ -51,9 +51,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TensorNotFound`], and those of [`TensorPart::ranges`] and of
+    /// - [`ErrorKind::TensorNotFound`], and the errors of [`TensorPart::ranges`] and of
     ///   [`TensorView::slice`](crate::TensorView::slice).
-    /// - Those of [`read_slices`].
+    /// - The errors of [`read_slices`].
     ///
     /// The first are found before any data is read.
     pub fn read_parts<N: AsRef<str>>(
