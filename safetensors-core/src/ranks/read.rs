@@ -20,7 +20,7 @@ impl RankPlan {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Mismatches`] with all differences; those of [`gather`].
+    /// [`ErrorKind::Mismatches`] with all differences; the errors of [`gather`].
     pub fn check_checkpoint<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
         let found = gather(checkpoint)?;
         self.check_tensors(found.iter().map(|found| (found.name(), found.dtype(), found.shape())))
@@ -43,7 +43,7 @@ impl RankPlan {
     ///
     /// [`ErrorKind::NoSuchRank`]; [`ErrorKind::Mismatches`] if the checkpoint has other tensors
     /// than the plan, or tensors of other dtypes or shapes; [`RankProblem::BadParts`] if its parts
-    /// are those of another plan. These are found before data is read. Those of
+    /// belong to another plan. These are found before data is read. The errors of
     /// [`Checkpoint::read_parts`].
     pub fn read<S: ReadAt>(
         &self,
