@@ -169,7 +169,7 @@ fn grown() -> impl Strategy<Value = Grown> {
     })
 }
 
-/// Appends all steps, those of all tensors in turn.
+/// Appends all steps, of all tensors in turn.
 fn append_all(writer: &GrowingWriter, tensors: &[Grown], by: usize) -> Result<()> {
     let growing = tensors
         .iter()

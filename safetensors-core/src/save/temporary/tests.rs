@@ -142,7 +142,7 @@ fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
     }
 }
 
-/// Not a test of its own: what [`run_child`] runs.
+/// Not a test by itself: what [`run_child`] runs.
 #[test]
 fn child() {
     let (Ok(directory), Ok(what), Ok(end)) =
@@ -161,7 +161,7 @@ fn child() {
     save_and_end(directory.as_ref(), &what, end).unwrap();
 }
 
-/// Runs [`child`] in a process of its own, and returns how it ended.
+/// Runs [`child`] in a separate process, and returns how it ended.
 fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "save::temporary::tests::child", "--nocapture"])
