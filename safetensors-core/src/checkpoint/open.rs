@@ -33,16 +33,7 @@ impl Checkpoint {
     /// [`ErrorKind::Io`]; and, for each file, the errors of
     /// [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, &Limits::default())
-    }
-
-    /// [`open`](Checkpoint::open) with limits for each header.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Checkpoint::open).
-    pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::open_in(LocalStore, path, limits)
+        Self::open_in(LocalStore, path, &Limits::default())
     }
 
     /// Opens a checkpoint of one file that is already open, such as standard input if that is a

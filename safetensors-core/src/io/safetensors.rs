@@ -119,6 +119,7 @@ impl<B> SafeTensors<B> {
     }
 
     /// Returns the bytes or the source of the file.
+    #[cfg(feature = "std")]
     pub(crate) fn into_source(self) -> B {
         self.bytes
     }

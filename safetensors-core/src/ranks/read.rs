@@ -15,17 +15,6 @@ use crate::slice::TensorPart;
 use crate::tensor::TensorBuf;
 
 impl RankPlan {
-    /// Checks that a checkpoint has the tensors of this plan and no others. Only its headers are
-    /// used.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Mismatches`] with all differences; the errors of [`gather`].
-    pub fn check_checkpoint<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
-        let found = gather(checkpoint)?;
-        self.check_tensors(found.iter().map(|found| (found.name(), found.dtype(), found.shape())))
-    }
-
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
     /// [`tensors`](RankPlan::tensors). Only the bytes of the parts are read, and gaps of at most
     /// 512 bytes between them.

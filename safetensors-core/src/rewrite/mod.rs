@@ -284,7 +284,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// The [metadata](Rewrite::metadata), to be changed.
+    /// The metadata of the new checkpoint, to be changed. Metadata in the options of the save
+    /// overrides it.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }

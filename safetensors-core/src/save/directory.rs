@@ -97,11 +97,6 @@ impl AtomicDirectory {
         &self.new
     }
 
-    /// The path that the directory will have.
-    pub fn destination(&self) -> &Path {
-        &self.destination
-    }
-
     /// Replaces the hidden path of a file by its path after the commit, in an error about that
     /// file. Any other error is returned unchanged.
     #[must_use]

@@ -303,7 +303,7 @@ fn digests_stay_correct() {
         let metadata = parse(path).metadata().clone();
         let names = TensorDigests::from_metadata(&metadata)
             .unwrap()
-            .map(|record| record.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
+            .map(|record| record.keys().cloned().collect::<Vec<_>>());
         (names.unwrap_or_default(), metadata.contains_key("modelspec.hash_sha256"))
     };
     let (_directory, path) = roomy_file();

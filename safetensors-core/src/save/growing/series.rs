@@ -20,21 +20,6 @@ pub struct GrowingTensor<'w> {
 }
 
 impl GrowingTensor<'_> {
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.series.name
-    }
-
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.series.dtype
-    }
-
-    /// The shape of one step: that of the tensor, without the dimension along which it grows.
-    pub fn step_shape(&self) -> &[usize] {
-        &self.series.step_shape
-    }
-
     /// The number of steps so far.
     pub fn steps(&self) -> u64 {
         self.series.lock().steps
