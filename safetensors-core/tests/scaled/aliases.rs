@@ -30,7 +30,7 @@ fn scales_of<'a>(checkpoint: &'a Checkpoint<Vec<u8>>, name: &str) -> Option<&'a 
 /// What a checkpoint gives for the weight under each of these names.
 fn read(checkpoint: &Checkpoint<Vec<u8>>, name: &str) -> Vec<f32> {
     let whole = checkpoint.read_named([name], &dequantize()).unwrap().remove(0);
-    let part = read_part(&checkpoint, name, TensorPart::Whole, &dequantize()).unwrap();
+    let part = read_part(checkpoint, name, TensorPart::Whole, &dequantize()).unwrap();
     assert_eq!(whole.bytes(), part.bytes());
     whole.into_vec().unwrap()
 }
