@@ -44,7 +44,7 @@ pub(crate) fn replace(
     force: Force,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create_with(path, &force.options())?);
+    let mut out = BufWriter::new(AtomicFile::create(path, &force.options())?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();

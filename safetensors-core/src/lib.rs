@@ -56,7 +56,7 @@
 
 extern crate alloc;
 
-// The modules, from the lowest floor to the highest. A module imports only from lower floors.
+// The modules, from the lowest layer to the highest. A module imports only from lower layers.
 mod dtype;
 #[cfg(feature = "std")]
 pub mod glob;
@@ -129,11 +129,27 @@ pub use save::save;
 pub use save::{SaveOptions, TensorSource, serialize};
 pub use tensor::{TensorBuf, TensorView, element, shape};
 
-/// Steps that fail on purpose, for the fuzz targets.
+/// For the fuzz targets: steps that fail on purpose, and slices of shapes without bytes.
 #[cfg(feature = "__failpoints")]
 #[doc(hidden)]
 pub mod failpoint {
+    use core::ops::Range;
+
     pub use crate::io::failpoint::{crash_at, fail_at};
+
+    /// The shape of a slice, its number of bytes, and the first 2¹⁵ runs of bytes in it.
+    pub type Selected = (Vec<usize>, u64, Vec<Range<u64>>);
+
+    /// Selects a slice of a tensor of this dtype and shape.
+    pub fn select(
+        dtype: crate::Dtype,
+        shape: &[usize],
+        indices: &[crate::slice::Index],
+    ) -> Result<Selected, crate::ErrorKind> {
+        let selection = crate::slice::Selection::new(dtype, shape, indices)?;
+        let runs = selection.runs().take(1 << 15).collect();
+        Ok((selection.shape().to_vec(), selection.byte_len(), runs))
+    }
 }
 
 /// The README, whose example is tested.

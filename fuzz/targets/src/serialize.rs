@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::save::Order;
 use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, save, save_sharded,
@@ -87,7 +87,7 @@ fn is_read_again(
         assert_eq!((found.shape(), found.data()), (&tensor.shape[..], &tensor.data[..]));
     }
     if digests {
-        let verified = digest::verify_file(&ours, &VerifyOptions::new().threads(1)).unwrap();
+        let verified = digest::verify_file(&ours, &DigestOptions::new().threads(1)).unwrap();
         assert_eq!((verified.checked.len(), verified.unrecorded.len()), (tensors.len(), 0));
     } else {
         assert_eq!(ours.metadata(), metadata);

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use safetensors_core::slice::{Index, RankPart, Selection};
+use safetensors_core::failpoint::{Selected, select};
+use safetensors_core::slice::{Index, RankPart};
 use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize, shape};
 
 use crate::input::Input;
@@ -18,16 +19,16 @@ pub fn run(input: &[u8]) {
         dims.push(input.u64() as usize);
     }
     let indices = indices(&mut input, &dims);
-    let selected = Selection::new(dtype, &dims, &indices);
+    let selected = select(dtype, &dims, &indices);
     let len = match shape::byte_len(dtype, &dims) {
         Ok(len) => len,
         Err(_) => return assert!(selected.is_err()),
     };
     if len > 1 << 14 || dims.iter().any(|&dim| dim > 1 << 14) {
         // Too much to go through position by position.
-        if let Ok(selection) = selected {
-            assert!(selection.byte_len() <= len);
-            assert!(selection.runs().next().is_none_or(|run| run.start < run.end));
+        if let Ok((_, byte_len, runs)) = selected {
+            assert!(byte_len <= len);
+            assert!(runs.first().is_none_or(|run| run.start < run.end));
         }
         return;
     }
@@ -136,7 +137,7 @@ impl Model {
 fn is_as_expected(
     view: &TensorView<'_>,
     indices: &[Index],
-    selected: Result<Selection, ErrorKind>,
+    selected: Result<Selected, ErrorKind>,
     expected: Option<&Model>,
 ) {
     let Some(expected) = expected else {
@@ -159,9 +160,9 @@ fn is_as_expected(
             whole.then_some(run.start / 8..run.end / 8)
         })
         .collect();
-    let selection = match (selected, bytes) {
+    let (shape, byte_len, runs) = match (selected, bytes) {
         (Ok(selection), Some(bytes)) => {
-            assert!(selection.runs().eq(bytes));
+            assert_eq!(selection.2, bytes);
             selection
         }
         (Err(error), None) => {
@@ -169,13 +170,13 @@ fn is_as_expected(
         }
         (found, expected) => panic!("{found:?}, expected the runs {expected:?}"),
     };
-    assert_eq!(selection.shape(), expected.shape);
-    let data: Vec<u8> = selection
-        .runs()
+    assert_eq!(shape, expected.shape);
+    let data: Vec<u8> = runs
+        .iter()
         .flat_map(|run| &view.data()[run.start as usize..run.end as usize])
         .copied()
         .collect();
-    assert_eq!(selection.byte_len(), data.len() as u64);
+    assert_eq!(byte_len, data.len() as u64);
 
     let slice = view.slice(indices).unwrap();
     assert_eq!(slice.to_buf().unwrap().bytes(), data);

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::digest::{self, Digest, VerifyOptions};
+use safetensors_core::digest::{self, Digest, DigestOptions};
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
@@ -234,7 +234,7 @@ impl Epochs {
         for (name, entry) in &manifest.files {
             let path = self.path(epoch).join(name);
             let checkpoint = Checkpoint::from_file(entry.open(&path)?, &path)?;
-            digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true))?;
+            digest::verify(&checkpoint, &DigestOptions::new().require_digests(true))?;
         }
         Ok(())
     }

@@ -270,7 +270,7 @@ impl RecordFile {
     ) -> Result<Job<'_>> {
         let name = names.get(name).copied().unwrap_or(name);
         let lazy = self.checkpoint.tensor(name)?;
-        Ok(Job { tensor: lazy, digest: self.digests.get(name), dtype: tensor.dtype })
+        Ok(Job { tensor: lazy, digest: self.digests.get(name).copied(), dtype: tensor.dtype })
     }
 }
 

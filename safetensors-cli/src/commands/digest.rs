@@ -8,7 +8,7 @@ use anyhow::Context;
 use safetensors_core::LazyTensor;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::{RecordOptions, record_digests, recover};
+use safetensors_core::edit::{Edit, recover};
 use serde::Serialize;
 
 use crate::edit::{Way, check_on_disk, files_of, warn_of_restored};
@@ -189,9 +189,11 @@ fn record(checkpoint: &Checkpoint, way: Way, out: &mut impl Write) -> anyhow::Re
     let progress = Progress::bytes(data_len(checkpoint.files()));
     let mut told = Ok(());
     for shard in checkpoint.files() {
-        let options = RecordOptions::new().in_place(way.in_place).change_cached(way.force);
-        let options = options.progress(progress.counted());
-        way.advised(record_digests(shard.path(), &options), shard.path())?;
+        let options = DigestOptions::new().progress(progress.counted());
+        let recorded = Edit::open(shard.path())
+            .map(|edit| edit.in_place(way.in_place).change_cached(way.force))
+            .and_then(|edit| edit.record_digests(&options)?.apply());
+        way.advised(recorded, shard.path())?;
         let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
         let tell = || {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))

@@ -141,7 +141,7 @@ impl Init {
         }
         // Errors are found before all data is read and before anything is written. Zeros stand in
         // for the hash, which is computed below.
-        spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
+        spec.hash_sha256 = self.hash.then_some(Sha256::from([0; 32]));
         let mut together = present.clone();
         together.extend(spec.to_metadata()?);
         let (errors, warnings): (Vec<_>, Vec<_>) =

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use safetensors_core::TensorSource;
 use safetensors_core::ranks::{RankPlan, RankTensor, gather};
 use serde::Serialize;
 
@@ -89,7 +90,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let plan = match (&args.from, args.world_size) {
         (Some(from), _) => {
             let plan = read_plan(from)?;
-            plan.check_checkpoint(&checkpoint)?;
+            let whole = gather(&checkpoint)?;
+            plan.check_tensors(whole.iter().map(|it| (it.name(), it.dtype(), it.shape())))?;
             plan
         }
         (None, Some(ranks)) => {

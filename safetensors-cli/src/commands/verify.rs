@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::{Finding, Severity};
-use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::framework::{default_threads, in_order};
 use serde::Serialize;
 
@@ -160,7 +160,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
             .filter(|finding| args.strict || finding.severity() == Severity::Warning);
         outcome.warnings.extend(told.map(|finding| finding.to_string()));
         if args.digests {
-            let options = VerifyOptions::new().threads(threads).progress(progress.uncounted());
+            let options = DigestOptions::new().threads(threads).progress(progress.uncounted());
             for file in digest::verify(&checkpoint, &options)? {
                 outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
                 if file.checked.is_empty() && file.sha256.is_none() {

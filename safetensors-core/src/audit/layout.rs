@@ -14,12 +14,12 @@ const LARGEST_ALIGNMENT: u64 = 4096;
 /// in bytes. Offsets count from the start of the file.
 ///
 /// ```
-/// use safetensors_core::audit::FileLayout;
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
 ///
 /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let file = serialize([("w", weight)], &SaveOptions::new().align(4096))?;
-/// let layout = FileLayout::of(&SafeTensors::from_source(file)?)?;
+/// let checkpoint = Checkpoint::from_source(file, "bytes in memory")?;
+/// let layout = checkpoint.files()[0].layout()?;
 /// assert_eq!(
 ///     (layout.data_start, layout.data_alignment, layout.misaligned_tensors),
 ///     (4096, 4096, 0)
@@ -66,7 +66,7 @@ impl FileLayout {
     /// # Errors
     ///
     /// [`ErrorKind::Io`] if the header cannot be read.
-    pub fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
+    pub(super) fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
         let header = file.header();
         let (data_start, header_len) = (header.data_start(), header.json_len());
         let text_start = data_start - header_len;

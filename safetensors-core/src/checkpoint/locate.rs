@@ -49,7 +49,8 @@ impl CheckpointPath {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; those of the store.
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; the errors of the
+    /// store.
     pub fn find_in(store: &impl Store, path: impl AsRef<Path>) -> Result<Self> {
         locate(store, path.as_ref())
     }
@@ -169,7 +170,7 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
-/// The names of indexes and those of files of tensors, each sorted.
+/// The names of indexes, and the names of files of tensors, each sorted.
 fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {

@@ -58,7 +58,7 @@ impl Checkpoint<Mmap> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Checkpoint::open).
+    /// The errors of [`open`](Checkpoint::open).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let find = || CheckpointPath::find(path);
@@ -100,8 +100,8 @@ impl Store for MappedStore {
 ///
 /// # Errors
 ///
-/// Those of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses
-/// the mapping.
+/// The errors of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system
+/// refuses the mapping.
 unsafe fn map_file(path: &Path) -> Result<Mmap> {
     let source = FileSource::open(path)?;
     // SAFETY: the caller promises that the file stays as it is while the mapping lives.

@@ -145,7 +145,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`].
+    /// The errors of [`read_tensors`].
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         read_tensors(&self.tensors().collect::<Vec<_>>(), options)
     }
@@ -156,7 +156,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read;
-    /// those of [`read_tensors`].
+    /// the errors of [`read_tensors`].
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -203,7 +203,7 @@ impl<S> Checkpoint<S> {
         self.catalog.position(name)
     }
 
-    /// The tensor at a position among [`tensors`](Checkpoint::tensors), if there are so many.
+    /// The tensor at a position among [`tensors`](Checkpoint::tensors), if there is one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};

@@ -33,16 +33,7 @@ impl Checkpoint {
     /// [`ErrorKind::Io`]; and, for each file, the errors of
     /// [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, &Limits::default())
-    }
-
-    /// [`open`](Checkpoint::open) with limits for each header.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Checkpoint::open).
-    pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::open_in(LocalStore, path, limits)
+        Self::open_in(LocalStore, path, &Limits::default())
     }
 
     /// Opens a checkpoint of one file that is already open, such as standard input if that is a
@@ -51,7 +42,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`]; those of
+    /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`]; the errors of
     /// [`Header::parse`](crate::header::Header::parse).
     pub fn from_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
@@ -115,7 +106,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`SafeTensors::from_source`].
+    /// The errors of [`SafeTensors::from_source`].
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
         let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
@@ -140,7 +131,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; those of
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; the errors of
     /// [`SafeTensors::from_source`].
     pub fn from_sources<P: Into<PathBuf>>(
         sources: impl IntoIterator<Item = (P, S)>,
@@ -160,7 +151,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Checkpoint::open) and of the store.
+    /// The errors of [`open`](Checkpoint::open) and of the store.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -195,8 +186,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Checkpoint::open) and of the function `open`. Several threads call it at
-    /// once if there are several shards.
+    /// The errors of [`open`](Checkpoint::open) and of the function `open`. Several threads call it
+    /// at once if there are several shards.
     pub fn open_by(
         path: impl AsRef<Path>,
         limits: &Limits,

@@ -29,8 +29,8 @@ impl ShardOptions {
         Self::default()
     }
 
-    /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets a shard of its
-    /// own.
+    /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets its own
+    /// shard.
     #[must_use]
     pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
         self.max_shard_size = size;
@@ -96,7 +96,7 @@ impl ShardOptions {
 
 /// What a sharded save does if another one writes to the same directory.
 ///
-/// Several saves can write at the same time, each into a hidden directory of its own. Complete
+/// Several saves can write at the same time, each into its own hidden directory. Complete
 /// files are then put in place by one save after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {

@@ -11,7 +11,7 @@ use crate::io::failpoint;
 use crate::io::identity::Identity;
 
 /// The files that a save puts into a directory. Each is recognised by its identity, because another
-/// writer may have put a file of its own under the same name.
+/// writer may have put its own file under the same name.
 #[derive(Default)]
 pub(super) struct Owned {
     files: Vec<(PathBuf, Identity)>,

@@ -22,21 +22,6 @@ impl<S> Checkpoint<S> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Reads part of the tensor of this name or [alias](Checkpoint::aliases), in several threads if
-    /// it is large.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_parts`](Checkpoint::read_parts).
-    pub fn read_part(
-        &self,
-        name: &str,
-        part: TensorPart,
-        options: &LoadOptions,
-    ) -> Result<TensorBuf> {
-        self.tensor(name)?.part(part)?.read_with(options)
-    }
-
     /// Reads parts of the tensors of these names, or [aliases](Checkpoint::aliases), in parallel,
     /// in this order. Only the bytes of the parts are read, and small gaps between them.
     ///
@@ -66,9 +51,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TensorNotFound`], and those of [`TensorPart::ranges`] and of
+    /// - [`ErrorKind::TensorNotFound`], and the errors of [`TensorPart::ranges`] and of
     ///   [`TensorView::slice`](crate::TensorView::slice).
-    /// - Those of [`read_slices`].
+    /// - The errors of [`read_slices`].
     ///
     /// The first are found before any data is read.
     pub fn read_parts<N: AsRef<str>>(

@@ -49,8 +49,8 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
     ///
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
     /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index is larger than the default
-    /// [`Limits`](crate::Limits) allow; those that [`Tied`](crate::tied::Tied) lists, and those of
-    /// [`shape::byte_len`](crate::shape::byte_len).
+    /// [`Limits`](crate::Limits) allow; those that [`Tied`](crate::tied::Tied) lists, and the
+    /// errors of [`shape::byte_len`](crate::shape::byte_len).
     pub fn new(tensors: impl IntoIterator<Item = (N, S)>, options: &ShardOptions) -> Result<Self> {
         let mut tensors: Vec<_> = tensors.into_iter().collect();
         let plan = plan(&mut tensors, options)?;
@@ -62,7 +62,7 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
         &self.plan.files
     }
 
-    /// The names that the files, the index, and those of earlier saves have.
+    /// The names of the files, of the index, and of earlier saves' files.
     pub fn pattern(&self) -> &FilePattern {
         &self.pattern
     }
@@ -86,7 +86,7 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`]. The writer has then received a part of the file.
+    /// The errors of [`write_to`]. The writer has then received a part of the file.
     pub fn write(&self, file: usize, writer: impl Write) -> Result<()> {
         write_to(writer, self.shard(file), &self.plan.each)
     }

@@ -212,7 +212,7 @@ fn where_locks_do_nothing_a_mixture_is_never_reported_as_done() {
     assert!(overtaken > 20, "{overtaken}");
 }
 
-/// The other save runs in a thread of its own. It must not wait for the first one, which waits for
+/// The other save runs in its own thread. It must not wait for the first one, which waits for
 /// that thread.
 #[cfg(unix)]
 #[test]

@@ -65,7 +65,7 @@ pub struct SavedShards {
 ///
 /// # Errors
 ///
-/// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
+/// The errors of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
 /// [`ErrorKind::BadIndex`] if the index would be larger than the default [`Limits`](crate::Limits)
 /// allow, before anything is written;
 /// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;

@@ -1,4 +1,4 @@
-//! [`Siblings`]: the files beside those of an open checkpoint.
+//! [`Siblings`]: the files beside an open checkpoint's files.
 
 use std::path::{Path, PathBuf};
 

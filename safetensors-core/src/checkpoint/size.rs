@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn sizes() {
         let cases = [
-            // Those of huggingface_hub's own tests.
+            // The cases of huggingface_hub's own tests.
             ("1KB", 1_000),
             ("2MB", 2_000_000),
             ("3GB", 3_000_000_000),

@@ -22,7 +22,7 @@ pub(crate) struct Split {
 ///
 /// The tensors go into the open shard in the given order, without balancing. A tensor that would
 /// exceed the limit closes the open shard and begins the next one. A tensor that is larger than the
-/// limit gets a shard of its own, which comes before the open one. Tensors that share a storage go
+/// limit gets its own shard, which comes before the open one. Tensors that share a storage go
 /// into the shard of the first of them, and only the size of the first one counts.
 ///
 /// For example, the sizes 6, 6, 2, 6, 2, 2 with a limit of 10 become the shards 6, 6 + 2 and

@@ -45,7 +45,7 @@ use crate::save::permissions::{Rights, take_over};
 ///    first, because a directory that has it opens as it, and not by the index. If the new
 ///    checkpoint has one file, the index goes last.
 ///
-/// A generation number in each name would be simpler, but the names would not be those of the Hub.
+/// A generation number in each name would be simpler, but the names would not be the Hub's.
 /// After an interruption the next save takes the same steps, whatever index it finds, and removes
 /// what was left behind. A process that reads the old index and then new shards notices that the
 /// index has changed, and starts again (`opening.rs`).
@@ -68,7 +68,8 @@ pub(crate) struct Staging {
     made: NewDirectories,
     /// Which files may be replaced.
     save_options: SaveOptions,
-    /// The rights of new files that replace no file of the same name: those of the old checkpoint.
+    /// The rights of new files that replace no file of the same name: the rights of the old
+    /// checkpoint's files.
     rights: Option<Rights>,
 }
 

@@ -118,7 +118,7 @@ pub(super) fn prepare(before: Before) -> TempDir {
     directory
 }
 
-/// The files of a directory after a save of so many shards.
+/// The files of a directory after a save of this many shards.
 fn names_after(before: Before, shards: usize) -> Vec<String> {
     let mut names = BTreeSet::from(["config.json".to_owned()]);
     if before == Before::Other {

@@ -131,7 +131,7 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
+    /// The errors of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
     pub fn convert(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
         if self.dtype() == to || cfg!(target_endian = "big") {
             return TensorBuf::from_view(self)?.convert(to, options);
@@ -155,7 +155,7 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; those of
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; the errors of
     /// [`convert`](TensorView::convert), after which the values in `out` are unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {

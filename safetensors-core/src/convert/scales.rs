@@ -198,7 +198,7 @@ impl Scales {
         Self::new(layout, part, &Positions::whole(weight), values)
     }
 
-    /// The scales of `part`. `values` are those of the blocks that `held` touches.
+    /// The scales of `part`. `values` are the scales of the blocks that `held` touches.
     fn new(
         layout: &ScaleLayout,
         part: &[Positions],
@@ -262,7 +262,7 @@ impl Scales {
     }
 }
 
-/// The number of scales before those of a row, whose number counts all outer dimensions.
+/// The number of scales before a row's scales, whose number counts all outer dimensions.
 fn scales_before(outer: &[ScaledDim], mut row: u64) -> usize {
     let mut scales = 0;
     for dim in outer.iter().rev() {

@@ -97,11 +97,6 @@ impl<S: TensorSource> Converted<S> {
         };
         read().map(Some).map_err(|error: Error| error.in_tensor(&name))
     }
-
-    /// The tensor that is converted, in its own dtype.
-    pub fn source(&self) -> &S {
-        &self.source
-    }
 }
 
 impl<S: TensorSource> TensorSource for Converted<S> {

@@ -79,16 +79,7 @@ fn is_lossless(from: Dtype, to: Dtype) -> bool {
 
 /// The shape that a tensor of shape `shape` has after it is [widened](widen). Only from C64 to F32
 /// does the shape change: it gains a last dimension of 2.
-///
-/// ```
-/// use safetensors_core::Dtype;
-/// use safetensors_core::framework::widened_shape;
-///
-/// assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
-/// assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);
-/// assert_eq!(widened_shape(Dtype::U16, Dtype::U32, &[3]), [3]);
-/// ```
-pub fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
+pub(crate) fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
     let pair: &[usize] = if from == Dtype::C64 && to == Dtype::F32 { &[2] } else { &[] };
     [shape, pair].concat()
 }
@@ -102,6 +93,13 @@ mod tests {
 
     use super::*;
     use crate::tensor::element::{F4Packed, F8E4M3Fnuz};
+
+    #[test]
+    fn only_complex_numbers_that_become_pairs_change_their_shape() {
+        assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
+        assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);
+        assert_eq!(widened_shape(Dtype::U16, Dtype::U32, &[3]), [3]);
+    }
 
     #[test]
     fn integers_and_booleans_keep_their_values() {

@@ -11,7 +11,7 @@ use crate::io::ReadAt;
 ///
 /// # Errors
 ///
-/// Those of [`hash_tensors`](super::hash_tensors); each names the file.
+/// The errors of [`hash_tensors`](super::hash_tensors); each names the file.
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,

@@ -14,12 +14,12 @@
 //! |---|---|
 //! | compute digests | [`hash_tensors`], [`hash_files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
-//! | record digests in a file that exists | [`edit::record_digests`](crate::edit::record_digests) |
+//! | record digests in a file that exists | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
 //! | compare files with what they record | [`verify`] |
 //! | change data and keep metadata | [`forget`] |
 //!
 //! ```
-//! use safetensors_core::digest::{self, VerifyOptions};
+//! use safetensors_core::digest::{self, DigestOptions};
 //! use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
 //!
 //! let dir = tempfile::tempdir()?;
@@ -28,14 +28,14 @@
 //! save(&path, [("weight", weight)], &SaveOptions::new().digests(true))?;
 //!
 //! let checkpoint = Checkpoint::open(&path)?;
-//! let files = digest::verify(&checkpoint, &VerifyOptions::new())?;
+//! let files = digest::verify(&checkpoint, &DigestOptions::new())?;
 //! assert_eq!(files[0].checked, ["weight"]);
 //!
 //! // One bit flips.
 //! let mut bytes = std::fs::read(&path)?;
 //! *bytes.last_mut().unwrap() ^= 1;
 //! std::fs::write(&path, bytes)?;
-//! let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+//! let error = digest::verify(&checkpoint, &DigestOptions::new()).unwrap_err();
 //! assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }));
 //! assert_eq!(error.tensor(), Some("weight"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -49,7 +49,7 @@ mod verify;
 #[cfg(feature = "std")]
 pub use files::hash_files;
 #[cfg(feature = "std")]
-pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};
+pub use verify::{VerifiedFile, verify, verify_file};
 
 pub use crate::hash::Sha256;
 #[cfg(feature = "std")]

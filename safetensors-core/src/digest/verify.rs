@@ -1,77 +1,14 @@
 //! Compares files with the digests that they record.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Digest, Sha256, TensorDigests, of_data, of_tensor};
+use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LazyTensor;
 use crate::modelspec;
-use crate::parallel::{Meter, Progress, Work};
-
-/// The options of [`verify`].
-///
-/// ```
-/// use safetensors_core::digest::VerifyOptions;
-///
-/// let options = VerifyOptions::new().threads(2).require_digests(true);
-/// ```
-#[derive(Clone, Debug)]
-pub struct VerifyOptions {
-    work: Work,
-    require: bool,
-    sha256: bool,
-}
-
-impl Default for VerifyOptions {
-    fn default() -> Self {
-        Self { work: Work::default(), require: false, sha256: true }
-    }
-}
-
-impl VerifyOptions {
-    /// The default options: all recorded digests are checked, with the default number of threads.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Reads with this many threads; 0 for the default.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.work = self.work.threads(threads);
-        self
-    }
-
-    /// Sets a callback for progress, as [`DigestOptions::progress`] does.
-    ///
-    /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
-    #[must_use]
-    pub fn progress(
-        mut self,
-        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
-    ) -> Self {
-        self.work = self.work.progress(callback);
-        self
-    }
-
-    /// Sets whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
-    /// default.
-    #[must_use]
-    pub fn require_digests(mut self, require: bool) -> Self {
-        self.require = require;
-        self
-    }
-
-    /// Sets whether the SHA-256 of all data is checked too, if `modelspec.hash_sha256` records it.
-    /// This reads the data once more. On by default.
-    #[must_use]
-    pub fn sha256(mut self, sha256: bool) -> Self {
-        self.sha256 = sha256;
-        self
-    }
-}
+use crate::parallel::Meter;
 
 /// The result for one file. Names are in file order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,11 +29,11 @@ pub struct VerifiedFile<'a> {
 ///
 /// All tensors of a file are checked, even those that the index places in another file. A tensor
 /// without a recorded digest is listed in [`VerifiedFile::unrecorded`]; it is an error only with
-/// [`require_digests`](VerifyOptions::require_digests). Several tensors are read at a time, each
+/// [`require_digests`](DigestOptions::require_digests). Several tensors are read at a time, each
 /// front to back in pieces of 1 MiB.
 ///
 /// ```
-/// use safetensors_core::digest::{self, VerifyOptions};
+/// use safetensors_core::digest::{self, DigestOptions};
 /// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
@@ -107,14 +44,14 @@ pub struct VerifiedFile<'a> {
 ///     &SaveOptions::new().digests(true),
 /// )?;
 /// assert_eq!(
-///     digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new())?[0].checked,
+///     digest::verify(&Checkpoint::open(&path)?, &DigestOptions::new())?[0].checked,
 ///     ["w"]
 /// );
 ///
 /// let mut bytes = std::fs::read(&path)?;
 /// *bytes.last_mut().unwrap() ^= 1;
 /// std::fs::write(&path, bytes)?;
-/// let error = digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new()).unwrap_err();
+/// let error = digest::verify(&Checkpoint::open(&path)?, &DigestOptions::new()).unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }));
 /// assert_eq!(error.tensor(), Some("w"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -133,7 +70,7 @@ pub struct VerifiedFile<'a> {
 /// [`ErrorKind::Cancelled`] if the progress callback stops the work.
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
-    options: &VerifyOptions,
+    options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
     let files = checkpoint
         .files()
@@ -145,22 +82,22 @@ pub fn verify<'a, S: ReadAt>(
 /// [`verify`] for one file that was opened without a [`Checkpoint`], for example in memory.
 ///
 /// ```
-/// use safetensors_core::digest::{self, VerifyOptions};
+/// use safetensors_core::digest::{self, DigestOptions};
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let file =
 ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
 /// let file = SafeTensors::from_source(file)?;
-/// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.unrecorded, ["w"]);
+/// assert_eq!(digest::verify_file(&file, &DigestOptions::new())?.unrecorded, ["w"]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`verify`].
+/// The errors of [`verify`].
 pub fn verify_file<'a, S: ReadAt>(
     file: &'a SafeTensors<S>,
-    options: &VerifyOptions,
+    options: &DigestOptions,
 ) -> Result<VerifiedFile<'a>> {
     let recorded = Recorded::read(file, None, options)?;
     run(std::slice::from_ref(&recorded), options)?;
@@ -180,7 +117,7 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     fn read(
         archive: &'a SafeTensors<S>,
         file: Option<&'a Path>,
-        options: &VerifyOptions,
+        options: &DigestOptions,
     ) -> Result<Self> {
         let mut recorded =
             Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
@@ -188,15 +125,15 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Ok(recorded)
     }
 
-    fn fill(&mut self, options: &VerifyOptions) -> Result<()> {
+    fn fill(&mut self, options: &DigestOptions) -> Result<()> {
         let digests = TensorDigests::from_metadata(self.archive.metadata())?.unwrap_or_default();
         let header = self.archive.header();
         if let Some((name, _)) = digests.iter().find(|(name, _)| header.get(name).is_none()) {
             return Err(Error::from(ErrorKind::DigestWithoutTensor).in_tensor(name));
         }
-        for info in header.iter() {
+        for info in header.iter().filter(|_| options.tensors) {
             match digests.get(info.name()) {
-                Some(digest) => {
+                Some(&digest) => {
                     self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest))
                 }
                 None if options.require => {
@@ -205,7 +142,7 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
                 None => self.unrecorded.push(info.name()),
             }
         }
-        if options.sha256 {
+        if options.sha256.unwrap_or(true) {
             self.sha256 = modelspec::recorded_sha256(self.archive.metadata())?;
         }
         Ok(())
@@ -259,7 +196,7 @@ enum Job<'f, 'a, S> {
 /// show where it has changed.
 fn run<'a, S: ReadAt>(
     files: &[Recorded<'a, S>],
-    options: &VerifyOptions,
+    options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
     let (mut jobs, mut total) = (Vec::new(), 0);
     for file in files {

@@ -9,7 +9,7 @@ pub(crate) use format::{Format, Special};
 /// Declares [`Dtype`], its methods that look up a column of the table, and the macros that run code
 /// for the type of a row.
 ///
-/// `$d` is a dollar sign. The macros that this one declares need it, because a `$` of their own
+/// `$d` is a dollar sign. The macros that this one declares need it, because their own `$`
 /// would be read as one of this macro.
 macro_rules! dtypes {
     (($d:tt) $(
@@ -20,7 +20,7 @@ macro_rules! dtypes {
     )*) => {
         /// The type of a tensor's elements.
         ///
-        /// The names are those of the safetensors format. The elements of a sub-byte dtype are
+        /// The names are the ones of the safetensors format. The elements of a sub-byte dtype are
         /// packed: several share a byte.
         ///
         /// ```

@@ -6,8 +6,8 @@ use crate::hash;
 use crate::hash::TensorDigests;
 use crate::header::{Metadata, SHA256_KEY};
 
-/// Renames the digests of renamed tensors, and removes those of removed ones. A record that the
-/// edit itself sets stays as it is, and so does one that cannot be parsed.
+/// Renames the digests of renamed tensors, and removes the digests of removed ones. A record that
+/// the edit itself sets stays as it is, and so does one that cannot be parsed.
 pub(super) fn follow(
     old: &Metadata,
     new: &mut Metadata,
@@ -18,13 +18,14 @@ pub(super) fn follow(
         return;
     }
     let Ok(Some(record)) = TensorDigests::from_metadata(new) else { return };
-    let concerned = |name| renamed.contains_key(name) || removed.contains(name);
+    let concerned = |name: &str| renamed.contains_key(name) || removed.contains(name);
     if !record.iter().any(|(name, _)| concerned(name)) {
         return;
     }
-    let kept = record.iter().filter(|(name, _)| !removed.contains(name));
+    let kept = record.iter().filter(|(name, _)| !removed.contains(name.as_str()));
+    let new_name = |name| *renamed.get(name).unwrap_or(&name);
     let record: TensorDigests =
-        kept.map(|(name, digest)| (*renamed.get(name).unwrap_or(&name), digest)).collect();
+        kept.map(|(name, digest)| (new_name(name.as_str()), *digest)).collect();
     if record.is_empty() {
         new.remove(hash::KEY);
     } else {

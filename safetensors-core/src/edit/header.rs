@@ -27,11 +27,11 @@ use crate::save::atomic::sync;
 /// The state of a header that an edit may have left half written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is whole.
+    /// The header is complete.
     Whole,
-    /// It was half written, and the old header has been restored.
+    /// The header was half written, and the old one has been restored.
     Restored,
-    /// It is half written, and no matching backup lies beside the file.
+    /// The header is half written, and no matching backup lies beside the file.
     Torn,
 }
 

@@ -79,7 +79,6 @@ use std::path::{Path, PathBuf};
 
 pub use open::{is_torn, recover};
 use plan::EditPlan;
-pub use record::{RecordOptions, record_digests};
 
 use crate::error::{Error, Result};
 use crate::header::{Header, Metadata};
@@ -246,7 +245,7 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Adds tensors after those of the file, in the order given. Names that this edit removes or
+    /// Adds tensors after the file's tensors, in the order given. Names that this edit removes or
     /// renames can be used again. The bytes are read from the sources when the edit is applied.
     #[must_use]
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
@@ -313,8 +312,8 @@ impl<'a> Edit<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](Edit::apply), except those of writing and of the bytes of appended
-    /// tensors.
+    /// The errors of [`apply`](Edit::apply), except the errors of writing and of the bytes of
+    /// appended tensors.
     pub fn dry_run(&self) -> Result<Edited> {
         let outcome = || {
             let outcome = EditPlan::new(self)?.outcome(self);
@@ -343,7 +342,7 @@ impl<'a> Edit<'a> {
     /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
     /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
-    /// and those of [`save`](crate::save()).
+    /// and the errors of [`save`](crate::save()).
     ///
     /// After an error the file is unchanged, with two exceptions, which the error states: after
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) the new file is in place, and after

@@ -43,7 +43,7 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
             let edit = edit.in_place(in_place).set_metadata([("k", "v")]);
             let saved = Arc::new(Mutex::new(None));
             let (told, other) = (saved.clone(), path.clone());
-            // The save runs in a thread of its own, whose steps are not counted.
+            // The save runs in its own thread, whose steps are not counted.
             let save = move || {
                 let saved = std::thread::spawn(move || save_version(&other, 2)).join().unwrap();
                 *told.lock().unwrap() = Some(saved);
@@ -73,7 +73,7 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
     assert!(edited >= 3 && replaced >= 2, "{edited} edited, {replaced} replaced");
 }
 
-/// Begins `other` in a thread of its own just before the `n`th step of `first`. If that step holds
+/// Begins `other` in its own thread just before the `n`th step of `first`. If that step holds
 /// a lock that `other` waits for, `first` goes on meanwhile. Returns both results; `None` for
 /// `other` if there is no such step.
 #[cfg(unix)]
@@ -120,7 +120,7 @@ const SAVES: [fn(&Path) -> Result<()>; 2] = [
     |path| {
         use std::io::Write;
 
-        let mut file = AtomicFile::create(path)?;
+        let mut file = AtomicFile::create(path, &SaveOptions::new())?;
         file.write_all(&file_of(2)).map_err(ErrorKind::Io)?;
         file.commit()
     },

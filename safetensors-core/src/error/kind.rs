@@ -322,7 +322,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
-    /// The permissions of the file let nobody write to it. Saving replaces such a file only if
+    /// The permissions of the file let no one write to it. Saving replaces such a file only if
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) is set.
     #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]

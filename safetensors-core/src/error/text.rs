@@ -148,7 +148,7 @@ pub(crate) fn excerpt(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// Those of the formatter.
+/// The errors of the formatter.
 pub fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
     let is_alternate = f.alternate();

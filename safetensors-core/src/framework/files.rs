@@ -33,7 +33,7 @@ impl LoadOptions {
 ///
 /// # Errors
 ///
-/// Those of [`Framework::read_tensors`]; each names the file and the tensor.
+/// The errors of [`Framework::read_tensors`]; each names the file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
@@ -60,7 +60,7 @@ pub fn load<F: Framework>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::read_tensors`].
+/// The errors of [`Framework::read_tensors`].
 pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -94,7 +94,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::read_tensors`].
+/// The errors of [`Framework::read_tensors`].
 pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -112,8 +112,8 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
-/// it is about one. After an error the file at `path` is unchanged, except for
+/// The errors of [`Framework::source`] and of [`crate::save()`]; each names the file, and the
+/// tensor if it is about one. After an error the file at `path` is unchanged, except for
 /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
@@ -133,7 +133,7 @@ where
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save_sharded`].
+/// The errors of [`Framework::source`] and of [`crate::save_sharded`].
 pub fn save_sharded<'a, F: Framework>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

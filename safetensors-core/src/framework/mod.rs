@@ -3,8 +3,8 @@
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
 //! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`], [`debug_error`] and
-//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`widened_shape`],
-//! [`synced_later`] and [`in_parallel`] for adapters that read or write tensors by themselves.
+//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`synced_later`]
+//! and [`in_parallel`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -16,7 +16,6 @@ use alloc::string::String;
 pub use files::{load, read_in_batches, read_together, save, save_sharded, synced_later};
 
 pub use crate::convert::support::Support;
-pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 #[cfg(feature = "std")]
@@ -40,7 +39,7 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 /// A tensor library that tensors are loaded into and saved from.
 ///
-/// An adapter implements this trait for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`).
+/// An adapter implements this trait for its own zero-size type (`Ndarray`, `Candle`, `Burn`).
 /// The adapters share [`load`], [`save`] and one conformance suite.
 ///
 /// ```
@@ -110,7 +109,7 @@ pub trait Framework {
     const NAME: &'static str;
 
     /// A tensor whose dtype and number of dimensions, from 0 on, are known only at run time. A
-    /// library that has only matrices needs a type of its own beside them. The elements come and go
+    /// library that has only matrices needs another type beside them. The elements come and go
     /// in C order. A tensor that has several names in a file is cloned for each.
     type Tensor: Clone;
 
@@ -161,7 +160,7 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// Those of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
+    /// The errors of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
     fn from_view(
         view: &TensorView<'_>,
         device: &Self::Device,
@@ -175,12 +174,12 @@ pub trait Framework {
     /// given. [`load`] does this with all tensors.
     ///
     /// The default is [`read_together`]: all of them go through main memory at once. A framework
-    /// whose devices have memory of their own uses [`read_in_batches`], or [`read_staged`] if a
+    /// whose devices have separate memory uses [`read_in_batches`], or [`read_staged`] if a
     /// device copies while others read. Then the tensors are not all held twice.
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::load::read_tensors) and of
+    /// The errors of [`read_tensors`](crate::load::read_tensors) and of
     /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]

@@ -114,7 +114,7 @@ pub(crate) fn of_data<S: ReadAt>(
         hasher.update(piece);
         progress.add(piece.len() as u64, "")
     })?;
-    Ok(Sha256::from_bytes(hasher.finalize().into()))
+    Ok(Sha256::from(<[u8; 32]>::from(hasher.finalize())))
 }
 
 /// The error of a failed read.

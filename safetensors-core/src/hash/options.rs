@@ -1,23 +1,33 @@
-//! [`DigestOptions`]: threads and progress.
+//! [`DigestOptions`]: which digests, threads and progress.
 
 use std::ops::ControlFlow;
 
 use crate::parallel::{Progress, Work};
 
-/// The options for computing digests.
+/// The options for computing, recording and verifying digests.
 ///
 /// ```
 /// use safetensors_core::digest::DigestOptions;
 ///
-/// let options = DigestOptions::new().threads(2);
+/// let options = DigestOptions::new().threads(2).require_digests(true);
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DigestOptions {
     pub(crate) work: Work,
+    pub(crate) require: bool,
+    pub(crate) tensors: bool,
+    /// `None` if the caller has not said: recorded hashes are verified, and none is recorded.
+    pub(crate) sha256: Option<bool>,
+}
+
+impl Default for DigestOptions {
+    fn default() -> Self {
+        Self { work: Work::default(), require: false, tensors: true, sha256: None }
+    }
 }
 
 impl DigestOptions {
-    /// The default options. The number of threads is that of the environment variable
+    /// The default options. The number of threads comes from the environment variable
     /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
     pub fn new() -> Self {
         Self::default()
@@ -27,6 +37,32 @@ impl DigestOptions {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.work = self.work.threads(threads);
+        self
+    }
+
+    /// Sets whether [`verify`](crate::digest::verify) fails with
+    /// [`ErrorKind::NoDigest`](crate::ErrorKind::NoDigest) for a tensor without a recorded digest.
+    /// Off by default.
+    #[must_use]
+    pub fn require_digests(mut self, require: bool) -> Self {
+        self.require = require;
+        self
+    }
+
+    /// Sets whether the XXH3-128 of each tensor is verified or recorded. On by default.
+    #[must_use]
+    pub fn tensors(mut self, tensors: bool) -> Self {
+        self.tensors = tensors;
+        self
+    }
+
+    /// Sets whether the SHA-256 of all data is verified or recorded, as `modelspec.hash_sha256`.
+    /// This reads the data once more. By default, [`verify`](crate::digest::verify) checks it where
+    /// it is recorded, and [`Edit::record_digests`](crate::edit::Edit::record_digests) does not
+    /// record it.
+    #[must_use]
+    pub fn sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = Some(sha256);
         self
     }
 

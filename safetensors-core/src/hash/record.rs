@@ -1,6 +1,8 @@
 //! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use super::Digest;
 use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
@@ -12,7 +14,8 @@ use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 /// `{"bias":"99aa06d3014798d86001c324468d497f","weight":"..."}`.
 pub const KEY: &str = DIGESTS_KEY;
 
-/// The digests of a file's tensors by name, as recorded under [`KEY`].
+/// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
+/// metadata of a file, and written into it.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -32,11 +35,6 @@ pub const KEY: &str = DIGESTS_KEY;
 pub struct TensorDigests(BTreeMap<String, Digest>);
 
 impl TensorDigests {
-    /// No digests yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Reads the digests in a file's metadata; `None` if the metadata has no such entry. The
     /// digests are not compared with the file's tensors.
     ///
@@ -52,7 +50,7 @@ impl TensorDigests {
     /// Placeholders for digests that are not computed yet. The entry's value already has its final
     /// length.
     pub(crate) fn unknown<'a>(names: impl Iterator<Item = &'a str>) -> Self {
-        names.map(|name| (name, Digest::from_bytes([0; 16]))).collect()
+        names.map(|name| (name, Digest::from([0_u8; 16]))).collect()
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -63,7 +61,7 @@ impl TensorDigests {
         let texts = UniqueMap::new("an object from tensor names to digests")
             .parse(text)
             .map_err(malformed)?;
-        let digest = |(name, text): (String, String)| match Digest::parse(&text) {
+        let digest = |(name, text): (String, String)| match Digest::from_hex(&text) {
             Some(digest) => Ok((name, digest)),
             None => Err(Error::from(ErrorKind::BadDigest {
                 expected: Digest::DIGITS,
@@ -74,49 +72,37 @@ impl TensorDigests {
         texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
-    /// The value of the entry. Its length depends only on the names, not on the digests.
-    pub fn to_text(&self) -> String {
-        let mut text = String::from("{");
-        for (i, (name, digest)) in self.0.iter().enumerate() {
-            text.push_str(if i == 0 { "" } else { "," });
-            // `Value` displays a string as valid JSON, with quotes and escapes.
-            text.push_str(&serde_json::Value::from(name.as_str()).to_string());
-            text.push_str(":\"");
-            text.push_str(&digest.to_string());
-            text.push('"');
-        }
-        text.push('}');
-        text
-    }
-
     /// Writes the entry into a file's metadata. Replaces an existing entry.
     pub fn insert_into(&self, metadata: &mut Metadata) {
-        metadata.insert(KEY.into(), self.to_text());
+        metadata.insert(KEY.into(), self.to_string());
     }
+}
 
-    /// The digest of the tensor of this name, if it is recorded.
-    pub fn get(&self, name: &str) -> Option<Digest> {
-        self.0.get(name).copied()
+/// The names and digests, sorted by name.
+impl Deref for TensorDigests {
+    type Target = BTreeMap<String, Digest>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
+}
 
-    /// Records a digest, and returns the previous one of this name.
-    pub fn insert(&mut self, name: impl Into<String>, digest: Digest) -> Option<Digest> {
-        self.0.insert(name.into(), digest)
+impl DerefMut for TensorDigests {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
+}
 
-    /// Names and digests, sorted by name.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, Digest)> {
-        self.0.iter().map(|(name, digest)| (name.as_str(), *digest))
-    }
-
-    /// The number of digests.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is no digest.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// The value of the entry. Its length depends only on the names, not on the digests.
+impl fmt::Display for TensorDigests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, (name, digest)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            // `Value` displays a string as valid JSON, with quotes and escapes.
+            write!(f, "{comma}{}:\"{digest}\"", serde_json::Value::from(name.as_str()))?;
+        }
+        f.write_str("}")
     }
 }
 
@@ -136,7 +122,7 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
 /// use safetensors_core::digest::{self, TensorDigests};
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// TensorDigests::new().insert_into(&mut metadata);
+/// TensorDigests::default().insert_into(&mut metadata);
 /// assert!(digest::forget(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```

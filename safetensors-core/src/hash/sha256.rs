@@ -10,27 +10,29 @@ use crate::hash::hex;
 /// use safetensors_core::digest::Sha256;
 ///
 /// let text = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// let digest = Sha256::parse(text).unwrap();
+/// let digest = Sha256::from_hex(text).unwrap();
 /// assert_eq!(digest.to_string(), text);
-/// assert_eq!(digest.to_bytes()[..2], [0xe3, 0xb0]);
+/// assert_eq!(<[u8; 32]>::from(digest)[..2], [0xe3, 0xb0]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256([u8; 32]);
 
 impl Sha256 {
-    /// Parses exactly 64 lower-case hex digits; `None` for any other text.
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Reads exactly 64 lower-case hex digits; `None` for any other text.
+    pub fn from_hex(text: &str) -> Option<Self> {
         hex::decode(text).map(Self)
     }
+}
 
-    /// The digest with these bytes.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+impl From<[u8; 32]> for Sha256 {
+    fn from(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
+}
 
-    /// The bytes.
-    pub const fn to_bytes(self) -> [u8; 32] {
-        self.0
+impl From<Sha256> for [u8; 32] {
+    fn from(digest: Sha256) -> Self {
+        digest.0
     }
 }
 

@@ -16,7 +16,7 @@ use crate::hash::hex;
 /// use safetensors_core::digest::Digest;
 ///
 /// assert_eq!(Digest::of(b"").to_string(), "99aa06d3014798d86001c324468d497f");
-/// assert_eq!(Digest::parse("99aa06d3014798d86001c324468d497f"), Some(Digest::of(b"")));
+/// assert_eq!(Digest::from_hex("99aa06d3014798d86001c324468d497f"), Some(Digest::of(b"")));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(u128);
@@ -30,19 +30,23 @@ impl Digest {
         Self(xxh3_128(bytes))
     }
 
-    /// Parses exactly 32 lower-case hex digits; `None` for any other text.
-    pub fn parse(text: &str) -> Option<Self> {
-        hex::decode(text).map(Self::from_bytes)
+    /// Reads exactly 32 lower-case hex digits; `None` for any other text.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        hex::decode(text).map(<[u8; 16]>::into)
     }
+}
 
-    /// The digest with these bytes in canonical order: big-endian.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+/// Bytes in canonical order: big-endian.
+impl From<[u8; 16]> for Digest {
+    fn from(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
+}
 
-    /// The bytes in canonical order: big-endian.
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+/// The bytes in canonical order: big-endian.
+impl From<Digest> for [u8; 16] {
+    fn from(digest: Digest) -> Self {
+        digest.0.to_be_bytes()
     }
 }
 

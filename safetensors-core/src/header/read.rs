@@ -25,7 +25,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], except those about the length of the data; [`ErrorKind::Io`].
+    /// The errors of [`Header::parse`], except those about the length of the data;
+    /// [`ErrorKind::Io`].
     pub fn read(mut stream: impl Read, limits: &Limits) -> Result<Self> {
         let mut start = Vec::new();
         read_up_to(&mut stream, LENGTH_BYTES as u64, &mut start)?;

@@ -20,7 +20,7 @@ const BUFFER: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// Those of both files; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
+/// The errors of both files; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
 pub(crate) fn copy_range(
     from: &File,
     mut from_offset: u64,

@@ -32,7 +32,7 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// What a test wants of the steps of its own thread. Steps of other threads do not count.
+    /// What a test wants of the steps of its thread. Steps of other threads do not count.
     struct Armed {
         /// The number of steps that still succeed.
         left: usize,
@@ -84,7 +84,7 @@ mod armed {
                 }
             }
         });
-        // The function may take steps of its own, which do not count.
+        // The function may take its own steps, which do not count.
         if let Some(call) = call {
             let armed = ARMED.take();
             call();

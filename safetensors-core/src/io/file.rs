@@ -130,8 +130,8 @@ impl FileSource {
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
     }
 
-    /// Waits while an edit writes the header. The edit holds the lock of the file. If nobody holds
-    /// it, the header was left half written, and waiting is no use.
+    /// Waits while an edit writes the header. The edit holds the lock of the file. If no process
+    /// holds it, the header was left half written, and waiting is no use.
     fn wait_for_edit(&self) {
         let begun = Instant::now();
         while self.is_marked() && begun.elapsed() < MAX_WAIT {

@@ -22,7 +22,7 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 /// The directory itself could be locked without a file. But then a command that is run under
 /// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
 ///
-/// On a file system without locks this excludes nobody, and on some network file systems only
+/// On a file system without locks this excludes no one, and on some network file systems only
 /// writers of the same machine. So a holder that replaces several files must check at the end that
 /// no other writer has changed them.
 ///
@@ -253,7 +253,7 @@ mod system {
     }
 }
 
-/// On Windows a file can be opened so that nobody else can open it, and is removed when it is
+/// On Windows a file can be opened so that no other process can open it, and is removed when it is
 /// closed.
 #[cfg(windows)]
 mod system {

@@ -24,8 +24,8 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
 ///
 /// # Errors
 ///
-/// Those of the system; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because it has
-/// become shorter since it was opened.
+/// The errors of the system; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because
+/// it has become shorter since it was opened.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;

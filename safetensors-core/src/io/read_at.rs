@@ -52,7 +52,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    /// The errors of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Fills several buffers. The default reads one after the other. A source with expensive
@@ -60,7 +60,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
+    /// The errors of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
@@ -144,7 +144,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the source, if it cannot tell.
+    /// The errors of the source, if it cannot tell.
     fn is_replaced(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -158,30 +158,23 @@ pub trait ReadAt: Send + Sync {
 
 /// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Requests {
-    bytes: usize,
-    at_once: usize,
+    /// The most bytes of one call.
+    pub byte_len: usize,
+    /// The most calls at once.
+    pub concurrency: usize,
 }
 
 impl Requests {
-    /// Calls of about so many bytes each, and so many at once. The first number is rounded to
+    /// Calls of about `byte_len` bytes each, `concurrency` at once. The first number is rounded to
     /// multiples of 64 KiB, and both are at least one.
     ///
     /// While elements are converted, memory holds the bytes of all calls that are under way. An
     /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.
-    pub fn new(bytes: usize, at_once: usize) -> Self {
+    pub fn new(byte_len: usize, concurrency: usize) -> Self {
         const STEP: usize = 64 << 10;
-        Self { bytes: (bytes / STEP).max(1) * STEP, at_once: at_once.max(1) }
-    }
-
-    /// The most bytes of one call.
-    pub fn byte_len(&self) -> usize {
-        self.bytes
-    }
-
-    /// The most calls at once.
-    pub fn at_once(&self) -> usize {
-        self.at_once
+        Self { byte_len: (byte_len / STEP).max(1) * STEP, concurrency: concurrency.max(1) }
     }
 }
 

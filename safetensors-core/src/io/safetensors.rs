@@ -41,7 +41,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`].
+    /// The errors of [`Header::parse`].
     pub fn parse(bytes: B) -> Result<Self> {
         Self::parse_with(bytes, &Limits::default())
     }
@@ -50,7 +50,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`].
+    /// The errors of [`Header::parse`].
     pub fn parse_with(bytes: B, limits: &Limits) -> Result<Self> {
         let header = Header::parse(bytes.as_ref(), limits)?;
         Ok(Self { header, bytes })
@@ -119,7 +119,8 @@ impl<B> SafeTensors<B> {
     }
 
     /// Returns the bytes or the source of the file.
-    pub fn into_source(self) -> B {
+    #[cfg(feature = "std")]
+    pub(crate) fn into_source(self) -> B {
         self.bytes
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn read_converted<S: ReadAt>(
     scratch: &mut ReadScratch,
 ) -> Result<()> {
     let (from, to) = (conversion.from(), conversion.to());
-    let most = source.requests().map_or(STREAMED, |requests| requests.byte_len());
+    let most = source.requests().map_or(STREAMED, |requests| requests.byte_len);
     let elements = elements_of(from, most) / GROUP * GROUP;
     for out in out.chunks_mut(bytes_of(to, elements)) {
         let elements = elements_of(to, out.len());

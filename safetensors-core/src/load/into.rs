@@ -28,7 +28,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. After
-    /// those of [`read`](LazyTensor::read), some values may have changed.
+    /// the errors of [`read`](LazyTensor::read), some values may have changed.
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let mut read = || {
             check(self.dtype(), self.shape(), values)?;
@@ -49,7 +49,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read_into`].
+    /// The errors of [`LazyTensor::read_into`].
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor();
         let mut read = || {

@@ -140,7 +140,7 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Reads the tensor into a buffer of its own.
+    /// Reads the tensor into its own buffer.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::load::read_tensors).
+    /// The errors of [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
@@ -184,7 +184,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
+    /// The errors of [`LazyTensor::read`] and of [`TensorBuf::convert`].
     pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
         let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
         super::read_tensor(self, &load)
@@ -249,8 +249,8 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while its
-    /// header is read.
+    /// The errors of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while
+    /// its header is read.
     pub fn from_source(source: S) -> Result<Self> {
         Self::from_source_with(source, &Limits::default())
     }
@@ -259,7 +259,7 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`from_source`](SafeTensors::from_source).
+    /// The errors of [`from_source`](SafeTensors::from_source).
     pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),

@@ -34,7 +34,7 @@ use crate::io::ReadAt;
 use crate::tensor::TensorBuf;
 use crate::tensor::hugepage::Pages;
 
-/// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
+/// Reads tensors in parallel, each into its own buffer, and returns them in the order given.
 ///
 /// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
 /// Tensors that `options` converts are converted while they are read, through a small buffer in
@@ -44,8 +44,8 @@ use crate::tensor::hugepage::Pages;
 /// If the options ask for it, quantised weights are multiplied by their [scales](LazyTensor::scales).
 /// The scales of all these tensors are in memory at once, as F32, while the weights are read. For
 /// blocks of 128 × 128 elements that is less than a thousandth of the weights. Scales of rows take
-/// more, the narrower the weights are: those of an FP8 weight of one column take four times the
-/// bytes of the weight in the file.
+/// more, the narrower the weights are: the scales of an FP8 weight of one column take four times
+/// the bytes of the weight in the file.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -82,7 +82,7 @@ pub fn read_tensors<S: ReadAt>(
     read(tensors.iter().map(|tensor| Wanted::whole(tensor, options)), options)
 }
 
-/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given.
+/// Reads slices in parallel, each into its own buffer, and returns them in the order given.
 /// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
 /// the slices are read, and small [gaps](LazySlice::gap) between them.
 ///
@@ -109,7 +109,7 @@ pub fn read_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`].
+/// The errors of [`read_tensors`].
 pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
@@ -143,7 +143,7 @@ fn read_one<S: ReadAt>(wanted: Wanted<'_, '_, S>, options: &LoadOptions) -> Resu
     wanted.finish(buf, options)
 }
 
-/// Reads tensors, or parts of them, each into a buffer of its own.
+/// Reads tensors, or parts of them, each into its own buffer.
 fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted: impl Iterator<Item = Result<Wanted<'t, 'a, S>>>,
     options: &LoadOptions,
@@ -166,7 +166,7 @@ fn fill<'t, S: ReadAt>(
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
-    let work = match at_once.map(|requests| requests.at_once()).max() {
+    let work = match at_once.map(|requests| requests.concurrency).max() {
         // Threads that wait for a source take no time of a core, so their number depends on it.
         Some(at_once) => &options.work.unless_set(at_once),
         None => &options.work,

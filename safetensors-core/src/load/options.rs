@@ -47,7 +47,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The default options. The number of threads is that of the environment variable
+    /// The default options. The number of threads comes from the environment variable
     /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
     /// lacks are widened losslessly.
     pub fn new() -> Self {
@@ -204,7 +204,7 @@ impl LoadOptions {
     }
 
     /// The options for reading scales as F32: as many threads, and no report of progress, because
-    /// the load reports that of its own tensors.
+    /// the load reports the progress of its own tensors.
     pub(crate) fn for_scales(&self) -> Self {
         Self::new().threads(self.work.thread_count()).all_as(Dtype::F32)
     }
@@ -215,7 +215,7 @@ impl LoadOptions {
         self
     }
 
-    /// Makes all loads with these options report progress together, of so many bytes.
+    /// Makes all loads with these options report progress together, of this many bytes.
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
         self.work = self.work.counting(bytes);
         self

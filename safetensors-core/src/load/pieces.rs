@@ -89,8 +89,8 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`]. They name the tensor and its file, and count elements from
-    /// the start of the tensor.
+    /// The errors of [`LazyTensor::read`]. They name the tensor and its file, and count elements
+    /// from the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
             TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
@@ -139,7 +139,7 @@ impl<S: ReadAt> Piece<'_, S> {
     /// # Errors
     ///
     /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len), and
-    /// those of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
+    /// the errors of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
         let (expected, found) = (self.byte_len(), bytes.len() as u64);
         let filled = if expected == found {

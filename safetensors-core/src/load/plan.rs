@@ -86,7 +86,7 @@ impl Place<'_> {
 ///
 /// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
 ///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
-///   converted or has gaps is a job of its own, because it goes through the thread's scratch
+///   converted or has gaps is its own job, because it goes through the thread's scratch
 ///   buffer.
 /// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
 ///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source whose calls wait
@@ -168,7 +168,7 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
 
 /// The most bytes in memory of one contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
-    source.requests().map_or(JOB, |requests| requests.byte_len())
+    source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
 /// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap

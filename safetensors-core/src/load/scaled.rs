@@ -47,8 +47,8 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// A weight that is saved once for several names may have its scales beside any of them, its
     /// [aliases](crate::Checkpoint::aliases) included. If several names have scales, these are the
-    /// first: those of the name in the file, or else of the first alias. A conversion is an error
-    /// then.
+    /// first: the scales of the name in the file, or else of the first alias. A conversion
+    /// is an error then.
     ///
     /// ```
     /// use safetensors_core::convert::ScaledWeights;
@@ -132,7 +132,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// - Those of [`LoadOptions::loaded`].
+    /// - The errors of [`LoadOptions::loaded`].
     /// - [`ErrorKind::NeedsScales`] if a weight with scales would become another dtype, and the
     ///   options do not say [how](LoadOptions::scaled_weights).
     /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the

@@ -31,7 +31,7 @@ const DEFAULT_GAP: u64 = 512;
 /// let rows = table.slice((1..3, ..))?;
 /// assert_eq!((rows.shape(), rows.byte_len()), (&[2, 3][..], 24));
 /// assert_eq!(rows.read()?.into_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
-/// // The numbers of a column lie apart. Without a gap each is fetched by a call of its own.
+/// // The numbers of a column lie apart. Without a gap each needs its own call.
 /// let column = table.slice((.., 1))?.gap(0);
 /// assert_eq!(column.read()?.into_vec::<i32>()?, [1, 4, 7, 10]);
 /// // A slice is something to save, too.
@@ -51,7 +51,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorView::slice`](crate::TensorView::slice).
+    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
         let selection = selection.map_err(|kind| self.locate(kind.into()))?;
@@ -63,7 +63,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`TensorView::slice`](crate::TensorView::slice).
+    /// [`ErrorKind::NoSuchDim`], and the errors of [`TensorView::slice`](crate::TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
         self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
     }
@@ -72,7 +72,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
+    /// The errors of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
     pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
         let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
         self.narrow(part.dim, range.start, range.len())
@@ -82,7 +82,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorPart::ranges`] and of [`TensorView::slice`](crate::TensorView::slice).
+    /// The errors of [`TensorPart::ranges`] and of [`TensorView::slice`](crate::TensorView::slice).
     pub fn part(&self, part: TensorPart) -> Result<LazySlice<'a, S>> {
         let ranges = part.ranges(self.shape()).map_err(|kind| self.locate(kind.into()))?;
         // A dimension that is taken whole may be longer than an index can count: the tensor is
@@ -217,7 +217,7 @@ fn read_together<S: ReadAt>(
     while groups.peek().is_some() {
         let (mut call, mut len) = (Vec::new(), 0);
         while let Some(group) = groups.next_if(|group| {
-            call.is_empty() || (len + gathered(group) <= requests.byte_len() && call.len() < MOST)
+            call.is_empty() || (len + gathered(group) <= requests.byte_len && call.len() < MOST)
         }) {
             len += gathered(&group);
             call.push(group);
@@ -256,12 +256,12 @@ fn read_together<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. [`read_slices`](crate::load::read_slices) reads
+    /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads
     /// many slices in parallel.
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`].
+    /// The errors of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             let base = self.tensor.file_offset();
@@ -291,7 +291,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_slices`](crate::load::read_slices).
+    /// The errors of [`read_slices`](crate::load::read_slices).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_slice(self, options)
     }
@@ -300,7 +300,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read_as`].
+    /// The errors of [`LazyTensor::read_as`].
     pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
         let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
         super::read_slice(self, &load)

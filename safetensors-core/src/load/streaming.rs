@@ -15,7 +15,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// Those of `take`, and for a failed read the error that `failed` returns.
+/// The errors of `take`, and for a failed read the error that `failed` returns.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,
@@ -23,7 +23,7 @@ pub(crate) fn read_pieces<S: ReadAt>(
     failed: impl Fn(io::Error) -> Error,
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let piece = source.requests().map_or(PIECE, |requests| requests.byte_len());
+    let piece = source.requests().map_or(PIECE, |requests| requests.byte_len);
     for start in range.clone().step_by(piece) {
         let len = (range.end - start).min(piece as u64) as usize;
         if buffer.len() < len {

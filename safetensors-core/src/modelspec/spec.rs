@@ -225,7 +225,7 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// Those of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then unchanged.
+    /// The errors of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then unchanged.
     pub fn insert_into(&self, metadata: &mut Metadata) -> Result<()> {
         let new = self.to_metadata()?;
         metadata.retain(|key, _| !key.starts_with(PREFIX));

@@ -146,7 +146,7 @@ impl Value for bool {
 /// Written as `0x` and 64 lower-case hex digits.
 impl Value for Sha256 {
     fn parse(text: &str) -> Option<Self> {
-        Self::parse(text.strip_prefix("0x")?)
+        Self::from_hex(text.strip_prefix("0x")?)
     }
 
     fn text(&self) -> String {

@@ -31,7 +31,7 @@ impl Work {
         self.threads
     }
 
-    /// The same work, by so many threads unless a number was set, here or by the environment
+    /// The same work, by this many threads unless a number was set, here or by the environment
     /// variable.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();

@@ -124,7 +124,7 @@ impl<'f> Attempt<'f> {
             }
             failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
             let path = self.path.join(MANIFEST);
-            let mut file = AtomicFile::create_with(&path, &self.options.save_options)?;
+            let mut file = AtomicFile::create(&path, &self.options.save_options)?;
             serde_json::to_writer(&mut file, &manifest)
                 .map_err(|error| ErrorKind::Io(error.into()))?;
             file.commit()
@@ -162,7 +162,7 @@ impl<'f> Attempt<'f> {
     }
 
     /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
-    /// an earlier turn and some of this one, and nobody uses them.
+    /// an earlier turn and some of this one, and no process uses them.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
         unless_missing(fs::remove_file(&mark))?;
@@ -203,7 +203,7 @@ impl<'f> Attempt<'f> {
         }
         let index = self.files.index(self.name, |file| file.name.clone());
         let index = index.map_err(|error| self.of_directory(error))?;
-        // The directory is locked already, so nobody else is busy there.
+        // The directory is locked already, so no other process is busy there.
         let options = self.options.clone().contention(Contention::Wait);
         let mut staging = Staging::create(self.directory, &self.files.names(), &options)?;
         for file in &self.files.files {

@@ -177,7 +177,7 @@ impl Division {
     }
 }
 
-/// The number of ranks that hold each of so many parts.
+/// The number of ranks that hold each of this many parts.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     match parts > 0 && world_size.is_multiple_of(parts) {
         true => Ok(world_size / parts),
@@ -186,7 +186,7 @@ fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKi
     }
 }
 
-/// Checks the ends of the offsets, and that those of these ranks ascend.
+/// Checks the ends of the offsets, and that the offsets of these ranks ascend.
 fn check_offsets(
     shape: &[usize],
     dim: usize,

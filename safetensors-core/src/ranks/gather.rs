@@ -141,13 +141,13 @@ impl<'a, S> GatheredTensor<'a, S> {
     }
 
     /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
+    pub(crate) fn dtype(&self) -> Dtype {
         // There is always a part.
         self.parts.first().map_or(Dtype::U8, |(_, part)| part.dtype())
     }
 
     /// The shape of the whole tensor.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 

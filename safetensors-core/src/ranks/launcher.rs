@@ -102,7 +102,7 @@ impl Rank {
         })
     }
 
-    /// [`from_env`](Rank::from_env) for other variables than those of the process. `lookup` returns
+    /// [`from_env`](Rank::from_env) for other variables than the process has. `lookup` returns
     /// the value of the variable of a name.
     ///
     /// ```
@@ -157,7 +157,7 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
 }
 
-/// Whether the numbers of Slurm are those of the process that started the inner launcher.
+/// Whether Slurm's numbers belong to the process that started the inner launcher.
 /// [`Rank::from_env`] has the reasons.
 fn is_nested(inner: Told, outer: Told, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value

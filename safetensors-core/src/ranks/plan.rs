@@ -218,7 +218,7 @@ impl RankPlan {
         }
     }
 
-    /// Checks that these tensors, given by name, dtype and shape, are those of the plan.
+    /// Checks that these tensors, given by name, dtype and shape, are the plan's tensors.
     ///
     /// # Errors
     ///

@@ -65,7 +65,7 @@ impl RankPlan {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::BadPlan`]; [`RankProblem::BadRule`]; those of
+    /// [`RankProblem::BadPlan`]; [`RankProblem::BadRule`]; the errors of
     /// [`RankRules::plan_tensors`](super::RankRules::plan_tensors).
     pub fn parse(json: &str) -> Result<Self> {
         let bad = |problem: String| Error::from(RankProblem::BadPlan { problem });

@@ -56,13 +56,13 @@ pub struct PlannedRank<'p, T> {
 }
 
 impl<'p, T: TensorSource> PlannedRank<'p, T> {
-    /// Divides the tensors of a rank into files. The arguments are those of
+    /// Divides the tensors of a rank into files. The arguments are the same as of
     /// [`save`](super::save()). No tensor is asked for its bytes.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in
     /// the plan; [`ErrorKind::DuplicateTensor`].
     pub fn new<N: AsRef<str>>(
         plan: &'p RankPlan,
@@ -100,7 +100,7 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
         self.files.files.iter().map(|file| (file.rank, file.name.as_str()))
     }
 
-    /// The names that the files, the index, and those of earlier saves have.
+    /// The names of the files, of the index, and of earlier saves' files.
     pub fn pattern(&self) -> &FilePattern {
         &self.pattern
     }
@@ -131,7 +131,7 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`]. The writer has then received a part of the file.
+    /// The errors of [`write_to`]. The writer has then received a part of the file.
     /// [`ErrorKind::NoSuchRank`] for a file of another rank, or for none.
     pub fn write(&self, file: usize, writer: impl Write) -> Result<()> {
         let found = self.files.files.get(file).filter(|file| file.rank == self.rank);

@@ -5,7 +5,7 @@ use crate::error::{ErrorKind, RankProblem, Result};
 /// The most ranks of a job. It bounds what a plan from a stranger can cost.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
-/// The number of a process among those of a job, counted from 0.
+/// The number of a process among the processes of a job, counted from 0.
 ///
 /// [`from_env`](Rank::from_env) asks the environment, in which each launcher puts it. A program
 /// that knows it from elsewhere, such as from MPI itself, gives it by hand.
@@ -55,8 +55,8 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Rank::new), for these two numbers. The ranks of a machine cannot be more
-    /// than those of the job either.
+    /// The errors of [`new`](Rank::new), for these two numbers. The ranks of a machine cannot be
+    /// more than the processes of the job either.
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Result<Self> {
         Self::new(local_rank, local_world_size)?;
         if local_world_size > self.world_size {
@@ -87,8 +87,8 @@ impl Rank {
         self.world_size
     }
 
-    /// The number of this process among those of the same machine, if that is known. A program
-    /// takes the device of this number.
+    /// The number of this process among the processes of the same machine, if that is known. A
+    /// program takes the device of this number.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank
     }

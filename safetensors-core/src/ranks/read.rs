@@ -15,17 +15,6 @@ use crate::slice::TensorPart;
 use crate::tensor::TensorBuf;
 
 impl RankPlan {
-    /// Checks that a checkpoint has the tensors of this plan and no others. Only its headers are
-    /// used.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Mismatches`] with all differences; those of [`gather`].
-    pub fn check_checkpoint<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
-        let found = gather(checkpoint)?;
-        self.check_tensors(found.iter().map(|found| (found.name(), found.dtype(), found.shape())))
-    }
-
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
     /// [`tensors`](RankPlan::tensors). Only the bytes of the parts are read, and gaps of at most
     /// 512 bytes between them.
@@ -43,7 +32,7 @@ impl RankPlan {
     ///
     /// [`ErrorKind::NoSuchRank`]; [`ErrorKind::Mismatches`] if the checkpoint has other tensors
     /// than the plan, or tensors of other dtypes or shapes; [`RankProblem::BadParts`] if its parts
-    /// are those of another plan. These are found before data is read. Those of
+    /// belong to another plan. These are found before data is read. The errors of
     /// [`Checkpoint::read_parts`].
     pub fn read<S: ReadAt>(
         &self,

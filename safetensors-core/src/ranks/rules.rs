@@ -68,7 +68,7 @@ impl RankRules {
     /// Rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral share: the
     /// projections into the heads and into the hidden layer are split by rows, those out of them by
     /// columns, the vocabulary by rows. Norms, routers and the scales of quantised weights are
-    /// replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need rules of their own.
+    /// replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need separate rules.
     pub fn llama() -> Self {
         Self::preset(LLAMA)
     }
@@ -146,7 +146,7 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// Those of [`plan_tensors`](RankRules::plan_tensors) and of [`gather`](super::gather()).
+    /// The errors of [`plan_tensors`](RankRules::plan_tensors) and of [`gather`](super::gather()).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = super::gather(checkpoint)?;
         let tensors =
@@ -173,7 +173,7 @@ impl RankRules {
     /// # Errors
     ///
     /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
-    /// [`RankProblem::NoRule`]; those of [`Division::part`]; [`DuplicateTensor`]; and
+    /// [`RankProblem::NoRule`]; the errors of [`Division::part`]; [`DuplicateTensor`]; and
     /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor

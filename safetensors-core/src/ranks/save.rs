@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, RankProblem};
 use crate::tensor::TensorSource;
 
 /// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
-/// last puts the files of all of them in their places, with one index over all. Nobody waits.
+/// last puts the files of all of them in their places, with one index over all. No rank waits.
 ///
 /// `tensors` are the rank's parts, by the names of the whole tensors. A replicated tensor is saved
 /// by one of the ranks, and a part that several ranks share by the first of them, so the others
@@ -67,12 +67,12 @@ use crate::tensor::TensorSource;
 /// # Errors
 ///
 /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
+///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
 ///   plan.
 /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
 /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
 ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-/// - Those of [`save_sharded`](crate::save_sharded).
+/// - The errors of [`save_sharded`](crate::save_sharded).
 pub fn save<N: AsRef<str>, T: TensorSource>(
     directory: impl AsRef<Path>,
     rank: usize,

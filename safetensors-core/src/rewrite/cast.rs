@@ -17,7 +17,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// original dtype to the last one.
     ///
     /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
-    /// dtype for an alias than its tensor gets, the alias becomes a tensor of its own, even if it
+    /// dtype for an alias than its tensor gets, the alias becomes a separate tensor, even if it
     /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     ///
     /// If the options [ask for it](ConvertOptions::scaled_weights), a quantised weight is multiplied
@@ -60,7 +60,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// [`ErrorKind::NoConversion`], naming the tensor and its file; [`ErrorKind::NeedsScales`] and
     /// the other errors of [`Converted::new`](crate::convert::Converted::new);
-    /// those of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
+    /// the errors of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(
         mut self,

@@ -20,7 +20,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankRules::plan_tensors`], of [`plan`](Rewrite::plan), and of
+    /// The errors of [`RankRules::plan_tensors`], of [`plan`](Rewrite::plan), and of
     /// [`RankPlan::check_index`] for one file of each rank.
     pub fn plan_ranks(
         &self,
@@ -37,7 +37,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in files of its own. [`gather`](Rewrite::gather) makes whole tensors
+    /// plan: each rank's parts in separate files. [`gather`](Rewrite::gather) makes whole tensors
     /// of them again.
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
@@ -70,8 +70,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; those of
-    /// [`ranks::save`](crate::ranks::save()) and of [`save_sharded`](Rewrite::save_sharded).
+    /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
+    /// of [`ranks::save`](crate::ranks::save()) and of [`save_sharded`](Rewrite::save_sharded).
     pub fn save_ranks(
         self,
         directory: impl AsRef<Path>,

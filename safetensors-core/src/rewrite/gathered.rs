@@ -40,7 +40,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`ranks::gather`](crate::ranks::gather()).
+    /// The errors of [`ranks::gather`](crate::ranks::gather()).
     pub fn gather(mut self, checkpoint: &'a Checkpoint<S>) -> Result<Self> {
         if !ranks::is_divided(checkpoint) {
             return Ok(self.merge(checkpoint));

@@ -45,13 +45,13 @@ use crate::tied::Tied;
 ///   [cast](Rewrite::cast) takes its aliases along;
 /// - the tensor is written under its own name, and each alias is recorded, with the new names of
 ///   both;
-/// - an alias becomes a tensor of its own only if its own name is selected without its tensor, or
+/// - an alias becomes a separate tensor only if its own name is selected without its tensor, or
 ///   cast to another dtype than its tensor.
 ///
 /// ```
 /// use safetensors_core::{
-///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorView,
-///     save,
+///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorSource,
+///     TensorView, save,
 /// };
 ///
 /// let dir = tempfile::tempdir()?;
@@ -169,7 +169,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`shape::byte_len`](crate::shape::byte_len).
+    /// The errors of [`shape::byte_len`](crate::shape::byte_len).
     pub fn add(
         mut self,
         name: impl Into<String>,
@@ -284,12 +284,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// The metadata of the new checkpoint. Metadata in the options of the save overrides it.
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    /// The [metadata](Rewrite::metadata), to be changed.
+    /// The metadata of the new checkpoint, to be changed. Metadata in the options of the save
+    /// overrides it.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
@@ -305,7 +301,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`save`](crate::save()), of reading, and of
+    /// The errors of [`save`](crate::save()), of reading, and of
     /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if the
     /// file at `path` is a source, and has been replaced since it was opened.
@@ -320,7 +316,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`save_sharded`](crate::save_sharded), of reading, and of
+    /// The errors of [`save_sharded`](crate::save_sharded), of reading, and of
     /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if a file
     /// in `directory` is a source, and has been replaced since it was opened.
@@ -347,7 +343,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::check_unchanged`].
+    /// The errors of [`Checkpoint::check_unchanged`].
     pub fn check_unchanged(&self) -> Result<()> {
         check_unchanged(&self.sources)
     }

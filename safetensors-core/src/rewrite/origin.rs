@@ -73,7 +73,7 @@ impl<'a, S: ReadAt> Origin<'a, S> {
 }
 
 impl<S> OriginTensor<'_, S> {
-    /// The tensor itself, told apart from those of other sources.
+    /// The tensor itself, told apart from the tensors of other sources.
     pub(super) fn key(&self) -> Key<'_> {
         match self {
             Self::Lazy(tensor) => (address(tensor), tensor.name()),

@@ -16,7 +16,7 @@ use crate::tied;
 /// the files.
 ///
 /// ```
-/// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorView};
+/// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorSource, TensorView};
 ///
 /// let values = [1.0_f32, 2.0];
 /// let weight = TensorView::from_slice(&[2], &values)?;
@@ -81,7 +81,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Rewrite::plan), for each file;
+    /// The errors of [`plan`](Rewrite::plan), for each file;
     /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
     /// default [`Limits`](crate::Limits) allow.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {

@@ -110,7 +110,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 
     /// The dimensions, outermost first; empty for a scalar.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         self.origin.tensor.shape()
     }
 
@@ -122,7 +122,7 @@ impl<'a, S> PlannedTensor<'a, S> {
 
 impl<S: ReadAt> PlannedTensor<'_, S> {
     /// The dtype that will be saved.
-    pub fn dtype(&self) -> Dtype {
+    pub(crate) fn dtype(&self) -> Dtype {
         self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
     }
 

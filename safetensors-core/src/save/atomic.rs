@@ -32,13 +32,14 @@ use crate::io::lock::DirectoryLock;
 /// ```
 /// use std::io::Write;
 ///
+/// use safetensors_core::SaveOptions;
 /// use safetensors_core::save::AtomicFile;
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("names.txt");
 /// std::fs::write(&path, "the old file")?;
 ///
-/// let mut file = AtomicFile::create(&path)?;
+/// let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
 /// writeln!(file, "embed.weight")?;
 /// assert_eq!(std::fs::read_to_string(&path)?, "the old file");
 /// file.commit()?;
@@ -58,7 +59,12 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Creates the file, without its name yet. If it replaces another file, it gets that file's
+    /// Creates the file, without its name yet. The options for [durability](SaveOptions::durable),
+    /// [read-only files](SaveOptions::replace_read_only),
+    /// [caches of the Hub](SaveOptions::replace_cached) and
+    /// [existing files](SaveOptions::overwrite) apply; the others are ignored.
+    ///
+    /// If it replaces another file, it gets that file's
     /// mode and, where the system allows it, its owner and group. Otherwise its mode follows the
     /// umask.
     ///
@@ -69,20 +75,9 @@ impl AtomicFile {
     ///
     /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file, such as a
     /// FIFO or a device; [`ErrorKind::ReadOnlyFile`] if it leads to a read-only file;
-    /// [`ErrorKind::InHubCache`] if it leads to a file in a cache of the Hub; [`ErrorKind::Io`].
-    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
-        Self::create_with(path, &SaveOptions::new())
-    }
-
-    /// [`create`](AtomicFile::create) with the options for [durability](SaveOptions::durable),
-    /// [read-only files](SaveOptions::replace_read_only),
-    /// [caches of the Hub](SaveOptions::replace_cached) and
-    /// [existing files](SaveOptions::overwrite). Other options are ignored.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`create`](AtomicFile::create); [`ErrorKind::FileExists`].
-    pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+    /// [`ErrorKind::InHubCache`] if it leads to a file in a cache of the Hub;
+    /// [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
+    pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
             let (destination, original) = destination_to_replace(path, options)?;
@@ -94,10 +89,9 @@ impl AtomicFile {
         create().map_err(|error: Error| error.in_path(path))
     }
 
-    /// Whether [`commit`](AtomicFile::commit) waits until the file and its name have reached the
-    /// disk, so that a power cut loses nothing. On by default.
+    /// Sets whether [`commit`](AtomicFile::commit) waits until the file has reached the disk.
     #[must_use]
-    pub fn durable(mut self, durable: bool) -> Self {
+    pub(crate) fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }

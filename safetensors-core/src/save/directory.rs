@@ -97,11 +97,6 @@ impl AtomicDirectory {
         &self.new
     }
 
-    /// The path that the directory will have.
-    pub fn destination(&self) -> &Path {
-        &self.destination
-    }
-
     /// Replaces the hidden path of a file by its path after the commit, in an error about that
     /// file. Any other error is returned unchanged.
     #[must_use]
@@ -124,9 +119,9 @@ impl AtomicDirectory {
     /// complete directory. Elsewhere the old one is called `.NAME.previous` for a moment. If the
     /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
     ///
-    /// Some directories cannot be renamed, such as those of a lower layer of an overlay file system.
-    /// Such an old directory is emptied and removed, while the new one is called `.NAME.next`.
-    /// If the process ends in that moment, `recover` puts the new one in place.
+    /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
+    /// system. Such an old directory is emptied and removed, while the new one is called
+    /// `.NAME.next`. If the process ends in that moment, `recover` puts the new one in place.
     ///
     /// # Errors
     ///
@@ -165,12 +160,12 @@ impl AtomicDirectory {
     }
 
     /// Like [`remove`](AtomicDirectory::remove), but only if a condition holds. While it is asked,
-    /// nobody can replace the directory. So the directory that is removed is the one that the
+    /// no process can replace the directory. So the directory that is removed is the one that the
     /// condition has seen. The condition must not put another directory in place or remove one.
     ///
     /// # Errors
     ///
-    /// Those of [`remove`](AtomicDirectory::remove).
+    /// The errors of [`remove`](AtomicDirectory::remove).
     pub fn remove_if(
         path: impl AsRef<Path>,
         condition: impl FnOnce(&Path) -> bool,

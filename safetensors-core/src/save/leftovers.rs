@@ -21,8 +21,9 @@ const FEW: usize = 1000;
 /// What was found in the large directories of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the temporary files and directories of a file that nobody has locked: those of saves
-/// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
+/// Removes the temporary files and directories of a file that no process has locked: the files of
+/// saves whose process was killed. Errors are ignored, because a leftover does not prevent the
+/// save.
 ///
 /// In a directory of more than 1000 entries, those that another process has left since this one
 /// listed the directory are removed later.

@@ -185,13 +185,13 @@ impl SaveOptions {
     /// go back to the header, so it asks each source for its bytes twice.
     ///
     /// ```
-    /// use safetensors_core::digest::{self, VerifyOptions};
+    /// use safetensors_core::digest::{self, DigestOptions};
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let options = SaveOptions::new().digests(true);
     /// let file = serialize([("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &options)?;
     /// let file = SafeTensors::from_source(file)?;
-    /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.checked, ["w"]);
+    /// assert_eq!(digest::verify_file(&file, &DigestOptions::new())?.checked, ["w"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[cfg(feature = "std")]

@@ -1,4 +1,4 @@
-//! Permissions and owners: a new file gets those of the file that it replaces.
+//! Permissions and owners: a new file gets the permissions of the file that it replaces.
 
 #[cfg(unix)]
 use std::fs::Permissions;
@@ -21,8 +21,9 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Those of the regular files among these paths together: the owner may do what the owner of
-    /// the first may do, and others only what each file lets them do. `None` if there are none.
+    /// The permissions of the regular files among these paths together: the owner may do what the
+    /// owner of the first may do, and others only what each file lets them do. `None` if there are
+    /// none.
     pub(crate) fn of_all(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Option<Self> {
         let files = paths
             .into_iter()
@@ -62,7 +63,7 @@ pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
 
 /// Gives a file these permissions and, where the system allows it, this owner and group.
 ///
-/// Nobody gains rights by this: if the group cannot be kept, the group of the file gets only the
+/// No one gains rights by this: if the group cannot be kept, the group of the file gets only the
 /// rights that everybody has.
 #[cfg(unix)]
 fn take(file: &File, rights: Rights) -> io::Result<()> {
@@ -127,7 +128,7 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Whether the permissions of a file let nobody write to it. (An administrator can write to it
+/// Whether the permissions of a file let no one write to it. (An administrator can write to it
 /// nevertheless.)
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     metadata.permissions().readonly()

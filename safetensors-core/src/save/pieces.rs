@@ -25,7 +25,7 @@ impl Pieces {
     ///
     /// [`ErrorKind::SourceLength`] if the source does not give as many bytes as the tensor has;
     /// [`ErrorKind::WrittenTwice`] if it gives some of them twice. No such bytes reach `sink`.
-    /// Those of the source and of `sink`.
+    /// The errors of the source and of `sink`.
     pub(super) fn write(
         &mut self,
         source: &(impl TensorSource + ?Sized),

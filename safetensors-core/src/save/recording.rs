@@ -31,7 +31,7 @@ pub(super) fn recorded(
 
 /// The digest of each tensor of a file that is in memory whole.
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
-    let mut digests = vec![Digest::from_bytes([0; 16]); places.len()];
+    let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
         // The file is in memory, so its offsets fit `usize`.
         digests[*i] = Digest::of(&file[place.start as usize..place.end as usize]);
@@ -44,7 +44,7 @@ pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],
 ) -> Result<Vec<Digest>> {
-    let mut digests = vec![Digest::from_bytes([0; 16]); places.len()];
+    let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
         let (name, tensor) = &tensors[*i];
         let mut hasher = Hasher::new();

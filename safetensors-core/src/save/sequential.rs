@@ -85,8 +85,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if the
-/// progress callback stops the save. Errors that are found beforehand write nothing. After any
+/// The errors of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if
+/// the progress callback stops the save. Errors that are found beforehand write nothing. After any
 /// other error the writer has received a part of the file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
@@ -118,7 +118,7 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     Ok(writer.flush().map_err(ErrorKind::Io)?)
 }
 
-/// Takes the bytes of a file in order, those of a tensor with its name.
+/// Takes the bytes of a file in order, the bytes of a tensor with its name.
 type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
 
 /// Passes the bytes of a file to `sink`.

@@ -127,7 +127,7 @@ impl StreamWriter {
     ) -> Result<Self> {
         let create = || {
             let layout = Layout::plan(specs, options)?;
-            let file = AtomicFile::create_with(path, options)?;
+            let file = AtomicFile::create(path, options)?;
             reserve(file.file(), layout.file_len()).map_err(ErrorKind::Io)?;
             write_all_at(file.file(), &layout.prefix, 0).map_err(ErrorKind::Io)?;
             Ok((layout, file))
@@ -168,7 +168,7 @@ impl StreamWriter {
     }
 
     /// The path that the file will have.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 

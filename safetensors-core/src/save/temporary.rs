@@ -105,7 +105,7 @@ impl TempFile {
             renamed => renamed,
         };
         renamed.map_err(|error| error.error)?;
-        // Before the lock ends: an edit of the new file may then write a backup of its own.
+        // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
         let _ = file.unlock();

@@ -125,7 +125,7 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; those of
+    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; the errors of
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
@@ -136,7 +136,8 @@ impl<'a> TensorWriter<'a> {
         if cfg!(target_endian = "little") {
             return self.append_bytes(bytes);
         }
-        // All values are appended by one call, so that those of several threads are never mixed.
+        // All values are appended by one call, so that the values of several threads are never
+        // mixed.
         let mut file_bytes = bytes.to_vec();
         swap_on_big_endian(T::DTYPE, &mut file_bytes);
         self.append_bytes(&file_bytes)
@@ -148,7 +149,7 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`write_bytes_at`](TensorWriter::write_bytes_at).
+    /// The errors of [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let append = || {
             let mut written = self.lock();
@@ -165,7 +166,7 @@ impl<'a> TensorWriter<'a> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
-    /// was declared; [`ErrorKind::SourceLength`]; those of
+    /// was declared; [`ErrorKind::SourceLength`]; the errors of
     /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;

@@ -104,7 +104,7 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
 #[test]
 fn a_file_of_another_kind_is_as_safe() {
     let replaced = |path: &Path| {
-        let mut file = AtomicFile::create(path)?;
+        let mut file = AtomicFile::create(path, &SaveOptions::new())?;
         file.write_all(b"new").and_then(|()| file.flush()).map_err(ErrorKind::Io)?;
         file.commit()
     };
@@ -183,7 +183,7 @@ fn a_save_that_must_not_overwrite_fails_at_each_step_without_a_trace() {
             let old = fs::read(&path).unwrap();
             // The file appears when the check at the beginning is done.
             let other = directory.path().join("other");
-            let mut file = AtomicFile::create_with(&other, &options).unwrap();
+            let mut file = AtomicFile::create(&other, &options).unwrap();
             file.write_all(&[1]).unwrap();
             fs::hard_link(&path, &other).unwrap();
             let error = file.commit().unwrap_err();

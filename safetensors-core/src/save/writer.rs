@@ -33,7 +33,7 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// # Errors
 ///
-/// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
+/// The errors of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
 /// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
 /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old

@@ -9,7 +9,7 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 /// to an `Index`:
 ///
 /// ```
-/// use safetensors_core::{Dtype, TensorView};
+/// use safetensors_core::{Dtype, TensorSource, TensorView};
 ///
 /// let values: Vec<i32> = (0..12).collect();
 /// let matrix = TensorView::from_slice(&[3, 4], &values)?;

@@ -7,7 +7,6 @@ mod index;
 mod part;
 mod rank_part;
 mod runs;
-#[allow(unreachable_pub, reason = "only the fuzz targets reach it")]
 mod selection;
 mod view;
 
@@ -16,11 +15,7 @@ pub use part::TensorPart;
 pub use rank_part::RankPart;
 #[cfg(feature = "std")]
 pub(crate) use runs::Runs;
-#[cfg(not(feature = "__failpoints"))]
 pub(crate) use selection::Selection;
-#[cfg(feature = "__failpoints")]
-#[doc(hidden)]
-pub use selection::Selection;
 pub use view::SliceView;
 #[cfg(feature = "std")]
 pub(crate) use view::narrow;

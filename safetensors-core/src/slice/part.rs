@@ -49,8 +49,8 @@ impl TensorPart {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`]; [`ErrorKind::NoSuchDim`] and [`ErrorKind::IndexOutOfBounds`]
-    /// for a span that the tensor does not have.
+    /// The errors of [`RankPart::range`]; [`ErrorKind::NoSuchDim`] and
+    /// [`ErrorKind::IndexOutOfBounds`] for a span that the tensor does not have.
     pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range<usize>>, ErrorKind> {
         let mut ranges: Vec<_> = shape.iter().map(|&len| 0..len).collect();
         let (dim, range) = match *self {
@@ -68,7 +68,7 @@ impl TensorPart {
     ///
     /// # Errors
     ///
-    /// Those of [`ranges`](TensorPart::ranges).
+    /// The errors of [`ranges`](TensorPart::ranges).
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())
     }

@@ -13,7 +13,7 @@ use crate::tensor::shape::{self, Positions};
 ///
 /// The runs are in the order of the result. No two of them touch, so they are as few as possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
     /// The positions that are taken of each dimension of the tensor.
@@ -35,8 +35,8 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorView::slice`](crate::TensorView::slice).
-    pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
+    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
+    pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
             return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
@@ -112,19 +112,19 @@ impl Selection {
     }
 
     /// The shape of the result: one dimension for each range, none for a single position.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The number of bytes of the result.
     #[cfg(feature = "std")]
-    pub fn byte_len(&self) -> u64 {
+    pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
     /// The runs as byte ranges, counted from the tensor's first byte, in ascending order. This is
     /// also the order of the bytes in the result.
-    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 

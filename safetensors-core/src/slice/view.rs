@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 /// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
-/// copies them; saving the slice writes them directly.
+/// copies them; saving the slice writes them directly, as a [`TensorSource`].
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -17,23 +17,13 @@ pub struct SliceView<'a> {
 }
 
 impl<'a> SliceView<'a> {
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// The shape of the slice.
-    pub fn shape(&self) -> &[usize] {
-        self.selection.shape()
-    }
-
     /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         // The selection was made for a tensor of this many bytes, so every run lies inside them.
         self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
     }
 
-    /// Copies the slice into a tensor of its own.
+    /// Copies the slice into a new tensor.
     ///
     /// # Errors
     ///
@@ -99,7 +89,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`slice`](TensorView::slice).
+    /// [`ErrorKind::NoSuchDim`], and the errors of [`slice`](TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
         self.slice(narrow(self.shape(), dim, start, len)?)
     }
@@ -108,7 +98,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`] and of [`slice`](TensorView::slice).
+    /// The errors of [`RankPart::range`] and of [`slice`](TensorView::slice).
     pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
         let range = part.range(self.shape())?;
         self.narrow(part.dim, range.start, range.len())

@@ -73,7 +73,7 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
+    /// The errors of `read`; the errors of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
     /// [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither 0 nor 1.
     pub fn filled_by(
         dtype: Dtype,

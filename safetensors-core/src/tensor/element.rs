@@ -23,8 +23,8 @@ mod sealed {
             Err(words)
         }
 
-        /// The bytes of values, to be overwritten by those of a file. `None` for `bool`, which not
-        /// every byte is.
+        /// The bytes of values, to be overwritten by the bytes of a file. `None` for `bool`, which
+        /// not every byte is.
         #[cfg(feature = "std")]
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None

@@ -40,8 +40,8 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// # Errors
 ///
-/// Those of [`byte_len`], and [`ErrorKind::TooLargeForMemory`] if no allocation can be that large
-/// on this platform.
+/// The errors of [`byte_len`], and [`ErrorKind::TooLargeForMemory`] if no allocation can be that
+/// large on this platform.
 pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKind> {
     let bytes = byte_len(dtype, shape)?;
     usize::try_from(bytes)

@@ -59,8 +59,8 @@ pub trait TensorSource: Sync {
     ///
     /// # Errors
     ///
-    /// Those of `sink`, at which the source must stop, and those of reading the bytes. A source
-    /// that passes more or fewer bytes than its dtype and shape need makes the save fail.
+    /// The errors of `sink`, at which the source must stop, and the errors of reading the bytes. A
+    /// source that passes more or fewer bytes than its dtype and shape need makes the save fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 
     /// Passes the same bytes to a sink that knows the place of each piece, as a file does. A source
@@ -70,8 +70,8 @@ pub trait TensorSource: Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`](Self::write_to). A source that passes a byte twice or not at all makes
-    /// the save fail.
+    /// The errors of [`write_to`](Self::write_to). A source that passes a byte twice or not at all
+    /// makes the save fail.
     fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut offset = 0;
         self.write_to(&mut |bytes| {
@@ -179,7 +179,7 @@ impl TensorSource for TensorBuf {
 ///
 /// # Errors
 ///
-/// Those of `sink`.
+/// The errors of `sink`.
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
         return sink(bytes);

@@ -1,7 +1,8 @@
 //! Tied weights: tensors that share storage are saved once, and found under each of their names.
 //!
 //! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on, with [`Tied`] as its options. The
-//! rules are those of `save_model` and `load_model` in the Python package `safetensors.torch`.
+//! rules are the same as of `save_model` and `load_model` in the Python package
+//! `safetensors.torch`.
 
 mod options;
 mod record;

@@ -18,7 +18,7 @@ pub enum Views {
     /// The file does not record which part the view was. Loading the name gives the whole tensor.
     /// Only a program that creates the view again by itself restores it.
     Drop,
-    /// A view is saved as a tensor of its own. Nothing is lost, but the file holds the shared bytes
+    /// A view is saved as a separate tensor. Nothing is lost, but the file holds the shared bytes
     /// more than once.
     Save,
 }
@@ -59,7 +59,7 @@ pub enum Views {
 /// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor to be dropped is not the same as the
 /// kept one, unless [`Views::Drop`] is set.
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
-/// [`ReservedName`](crate::ErrorKind::ReservedName); those of
+/// [`ReservedName`](crate::ErrorKind::ReservedName); the errors of
 /// [`shape::byte_len`](crate::shape::byte_len). For a name that is dropped:
 /// [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has another entry under it;
 /// [`TieReserved`](crate::ErrorKind::TieReserved) if it is a key with a fixed meaning.

@@ -33,7 +33,7 @@ struct Member<'a, S> {
 ///
 /// # Errors
 ///
-/// Those of saving with [`Tied`].
+/// The errors of saving with [`Tied`].
 pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
@@ -81,7 +81,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// Whether each tensor has a storage of its own, and fills it. Then [`resolve`] keeps all of them,
+/// Whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of them,
 /// if their names are good. This is much faster for thousands of small tensors.
 pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
     let mut ids = Vec::with_capacity(tensors.len());

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView,
-    digest, save,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
+    TensorView, digest, save,
 };
 use tempfile::TempDir;
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::audit::{FileLayout, Finding, Severity};
+use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::{Checkpoint, ErrorKind, SafeTensors, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
@@ -150,7 +150,7 @@ fn bool_bytes_other_than_0_and_1() {
 #[test]
 fn layouts_of_files_without_and_with_padding() {
     let layout =
-        |bytes: Vec<u8>| FileLayout::of(&SafeTensors::from_source(bytes).unwrap()).unwrap();
+        |bytes: Vec<u8>| Checkpoint::from_source(bytes, "a").unwrap().files()[0].layout().unwrap();
     let none = layout(raw("{}", 0));
     assert_eq!(
         (none.header_len, none.padding, none.data_start, none.data_alignment),

@@ -5,8 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{ShardOptions, save_sharded};
-use safetensors_core::edit::{Edit, Edited, RecordOptions, record_digests};
-use safetensors_core::{Error, ErrorKind, SaveOptions, TensorView, save};
+use safetensors_core::digest::DigestOptions;
+use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -52,6 +53,12 @@ fn set(path: &Path) -> Result<Edited, Error> {
     Edit::open(path)?.set_metadata([("a", "b")]).apply()
 }
 
+/// Records digests in a file, also in one of a cache if that is asked for.
+fn record(path: &Path, change_cached: bool) -> Result<Edited> {
+    let edit = Edit::open(path)?.change_cached(change_cached);
+    edit.record_digests(&DigestOptions::new())?.apply()
+}
+
 #[track_caller]
 fn assert_refused<T>(result: Result<T, Error>, path: &Path) {
     let error = result.err().expect("it was not refused");
@@ -78,7 +85,7 @@ fn each_way_to_a_file_of_the_cache_is_refused() {
         assert_eq!(edit.dry_run().unwrap(), Edited::Unchanged);
         assert_refused(edit.clear_metadata().align(4096).dry_run(), &path);
         assert_eq!(Edit::open(&path).unwrap().apply().unwrap(), Edited::Unchanged);
-        assert_refused(record_digests(&path, &RecordOptions::new()), &path);
+        assert_refused(record(&path, false), &path);
         assert_refused(write(&path, &SaveOptions::new()), &path);
         assert_eq!(fs::read(cache.blob()).unwrap(), before);
     }
@@ -136,7 +143,7 @@ fn what_is_asked_for_is_done_to_the_blob() {
     let path = cache.snapshot().join("model.safetensors");
     let edit = Edit::open(&path).unwrap().set_metadata([("a", "b")]).change_cached(true);
     edit.apply().unwrap();
-    record_digests(&path, &RecordOptions::new().change_cached(true)).unwrap();
+    record(&path, true).unwrap();
     let edited = Edit::open_read_only(cache.blob()).unwrap();
     assert_eq!(edited.header().metadata().len(), 2);
     write(&path, &SaveOptions::new().replace_cached(true)).unwrap();

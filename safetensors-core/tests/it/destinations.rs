@@ -117,7 +117,7 @@ fn a_failed_save_removes_the_directories_that_it_created() {
 fn errors_do_not_show_temporary_names() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none/x.safetensors");
-    let error = AtomicFile::create(&path).unwrap_err();
+    let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
     let system = fs::File::open(dir.path().join("none")).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: {system}", path.display()));
     fs::write(dir.path().join("file"), "").unwrap();
@@ -134,7 +134,7 @@ fn a_path_that_ends_in_a_separator_is_refused() {
         let errors = [
             rewrite().plan(&SaveOptions::new()).unwrap().check_destination(&path).unwrap_err(),
             rewrite().save(&path, &SaveOptions::new()).unwrap_err(),
-            AtomicFile::create(&path).unwrap_err(),
+            AtomicFile::create(&path, &SaveOptions::new()).unwrap_err(),
         ];
         for error in errors {
             assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
@@ -152,7 +152,7 @@ fn a_link_to_a_pipe_is_a_special_file() {
 
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-    let error = AtomicFile::create(&path).unwrap_err();
+    let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     let error = safetensors_core::edit::Edit::open(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");

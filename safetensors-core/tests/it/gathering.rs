@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
-use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::{
     Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorSource, TensorView, save, serialize,
 };
@@ -50,7 +50,7 @@ proptest! {
             prop_assert!(file == serialize(tensors.clone(), options).unwrap());
             if digests {
                 let file = SafeTensors::from_source(file).unwrap();
-                let report = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
+                let report = digest::verify_file(&file, &DigestOptions::new()).unwrap();
                 prop_assert_eq!(report.checked.len(), lens.len());
             }
         }

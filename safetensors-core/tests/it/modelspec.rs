@@ -71,7 +71,7 @@ fn every_key_is_read_into_its_field_and_written_back() {
 
     assert_eq!(spec.version, Version { major: 1, minor: 0, patch: 0 });
     assert_eq!(spec.title, "Stable Diffusion XL 1.0 Base");
-    assert_eq!(spec.hash_sha256.unwrap().to_bytes()[..3], [0xe3, 0xb0, 0xc4]);
+    assert_eq!(<[u8; 32]>::from(spec.hash_sha256.unwrap())[..3], [0xe3, 0xb0, 0xc4]);
     assert_eq!(spec.tags, ["Person", "Celebrity", "Video Game"]);
     assert_eq!(spec.resolution, Some(Resolution { width: 1024, height: 768 }));
     assert_eq!(spec.timestep_range, Some(TimestepRange { min: 500, max: 999 }));

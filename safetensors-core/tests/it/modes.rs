@@ -46,7 +46,7 @@ const WAYS: [fn(&Path, &SaveOptions) -> Result<()>; 4] = [
         rewrite.plan(options)?.check_destination(path)?;
         rewrite.save(path, options)
     },
-    |path, options| AtomicFile::create_with(path, options)?.commit(),
+    |path, options| AtomicFile::create(path, options)?.commit(),
 ];
 
 #[test]

@@ -46,7 +46,7 @@ fn a_file_that_exists_stays() {
     let old = fs::read(&path).unwrap();
 
     assert_exists(save(&path, [] as [(&str, TensorView<'_>); 0], &options()), &path);
-    assert_exists(AtomicFile::create_with(&path, &options()), &path);
+    assert_exists(AtomicFile::create(&path, &options()), &path);
     let rewrite = Rewrite::new().add("a", tensors()[0].1).unwrap();
     assert_exists(rewrite.plan(&options()).unwrap().check_destination(&path), &path);
     assert_exists(rewrite.save(&path, &options()), &path);
@@ -77,7 +77,7 @@ fn a_file_that_appears_during_the_save_stays() {
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);
 
     let other = dir.path().join("other");
-    let mut file = AtomicFile::create_with(&other, &options()).unwrap();
+    let mut file = AtomicFile::create(&other, &options()).unwrap();
     file.write_all(b"ours").unwrap();
     fs::write(&other, "theirs").unwrap();
     assert_exists(file.commit(), &other);

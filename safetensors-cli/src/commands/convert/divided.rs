@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use safetensors_core::ranks::{RankPlan, RankRules};
-use safetensors_core::{SaveOptions, ShardOptions};
+use safetensors_core::{SaveOptions, ShardOptions, TensorSource};
 
 use crate::input::Rewrite;
 use crate::ranks::{Rules, advise, read_plan, world_size};

@@ -13,7 +13,7 @@ use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::framework::NameList;
 use safetensors_core::ranks::{GatheredTensor, gather, is_divided};
 use safetensors_core::rewrite::PlannedTensor;
-use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor};
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 
 use super::preview::Preview;
 use super::source::Source;

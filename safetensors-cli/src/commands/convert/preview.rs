@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
-use safetensors_core::Metadata;
+use safetensors_core::{Metadata, TensorSource};
 
 use crate::input::{self, Rewrite, Source};
 use crate::table::Column;

@@ -85,7 +85,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the store, if it cannot tell. A failure must not be reported as `None`.
+    /// The errors of the store, if it cannot tell. A failure must not be reported as `None`.
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
 
     /// The entries of a directory, in any order. Names that are not UTF-8 may be left out.
@@ -95,7 +95,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// The errors of the store.
     fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
 
     /// The current version of a file. It differs as soon as the path leads to another file or to
@@ -107,7 +107,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// The errors of the store.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let _ = path;
         Ok(None)

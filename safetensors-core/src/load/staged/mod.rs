@@ -33,21 +33,21 @@ pub trait Staging {
     ///
     /// # Errors
     ///
-    /// Those of the allocation.
+    /// The errors of the allocation.
     fn new_slot(&mut self, len: usize) -> Result<Self::Slot>;
 
     /// The bytes of a slot, to be filled. They are aligned to 8 bytes.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The errors of the device.
     fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
 
     /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
     ///
     /// # Errors
     ///
-    /// Those of the device. They should name the tensor.
+    /// The errors of the device. They should name the tensor.
     fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
 
     /// Waits for the copies that were begun first, of those not yet waited for, and gives back
@@ -55,7 +55,7 @@ pub trait Staging {
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The errors of the device.
     fn finish_copy(&mut self) -> Result<Self::Slot>;
 }
 
@@ -151,9 +151,9 @@ impl Default for Ring {
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device. The first failure
-/// stops all threads. If several reads fail, the error is that of the first in the order of the
-/// tensors.
+/// The errors of [`read_tensors`](crate::load::read_tensors), and the errors of the device. The
+/// first failure stops all threads. If several reads fail, the error is that of the first in the
+/// order of the tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

@@ -46,7 +46,7 @@ pub(super) struct Plan<'t, 'a, S> {
 }
 
 impl<'t, 'a, S> Plan<'t, 'a, S> {
-    /// Plans slots of so many bytes. Large tensors are cut, and small ones share a slot.
+    /// Plans slots of this many bytes. Large tensors are cut, and small ones share a slot.
     pub(super) fn new(
         wanted: &'t [Wanted<'t, 'a, S>],
         options: &'t LoadOptions,
@@ -203,7 +203,7 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// Whether the bytes of the file come into the slot as they are. Those of BOOL are checked.
+    /// Whether the bytes of the file come into the slot as they are. Bytes of BOOL are checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL

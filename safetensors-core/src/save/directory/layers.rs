@@ -234,7 +234,7 @@ mod tests {
         assert!(error.to_string().contains("AtomicDirectory::recover"), "{error}");
     }
 
-    /// Not a test of its own: what runs on an overlay file system.
+    /// Not a test by itself: what runs on an overlay file system.
     #[test]
     fn child() {
         let Some(merged) = std::env::var_os("CHILD_MERGED").map(PathBuf::from) else { return };

@@ -75,7 +75,7 @@ pub(super) enum Home {
 impl Body {
     /// Creates the hidden file.
     pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
-        let file = AtomicFile::create_with(path, options)?;
+        let file = AtomicFile::create(path, options)?;
         let state = State { end: ROOM, has_tail: false, spills: Default::default() };
         Ok(Self { file, waiting: Waiting::default(), state: Mutex::new(state) })
     }

@@ -26,7 +26,7 @@ const MARK: &str = "finishing";
 /// Says that the file that has what these synced files have is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
-    let mut file = AtomicFile::create_with(&path, &SaveOptions::new().durable(durable))?;
+    let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
     write!(file, "{files}").map_err(ErrorKind::Io)?;
     file.commit()
 }

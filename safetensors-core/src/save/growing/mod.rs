@@ -40,7 +40,7 @@ use crate::tensor::{TensorSource, shape};
 ///
 /// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
 /// file. The writer puts one growing tensor directly at its final place. Other growing tensors go
-/// to hidden files of their own, and are copied at the end. So do tensors that would misalign the
+/// to separate hidden files, and are copied at the end. So do tensors that would misalign the
 /// tensors after them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
@@ -175,7 +175,7 @@ impl GrowingWriter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and those of
+    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len) leave the file unchanged. After
     /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file cannot be
     /// finished any more.
@@ -230,8 +230,8 @@ impl GrowingWriter {
     /// # Errors
     ///
     /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
-    /// [`ErrorKind::TooManyDimensions`]; those of [`shape::byte_len`](crate::shape::byte_len), also
-    /// if a packed dtype would have to be cut inside a byte.
+    /// [`ErrorKind::TooManyDimensions`]; the errors of [`shape::byte_len`](crate::shape::byte_len),
+    /// also if a packed dtype would have to be cut inside a byte.
     pub fn grow(
         &self,
         name: &str,

@@ -52,7 +52,7 @@ use crate::slice::Index;
 /// [`ErrorKind::Io`] if there is no directory of synced steps, or if one of its files is missing,
 /// also because a finished run had begun to remove them and its file is not at `path` any more;
 /// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`] if the
-/// files do not belong together; those of [`Header::parse`](crate::header::Header::parse), of
+/// files do not belong together; the errors of [`Header::parse`](crate::header::Header::parse), of
 /// [`GrowingWriter::create`] and of [`GrowingWriter::finish`].
 pub fn recover_synced(
     path: impl AsRef<Path>,

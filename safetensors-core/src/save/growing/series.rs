@@ -20,21 +20,6 @@ pub struct GrowingTensor<'w> {
 }
 
 impl GrowingTensor<'_> {
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.series.name
-    }
-
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.series.dtype
-    }
-
-    /// The shape of one step: that of the tensor, without the dimension along which it grows.
-    pub fn step_shape(&self) -> &[usize] {
-        &self.series.step_shape
-    }
-
     /// The number of steps so far.
     pub fn steps(&self) -> u64 {
         self.series.lock().steps
@@ -45,8 +30,8 @@ impl GrowingTensor<'_> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
-    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; those of the source. With
-    /// [`sync_every`](GrowingWriter::sync_every) also those of [`sync`](GrowingWriter::sync).
+    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; the errors of the source. With
+    /// [`sync_every`](GrowingWriter::sync_every) also the errors of [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(step, |expected, found| match found == expected {
             true => Ok(1),
@@ -59,7 +44,7 @@ impl GrowingTensor<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`append`](GrowingTensor::append).
+    /// The errors of [`append`](GrowingTensor::append).
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),

@@ -111,7 +111,7 @@ fn the_header_finds_room_whatever_its_length() {
             for tensor in archive.tensors() {
                 let data = tensor.view().unwrap();
                 let digest = crate::hash::Digest::of(data.data());
-                assert_eq!(digests.get(tensor.name()), Some(digest));
+                assert_eq!(digests.get(tensor.name()), Some(&digest));
             }
         }
     }
@@ -169,7 +169,7 @@ fn grown() -> impl Strategy<Value = Grown> {
     })
 }
 
-/// Appends all steps, those of all tensors in turn.
+/// Appends all steps, of all tensors in turn.
 fn append_all(writer: &GrowingWriter, tensors: &[Grown], by: usize) -> Result<()> {
     let growing = tensors
         .iter()

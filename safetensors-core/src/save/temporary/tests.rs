@@ -32,7 +32,7 @@ fn named<T>(f: impl FnOnce() -> T) -> T {
 fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
     let directory = tempdir().unwrap();
     let path = directory.path().join(NAME);
-    let mut file = named(|| AtomicFile::create(&path)).unwrap();
+    let mut file = named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap();
     file.write_all(b"new").unwrap();
     let names = names_in(directory.path());
     assert!(names.len() == 1 && names[0].starts_with(".model.safetensors."), "{names:?}");
@@ -44,7 +44,7 @@ fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
     file.commit().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
     assert_eq!(names_in(directory.path()), [NAME]);
-    drop(named(|| AtomicFile::create(&path)).unwrap());
+    drop(named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap());
     assert_eq!(names_in(directory.path()), [NAME]);
 }
 
@@ -54,7 +54,7 @@ fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
 fn a_file_has_no_name_until_it_is_complete() {
     let directory = tempdir().unwrap();
     let path = directory.path().join(NAME);
-    let mut file = AtomicFile::create(&path).unwrap();
+    let mut file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
     file.write_all(b"new").unwrap();
     assert!(names_in(directory.path()).is_empty());
     file.commit().unwrap();
@@ -95,7 +95,7 @@ fn the_next_save_removes_what_nobody_holds_and_nothing_else() {
 fn a_temporary_file_that_was_removed_is_saved_nevertheless() {
     let directory = tempdir().unwrap();
     let path = directory.path().join(NAME);
-    let mut file = named(|| AtomicFile::create(&path)).unwrap();
+    let mut file = named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap();
     file.write_all(b"new").unwrap();
     fs::remove_file(directory.path().join(&names_in(directory.path())[0])).unwrap();
     file.commit().unwrap();
@@ -136,13 +136,13 @@ fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
             let tensors = [("w", Dtype::U8, [1])];
             let path = directory.join("one");
             let _one = named(|| StreamWriter::create(path, tensors, &options))?;
-            let _other = AtomicFile::create(directory.join("other"))?;
+            let _other = AtomicFile::create(directory.join("other"), &SaveOptions::new())?;
             save_and_end(directory, "shards", end)
         }
     }
 }
 
-/// Not a test of its own: what [`run_child`] runs.
+/// Not a test by itself: what [`run_child`] runs.
 #[test]
 fn child() {
     let (Ok(directory), Ok(what), Ok(end)) =
@@ -161,7 +161,7 @@ fn child() {
     save_and_end(directory.as_ref(), &what, end).unwrap();
 }
 
-/// Runs [`child`] in a process of its own, and returns how it ended.
+/// Runs [`child`] in a separate process, and returns how it ended.
 fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "save::temporary::tests::child", "--nocapture"])

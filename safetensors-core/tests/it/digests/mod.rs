@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::digest::{
-    self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile, VerifyOptions,
+    self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile,
 };
-use safetensors_core::edit::{Edited, RecordOptions, record_digests};
+use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::modelspec::ModelSpec;
 use safetensors_core::save::{StreamWriter, write_to};
 use safetensors_core::{
@@ -111,7 +111,7 @@ fn u8_tensor(bytes: &[u8]) -> TensorBuf {
 /// Save options that record these digests, right or wrong.
 fn recording<'a>(digests: impl IntoIterator<Item = (&'a str, Digest)>) -> SaveOptions {
     let record: TensorDigests = digests.into_iter().collect();
-    SaveOptions::new().metadata([(KEY, record.to_text())])
+    SaveOptions::new().metadata([(KEY, record.to_string())])
 }
 
 /// Saves tensors and records the right digests of some of them.
@@ -150,13 +150,18 @@ fn flip(path: &Path, offset: usize) {
     fs::write(path, bytes).unwrap();
 }
 
+/// Records digests in a file.
+fn record(path: &Path, options: &DigestOptions) -> Result<Edited> {
+    Edit::open(path)?.record_digests(options)?.apply()
+}
+
 fn verify(path: &Path) -> Result<()> {
-    digest::verify(&Checkpoint::open(path)?, &VerifyOptions::new()).map(drop)
+    digest::verify(&Checkpoint::open(path)?, &DigestOptions::new()).map(drop)
 }
 
 /// Verifies a file in memory with this record in `__metadata__`. Its only tensor is `w`, which is
 /// empty.
 fn verify_record(record: &str) -> Result<()> {
     let file = serialize([("w", u8_tensor(&[]))], &SaveOptions::new().metadata([(KEY, record)]))?;
-    digest::verify_file(&SafeTensors::from_source(file)?, &VerifyOptions::new()).map(drop)
+    digest::verify_file(&SafeTensors::from_source(file)?, &DigestOptions::new()).map(drop)
 }

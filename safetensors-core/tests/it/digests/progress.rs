@@ -52,12 +52,12 @@ fn every_byte_counts_once_for_each_digest_of_it() {
     assert_eq!(hashes, [digest::hash_file(checkpoint.files()[0].safetensors()).unwrap()]);
 
     let (seen, callback) = watch(usize::MAX);
-    record_digests(&path, &RecordOptions::new().sha256(true).progress(callback)).unwrap();
+    record(&path, &DigestOptions::new().sha256(true).progress(callback)).unwrap();
     check(&seen, 6_000_020);
 
     let (seen, callback) = watch(usize::MAX);
     let files = Checkpoint::open(&path).unwrap();
-    digest::verify(&files, &VerifyOptions::new().progress(callback)).unwrap();
+    digest::verify(&files, &DigestOptions::new().progress(callback)).unwrap();
     check(&seen, 6_000_020);
 }
 
@@ -89,11 +89,11 @@ fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
     let (seen, callback) = watch(2);
     expect(
         &seen,
-        digest::verify(&checkpoint, &VerifyOptions::new().progress(callback)).unwrap_err(),
+        digest::verify(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
     );
     let (seen, callback) = watch(2);
-    let options = RecordOptions::new().sha256(true).progress(callback);
-    expect(&seen, record_digests(&path, &options).unwrap_err());
+    let options = DigestOptions::new().sha256(true).progress(callback);
+    expect(&seen, record(&path, &options).unwrap_err());
     assert_eq!((calls.into_inner(), fs::read(&path).unwrap()), (4, before));
 }
 

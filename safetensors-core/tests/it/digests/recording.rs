@@ -28,7 +28,7 @@ fn digests_are_recorded_while_saving() {
         save(&path, tensors(), &options).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
         let files =
-            digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
+            digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap();
         assert_eq!(files[0].checked.len(), KNOWN.len());
         assert_eq!(checkpoint.metadata()["format"], "pt");
         let record = TensorDigests::from_metadata(checkpoint.metadata()).unwrap().unwrap();
@@ -97,11 +97,11 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
     writer.finish().unwrap();
 
     let checkpoint = Checkpoint::open(&path).unwrap();
-    digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
+    digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap();
     let record = TensorDigests::from_metadata(checkpoint.metadata()).unwrap().unwrap();
     for name in names {
         let expected = if name == "empty" { Digest::of(b"") } else { Digest::of(&bytes) };
-        assert_eq!(record.get(name), Some(expected), "{name}");
+        assert_eq!(record.get(name).copied(), Some(expected), "{name}");
     }
 }
 
@@ -119,7 +119,7 @@ fn every_shard_of_a_save_records_its_own_tensors() {
     );
     assert_eq!(saved.unwrap().files.len(), 2);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
+    let files = digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap();
     let checked: Vec<_> = files.iter().map(|file| file.checked.clone()).collect();
     assert_eq!(checked, [vec!["a", "b"], vec!["c"]]);
 }
@@ -139,7 +139,7 @@ fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
     // New digests are recorded if the options ask for them.
     Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().digests(true)).unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
-    digest::verify(&rewritten, &VerifyOptions::new().require_digests(true)).unwrap();
+    digest::verify(&rewritten, &DigestOptions::new().require_digests(true)).unwrap();
 }
 
 #[test]
@@ -182,13 +182,15 @@ fn digests_are_recorded_in_a_file_that_exists() {
     let before = data(&path);
 
     // The header has room for the digests.
-    let in_place = RecordOptions::new().in_place(true);
-    assert_eq!(record_digests(&path, &in_place).unwrap(), Edited::InPlace);
-    assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
+    let edit = Edit::open(&path).unwrap().in_place(true);
+    let recorded = edit.record_digests(&DigestOptions::new()).unwrap().apply();
+    assert_eq!(recorded.unwrap(), Edited::InPlace);
+    assert_eq!(record(&path, &DigestOptions::new()).unwrap(), Edited::Unchanged);
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
     assert_eq!(metadata.keys().collect::<Vec<_>>(), ["format", KEY]);
     let record = TensorDigests::from_metadata(&metadata).unwrap().unwrap();
-    assert!(record.iter().eq([
+    let found = record.iter().map(|(name, digest)| (name.as_str(), *digest));
+    assert!(found.eq([
         ("a", Digest::of(b"abc")),
         ("b", Digest::of(b"def")),
         ("c", Digest::of(b""))
@@ -198,15 +200,16 @@ fn digests_are_recorded_in_a_file_that_exists() {
     // Recording only the other digest leaves the first unchanged, right or wrong.
     flip(&path, offset_of(&path, "b", 0));
     assert!(verify(&path).is_err());
-    record_digests(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
-        .unwrap();
+    let options = DigestOptions::new().tensors(false).sha256(true);
+    let edit = Edit::open(&path).unwrap().durable(false);
+    edit.record_digests(&options).unwrap().apply().unwrap();
     let error = verify(&path).unwrap_err();
     assert_eq!(error.tensor(), Some("b"));
     // Recording again computes the digests of the current data.
-    record_digests(&path, &RecordOptions::new()).unwrap();
+    super::record(&path, &DigestOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert!(
-        digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap()[0]
+        digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap()[0]
             .sha256
             .is_some()
     );
@@ -220,8 +223,9 @@ fn digests_that_do_not_fit_into_the_header_make_a_new_file() {
     let path = directory.path().join("model.safetensors");
     let bytes = pattern(100_000);
     save(&path, [("w", u8_tensor(&bytes))], &SaveOptions::new()).unwrap();
-    let in_place = RecordOptions::new().in_place(true);
-    assert_eq!(record_digests(&path, &in_place).unwrap(), Edited::Rewritten);
+    let edit = Edit::open(&path).unwrap().in_place(true);
+    let recorded = edit.record_digests(&DigestOptions::new()).unwrap().apply();
+    assert_eq!(recorded.unwrap(), Edited::Rewritten);
     assert_eq!(
         Checkpoint::open(&path).unwrap().tensor("w").unwrap().read().unwrap().bytes(),
         bytes

@@ -8,7 +8,7 @@ fn what_was_checked_and_what_is_unrecorded() {
     let path = directory.path().join("model.safetensors");
     save_recorded(&path, &[("a", b"1"), ("b", b""), ("c", b"22"), ("d", b"")], &["b", "c"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap();
+    let files = digest::verify(&checkpoint, &DigestOptions::new()).unwrap();
     let [VerifiedFile { file, checked, unrecorded, sha256: None, .. }] = files.as_slice() else {
         panic!("{files:?}")
     };
@@ -16,7 +16,7 @@ fn what_was_checked_and_what_is_unrecorded() {
     assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
 
     let error =
-        digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap_err();
+        digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoDigest), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 }
@@ -25,9 +25,9 @@ fn what_was_checked_and_what_is_unrecorded() {
 fn a_file_without_digests_is_an_error_only_if_they_are_required() {
     let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
     let file = SafeTensors::from_source(file).unwrap();
-    let verified = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
+    let verified = digest::verify_file(&file, &DigestOptions::new()).unwrap();
     assert_eq!((verified.file, verified.checked.len(), verified.unrecorded), (None, 0, vec!["w"]));
-    assert!(digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).is_err());
+    assert!(digest::verify_file(&file, &DigestOptions::new().require_digests(true)).is_err());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_changed_header_is_not_changed_data() {
 fn shards_are_verified_each_by_its_own_record() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
+    let files = digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap();
     let checked: Vec<_> =
         files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
@@ -103,7 +103,7 @@ fn shards_are_verified_each_by_its_own_record() {
     for threads in [1, 2, 8] {
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
         let error =
-            digest::verify(&checkpoint, &VerifyOptions::new().threads(threads)).unwrap_err();
+            digest::verify(&checkpoint, &DigestOptions::new().threads(threads)).unwrap_err();
         assert_eq!(named(error), ("c".into(), shard.clone()));
     }
 }
@@ -129,7 +129,7 @@ fn a_file_that_has_become_shorter_is_an_error() {
     save_recorded(&path, &[("w", &pattern(5000))], &["w"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4000).unwrap();
-    let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+    let error = digest::verify(&checkpoint, &DigestOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
 }
@@ -142,7 +142,7 @@ fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let len = fs::metadata(&path).unwrap().len();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len + 1).unwrap();
-    let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+    let error = digest::verify(&checkpoint, &DigestOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!((error.tensor(), error.file()), (None, path.to_str()));
 }
@@ -228,14 +228,13 @@ fn names_of_any_kind_are_recorded() {
     // The record is one JSON object, compact and sorted. Its length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
     assert_eq!(json.to_string(), metadata[KEY]);
-    let others: TensorDigests =
-        names.iter().map(|name| (*name, Digest::from_bytes([0; 16]))).collect();
-    assert_eq!(others.to_text().len(), digests.to_text().len());
+    let others: TensorDigests = names.iter().map(|name| (*name, Digest::from([0; 16]))).collect();
+    assert_eq!(others.to_string().len(), digests.to_string().len());
 
     let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
     let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
     let file = SafeTensors::from_source(file).unwrap();
-    let verified = digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).unwrap();
+    let verified = digest::verify_file(&file, &DigestOptions::new().require_digests(true)).unwrap();
     assert_eq!(verified.checked.len(), names.len());
 }
 
@@ -248,7 +247,7 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
     let options = SaveOptions::new().metadata([("modelspec.hash_sha256", format!("0x{sha256}"))]);
     save(&path, [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def"))], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap();
+    let files = digest::verify(&checkpoint, &DigestOptions::new()).unwrap();
     assert_eq!(files[0].sha256.unwrap().to_string(), sha256);
     assert_eq!(files[0].unrecorded, ["a", "b"]);
 
@@ -260,7 +259,7 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
     assert_eq!((expected.as_str(), error.tensor(), error.file()), (sha256, None, path.to_str()));
     // The SHA-256 is not checked if the options turn it off.
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().sha256(false)).unwrap();
+    let files = digest::verify(&checkpoint, &DigestOptions::new().sha256(false)).unwrap();
     assert_eq!(files[0].sha256, None);
 }
 
@@ -270,7 +269,7 @@ fn a_sha256_in_another_form() {
         let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
         let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
         let file = SafeTensors::from_source(file).unwrap();
-        let error = digest::verify_file(&file, &VerifyOptions::new()).unwrap_err();
+        let error = digest::verify_file(&file, &DigestOptions::new()).unwrap_err();
         let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
             panic!("{error}")
         };

@@ -279,19 +279,20 @@ fn the_order_and_the_alignment_of_a_file_can_be_mended() {
 
 #[test]
 fn digests_stay_correct() {
-    use safetensors_core::digest::{self, Digest, TensorDigests, VerifyOptions};
-    use safetensors_core::edit::{RecordOptions, record_digests};
+    use safetensors_core::digest::{self, Digest, DigestOptions, TensorDigests};
+    use safetensors_core::edit::Edit;
 
     let recorded = |path: &Path| {
-        digest::verify(&Checkpoint::open(path).unwrap(), &VerifyOptions::new()).unwrap();
+        digest::verify(&Checkpoint::open(path).unwrap(), &DigestOptions::new()).unwrap();
         let metadata = parse(path).metadata().clone();
         let names = TensorDigests::from_metadata(&metadata)
             .unwrap()
-            .map(|record| record.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
+            .map(|record| record.keys().cloned().collect::<Vec<_>>());
         (names.unwrap_or_default(), metadata.contains_key("modelspec.hash_sha256"))
     };
     let (_directory, path) = roomy_file();
-    record_digests(&path, &RecordOptions::new().sha256(true)).unwrap();
+    let options = DigestOptions::new().sha256(true);
+    Edit::open(&path).unwrap().record_digests(&options).unwrap().apply().unwrap();
     let of = |names: &[&str], sha256| {
         (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), sha256)
     };
@@ -311,7 +312,7 @@ fn digests_stay_correct() {
     assert_eq!(edit(&|edit| edit.remove(["a"]).append([("a", bytes(&4, 50))])), Edited::Rewritten);
     assert_eq!(recorded(&path), of(&["b", "d"], false));
     let new: TensorDigests = [("a", Digest::of(&DATA[50..54]))].into_iter().collect();
-    edit(&|edit| edit.remove(["d", "b"]).set_metadata([(digest::KEY, new.to_text())]));
+    edit(&|edit| edit.remove(["d", "b"]).set_metadata([(digest::KEY, new.to_string())]));
     assert_eq!(recorded(&path), of(&["a"], false));
     edit(&|edit| edit.remove(["a"]));
     assert_eq!(recorded(&path), of(&[], false));

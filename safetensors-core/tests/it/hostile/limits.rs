@@ -1,5 +1,6 @@
 //! The limits of reading, and that saving keeps to them.
 
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::header::Header;
 use safetensors_core::save::StreamWriter;
@@ -72,7 +73,7 @@ fn entries_and_bytes_of_an_index() {
     write(directory.path(), "s.safetensors", file("{}", 0));
     let open = |index: String, limits: &Limits| {
         let path = write(directory.path(), "model.safetensors.index.json", index);
-        Checkpoint::open_with(&path, limits).unwrap_err()
+        Checkpoint::open_in(LocalStore, &path, limits).unwrap_err()
     };
     let mut limits = Limits::default();
     assert_eq!((limits.index_entries, limits.index_bytes), (1_000_000, 100_000_000));

@@ -70,7 +70,7 @@ impl ReadAt for Far {
 /// A checkpoint of one file that is far away, with calls of 1 MiB, twelve at once.
 fn far(tensors: &[(String, TensorBuf)]) -> Checkpoint<Far> {
     let requests = Requests::new(MIB + 5, 12);
-    assert_eq!(requests.byte_len(), MIB);
+    assert_eq!(requests.byte_len, MIB);
     open(tensors, Some(requests))
 }
 

@@ -6,7 +6,7 @@ use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, gather, save};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
-    TensorView, save as save_file,
+    TensorSource, TensorView, save as save_file,
 };
 use tempfile::tempdir;
 

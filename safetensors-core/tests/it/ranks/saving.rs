@@ -10,7 +10,7 @@ use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, RankSaved, RankTensor, gather, save};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
-    TensorView,
+    TensorSource, TensorView,
 };
 use tempfile::tempdir;
 

@@ -1,5 +1,6 @@
 //! The length field, and a file that does not match it.
 
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
 
 use super::{file, rejects, rejects_tensor};
@@ -53,7 +54,7 @@ fn the_caller_can_lower_the_limit() {
     let path = crate::support::write(directory.path(), "two.safetensors", file(two, 2));
     for error in [
         SafeTensors::parse_with(file(two, 2), &limits).unwrap_err(),
-        Checkpoint::open_with(path, &limits).unwrap_err(),
+        Checkpoint::open_in(LocalStore, path, &limits).unwrap_err(),
     ] {
         assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
         assert_eq!(error.tensor(), Some("b"), "the first that is one too many");

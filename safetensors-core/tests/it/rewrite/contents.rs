@@ -5,7 +5,7 @@ use std::fs;
 use safetensors_core::convert::Overflow;
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    save_sharded,
+    TensorSource, save_sharded,
 };
 
 use super::{content, floats, saved};

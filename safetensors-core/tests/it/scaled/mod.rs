@@ -10,8 +10,19 @@ mod rewriting;
 use std::path::PathBuf;
 
 use safetensors_core::convert::ScaledWeights;
-use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorBuf, save};
+use safetensors_core::slice::TensorPart;
+use safetensors_core::{Checkpoint, LoadOptions, ReadAt, Result, SaveOptions, TensorBuf, save};
 use tempfile::TempDir;
+
+/// Reads part of the tensor of this name.
+fn read_part<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    name: &str,
+    part: TensorPart,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    checkpoint.tensor(name)?.part(part)?.read_with(options)
+}
 
 /// The path of a file that `fixtures/scaled/generate.py` made.
 fn fixture(name: &str) -> PathBuf {

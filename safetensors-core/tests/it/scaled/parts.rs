@@ -8,7 +8,7 @@ use safetensors_core::{
 };
 use safetensors_testing::read_at::NotingSource;
 
-use super::{checkpoint, dequantize, fixture};
+use super::{checkpoint, dequantize, fixture, read_part};
 
 /// The elements of a part of a tensor of F32, one by one.
 fn part_of(whole: &TensorBuf, part: TensorPart) -> Vec<u32> {
@@ -52,7 +52,7 @@ fn every_span_of_every_dimension_has_its_scales() {
         for (part, read) in parts.into_iter().zip(read) {
             assert_eq!(read.shape(), part.shape(whole.shape()).unwrap(), "{name} {part:?}");
             assert_eq!(bits(&read), part_of(&whole, part), "{name} {part:?}");
-            let alone = weights.read_part(name, part, &options).unwrap();
+            let alone = read_part(&weights, name, part, &options).unwrap();
             assert_eq!(bits(&alone), bits(&read), "{name} {part:?}");
         }
     }
@@ -108,8 +108,8 @@ fn a_large_weight_is_read_in_pieces_by_several_threads() {
         assert!(bits(&read[parts.len()]) == bits(&expected), "a tensor without scales");
         // By way of a narrow dtype, in the same pieces.
         let narrow = options.floats_as(Dtype::BF16);
-        let read = checkpoint.read_part("w", parts[4], &narrow).unwrap();
-        let wide = checkpoint.read_part("w", parts[4], &dequantize()).unwrap();
+        let read = read_part(&checkpoint, "w", parts[4], &narrow).unwrap();
+        let wide = read_part(&checkpoint, "w", parts[4], &dequantize()).unwrap();
         let rounded = wide.convert(Dtype::BF16, &ConvertOptions::new()).unwrap();
         assert!(read.bytes() == rounded.bytes());
     }
@@ -148,7 +148,7 @@ fn only_the_needed_scales_are_read() {
 
     // Rows 200 to 299 lie in the second and third row of blocks.
     let part = TensorPart::span(0, 200, 100);
-    let read = checkpoint.read_part("w", part, &dequantize()).unwrap();
+    let read = read_part(&checkpoint, "w", part, &dequantize()).unwrap();
     assert_eq!(bits(&read), part_of(&expected, part));
     let mut found = source.take_reads();
     found.sort_unstable();
@@ -159,6 +159,6 @@ fn only_the_needed_scales_are_read() {
     // Without scales nothing else is read.
     source.take_reads();
     let raw = LoadOptions::new().floats_as(Dtype::F32).scaled_weights(ScaledWeights::Raw);
-    checkpoint.read_part("w", part, &raw).unwrap();
+    read_part(&checkpoint, "w", part, &raw).unwrap();
     assert_eq!(source.take_reads(), [(weight + 200 * 1024, 100 * 1024)]);
 }

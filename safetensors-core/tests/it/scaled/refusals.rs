@@ -4,7 +4,7 @@ use safetensors_core::convert::{Overflow, ScaledWeights};
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView};
 
-use super::{checkpoint, dequantize};
+use super::{checkpoint, dequantize, read_part};
 
 fn fp8(shape: &[usize], codes: &[u8]) -> TensorBuf {
     TensorBuf::from_view(&TensorView::new(Dtype::F8_E4M3, shape, codes).unwrap()).unwrap()
@@ -29,7 +29,7 @@ fn a_conversion_without_scales_is_refused_unless_raw_values_are_asked_for() {
         for error in [
             checkpoint.read_named(["v", "w"], &options).unwrap_err(),
             checkpoint.read_all(&options).unwrap_err(),
-            checkpoint.read_part("w", TensorPart::span(0, 0, 1), &options).unwrap_err(),
+            read_part(&checkpoint, "w", TensorPart::span(0, 0, 1), &options).unwrap_err(),
             checkpoint.read_parts([("w", TensorPart::Whole)], &options).unwrap_err(),
         ] {
             let ErrorKind::NeedsScales { scales, .. } = error.kind() else { panic!("{error}") };

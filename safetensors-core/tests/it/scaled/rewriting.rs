@@ -6,7 +6,7 @@ use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, TensorBuf, TensorView, save, serialize,
+    SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
 };
 
 use super::{checkpoint, dequantize, fixture};

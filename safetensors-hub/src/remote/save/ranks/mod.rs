@@ -26,7 +26,7 @@ use crate::remote::{RemoteOptions, local_path};
 ///
 /// ```
 /// use safetensors_core::ranks::{self, RankRules, RankSaved};
-/// use safetensors_core::{ShardOptions, TensorView};
+/// use safetensors_core::{ShardOptions, TensorSource, TensorView};
 /// use safetensors_hub::remote;
 ///
 /// let address = "memory:///trained"; // or s3://bucket/trained
