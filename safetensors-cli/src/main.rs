@@ -22,7 +22,7 @@ mod numpy;
 mod order;
 mod other;
 mod pager;
-mod parallel;
+
 mod progress;
 mod ranks;
 mod report;
@@ -35,6 +35,7 @@ mod stdout;
 mod table;
 mod targets;
 mod text;
+mod threads;
 mod totals;
 mod tree;
 mod values;
@@ -221,7 +222,7 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     signals::make_limits_errors();
-    parallel::check_environment()?;
+    threads::check_environment()?;
     let is_paged = cli.command.is_paged();
     if cli.command.writes_files() && !is_paged {
         signals::clean_up_after_them();

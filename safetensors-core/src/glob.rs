@@ -56,11 +56,36 @@ impl Pattern {
     /// [`BadPattern`] for a bracket or brace without its counterpart, an empty range, a backslash
     /// at the end, and a pattern that is too long.
     pub fn parse(pattern: &str) -> Result<Self, BadPattern> {
+        Self::of_regex(pattern, &regex_of(pattern).map_err(BadPattern)?)
+    }
+
+    /// Parses a pattern in which only `*` and `?` have a meaning, as in the file names of the Hub.
+    ///
+    /// ```
+    /// use safetensors_core::glob::Pattern;
+    ///
+    /// let pattern = Pattern::wildcards("*[v2].json")?;
+    /// assert!(pattern.matches("a/b[v2].json"));
+    /// # Ok::<(), safetensors_core::glob::BadPattern>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BadPattern`] for a pattern that is too long.
+    pub fn wildcards(pattern: &str) -> Result<Self, BadPattern> {
+        let parts = pattern.chars().map(|c| match c {
+            '*' => ".*".into(),
+            '?' => ".".into(),
+            c => literal(c),
+        });
+        Self::of_regex(pattern, &format!("(?s)^{}$", parts.collect::<String>()))
+    }
+
+    fn of_regex(pattern: &str, regex: &str) -> Result<Self, BadPattern> {
         // The text is a regular expression by construction, so only the limits of `Regex` can fail.
         let too_large =
             |_| BadPattern("the pattern is too long, or its braces are nested too deep".into());
-        let regex = Regex::new(&regex_of(pattern).map_err(BadPattern)?).map_err(too_large)?;
-        Ok(Self { regex, text: pattern.into() })
+        Ok(Self { regex: Regex::new(regex).map_err(too_large)?, text: pattern.into() })
     }
 
     /// Whether the name matches.
@@ -234,6 +259,31 @@ mod tests {
         assert!(Pattern::parse(&deep).unwrap_err().to_string().contains("nested too deep"));
         assert!(Pattern::parse(&"?".repeat(200_000)).unwrap_err().0.contains("too long"));
         assert!(Pattern::parse(&"*a".repeat(1_000)).unwrap().matches(&"a".repeat(10_000)));
+    }
+
+    #[test]
+    fn wildcards_match_whole_names() {
+        for (pattern, name, is_match) in [
+            ("config.json", "config.json", true),
+            ("config.json", "a/config.json", false),
+            ("*.json", "a/config.json", true),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("token*er?json", "tokenizer.json", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b*", "xxbxxaxx", false),
+            ("?", "é", true),
+            ("a?", "a", false),
+            ("**", "x", true),
+            ("[a]", "a", false),
+        ] {
+            let found = Pattern::wildcards(pattern).unwrap().matches(name);
+            assert_eq!(found, is_match, "{pattern} {name}");
+        }
+        // A hostile pattern takes no exponential time.
+        let hostile = Pattern::wildcards(&("a*".repeat(500) + "b")).unwrap();
+        assert!(!hostile.matches(&"a".repeat(5000)));
     }
 
     /// globset, which reads the same language over bytes, is the oracle for ASCII. It differs where

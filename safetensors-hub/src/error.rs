@@ -176,6 +176,9 @@ pub enum ErrorKind {
     /// The name of a file leads out of its repository, or is not a plain path.
     #[error("the file name {} is not a plain relative path; it is refused", Quoted(.found))]
     UnsafeName { found: String },
+    /// A pattern of file names cannot be used.
+    #[error("{} is no pattern of file names: {problem}", Quoted(.pattern))]
+    BadPattern { pattern: String, problem: String },
     /// The endpoint is not the address of a server.
     #[error("{} is no endpoint: {problem}", Quoted(.found))]
     BadEndpoint { found: String, problem: &'static str },

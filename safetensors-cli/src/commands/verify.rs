@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::digest::{self, VerifyOptions};
-use safetensors_core::framework::default_threads;
+use safetensors_core::framework::{default_threads, in_order};
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::report::{report, warn};
 use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{json, other, parallel, text};
+use crate::{json, other, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -110,9 +110,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
     // Files are already checked in parallel, so each check gets a share of the threads.
     let threads = (default_threads() / targets.len().max(1)).max(1);
-    parallel::in_order(
+    in_order(
         &targets,
-        |target| check(target, args, threads, &progress),
+        0,
+        |target, _: &mut ()| check(target, args, threads, &progress),
         |_, outcome| -> anyhow::Result<()> {
             let Some(outcome) = outcome else { return Ok(()) };
             if !args.json {

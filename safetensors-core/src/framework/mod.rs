@@ -33,7 +33,7 @@ pub use crate::load::staged::{Ring, StagedPart, Staging, read_staged};
 use crate::load::{LazyTensor, LoadOptions};
 pub use crate::other_format::OtherFormat;
 #[cfg(feature = "std")]
-pub use crate::parallel::{default_threads, in_parallel};
+pub use crate::parallel::{default_threads, in_order, in_parallel};
 pub use crate::tensor::boolean::check_bools;
 pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};

@@ -1,14 +1,20 @@
-//! [`in_parallel`]: processes many items on several threads.
+//! Threads: [`in_parallel`] works on many items and keeps the results until the end; [`in_order`]
+//! hands them out as they come.
 
+mod in_order;
 pub(crate) mod progress;
+mod queue;
 mod work;
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::thread;
 
+pub use in_order::in_order;
 pub(crate) use progress::Meter;
 pub use progress::Progress;
+pub(crate) use queue::OnPanic;
+use queue::Queue;
 pub(crate) use work::Work;
 
 use crate::error::Result;
@@ -52,22 +58,17 @@ pub fn in_parallel<I, T: Send, B: Default>(
         len @ (0 | 1) => len,
         len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
     };
-    let queue = Mutex::new(Some(items.enumerate()));
-    let next = || queue.lock().ok()?.as_mut()?.next();
-    // Empties the queue, so that no thread begins another item.
-    let end = || {
-        let _ = queue.lock().map(|mut queue| queue.take());
-    };
+    let queue = Queue::new(items);
     let run = || {
-        let _end = OnPanic(end);
+        let _end = OnPanic(|| queue.end());
         let mut own = B::default();
         let mut results = Vec::new();
-        while let Some((number, item)) = next() {
+        while let Some((number, item)) = queue.next() {
             let result = work(item, &mut own);
             if result.is_err() {
                 // All items before this one have been begun already, so the first error in order is
                 // still found.
-                end();
+                queue.end();
             }
             results.push((number, result));
         }
@@ -86,17 +87,6 @@ pub fn in_parallel<I, T: Send, B: Default>(
     });
     results.sort_unstable_by_key(|(number, _)| *number);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// Calls its function when it is dropped during a panic.
-pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
-
-impl<F: Fn()> Drop for OnPanic<F> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            (self.0)();
-        }
-    }
 }
 
 /// The number of threads to use by default, at least 1. The environment variable

@@ -3,7 +3,6 @@
 mod blob;
 mod options;
 mod parallel;
-mod pattern;
 mod progress;
 mod select;
 
@@ -69,12 +68,8 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
     };
-    let wanted = Wanted {
-        checkpoint: options.checkpoint.as_deref(),
-        patterns: &options.patterns,
-        excluded: &options.excluded,
-    };
-    wanted.check()?;
+    let checkpoint = options.checkpoint.as_deref();
+    let wanted = Wanted::new(checkpoint, &options.patterns, &options.excluded)?;
     let cache = match &options.cache {
         Some(dir) => Cache::at(dir),
         None => Cache::from_environment()?,

@@ -1,61 +1,42 @@
 //! [`each`]: files are worked on by several threads.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+
+use safetensors_core as core;
+use safetensors_core::framework::in_parallel;
 
 use super::progress::Meter;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Does `work` for each item on up to `threads` threads, and returns the results in the order of
-/// the items. The first failure stops all threads, and is the error.
+/// the items. The first failure also stops the items that are worked on, and is the error.
 pub(super) fn each<I: Sync, T: Send>(
     items: &[I],
     threads: usize,
     meter: &Meter,
     work: impl Fn(&I) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    let next = AtomicUsize::new(0);
-    let first: Mutex<Option<Error>> = Mutex::new(None);
-    let run = || {
-        let mut results = Vec::new();
-        // A panic stops the others too.
+    let cause: Mutex<Option<Error>> = Mutex::new(None);
+    let lock = || cause.lock().unwrap_or_else(|poison| poison.into_inner());
+    let results = in_parallel(items, threads, |item, _: &mut ()| {
         let _end = OnPanic(meter);
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(number) else { return results };
-            match work(item) {
-                Ok(result) => results.push((number, result)),
-                Err(error) => {
-                    let mut first = first.lock().unwrap_or_else(|poison| poison.into_inner());
-                    // The threads that a failure stops report that they were stopped.
-                    let is_cause = |old: &Error| !matches!(old.kind(), ErrorKind::Cancelled);
-                    if !first.as_ref().is_some_and(is_cause) {
-                        *first = Some(error);
-                    }
-                    meter.fail();
-                    return results;
-                }
+        work(item).map_err(|error| {
+            // The threads that a failure stops report that they were stopped.
+            let is_cause = |old: &Error| !matches!(old.kind(), ErrorKind::Cancelled);
+            let mut cause = lock();
+            if !cause.as_ref().is_some_and(is_cause) {
+                *cause = Some(error);
             }
-        }
-    };
-    let mut results = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(items.len()))
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
-            .collect();
-        let mut results = run();
-        for other in others {
-            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        results
+            meter.fail();
+            core::ErrorKind::Cancelled.into()
+        })
     });
-    if let Some(error) = first.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
-        return Err(error);
-    }
-    results.sort_unstable_by_key(|(number, _)| *number);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
+    let cause = lock().take();
+    cause.map_or_else(|| Ok(results?), Err)
 }
 
+/// Stops the transfers of the other threads, too, when a thread panics.
 struct OnPanic<'a>(&'a Meter);
 
 impl Drop for OnPanic<'_> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::glob::Pattern;
 
-use super::pattern::{is_name, matches};
 use crate::cache::CachedRepo;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
@@ -15,9 +15,9 @@ use crate::repo::{RepoId, Revision, check_file_name};
 pub(super) struct Wanted<'a> {
     /// The folder or file of the checkpoint, if it is wanted; empty for the root.
     pub(super) checkpoint: Option<&'a str>,
-    pub(super) patterns: &'a [String],
+    patterns: Vec<Pattern>,
     /// What is left out of the files that the patterns match.
-    pub(super) excluded: &'a [String],
+    excluded: Vec<Pattern>,
 }
 
 /// The checkpoint in a list of files.
@@ -29,14 +29,23 @@ pub(super) enum Found {
     Index(String),
 }
 
-impl Wanted<'_> {
-    /// Checks the names that the caller gave.
-    pub(super) fn check(&self) -> Result<()> {
-        match self.checkpoint {
-            None | Some("") => {}
-            Some(path) => check_file_name(path)?,
-        }
-        self.patterns.iter().try_for_each(|pattern| check_file_name(pattern))
+impl<'a> Wanted<'a> {
+    /// Checks the names and patterns that the caller gave.
+    pub(super) fn new(
+        checkpoint: Option<&'a str>,
+        patterns: &[String],
+        excluded: &[String],
+    ) -> Result<Self> {
+        checkpoint.filter(|path| !path.is_empty()).map_or(Ok(()), check_file_name)?;
+        patterns.iter().try_for_each(|pattern| check_file_name(pattern))?;
+        let parse = |pattern: &String| {
+            Pattern::wildcards(pattern).map_err(|problem| {
+                let (pattern, problem) = (pattern.clone(), problem.to_string());
+                ErrorKind::BadPattern { pattern, problem }.into()
+            })
+        };
+        let all = |patterns: &[String]| patterns.iter().map(parse).collect::<Result<_>>();
+        Ok(Self { checkpoint, patterns: all(patterns)?, excluded: all(excluded)? })
     }
 
     /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
@@ -65,26 +74,26 @@ impl Wanted<'_> {
 
     /// Whether a file that a pattern matches is left out.
     fn leaves_out(&self, name: &str) -> bool {
-        self.excluded.iter().any(|pattern| matches(pattern, name))
+        self.excluded.iter().any(|pattern| pattern.matches(name))
     }
 
     /// The files that the patterns match, in the Hub's order, without duplicates.
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
-        for pattern in self.patterns {
-            if !listed.iter().any(|name| matches(pattern, name)) {
-                let (pattern, found) = (pattern.clone(), listed.to_vec());
+        for pattern in &self.patterns {
+            if !listed.iter().any(|name| pattern.matches(name)) {
+                let (pattern, found) = (pattern.as_str().to_owned(), listed.to_vec());
                 return Err(ErrorKind::NoMatch { pattern, found }.into());
             }
         }
         let is_wanted = |name: &String| {
-            self.patterns.iter().any(|pattern| matches(pattern, name)) && !self.leaves_out(name)
+            self.patterns.iter().any(|pattern| pattern.matches(name)) && !self.leaves_out(name)
         };
         let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
         names.iter().try_for_each(|name| check_file_name(name))?;
-        match self.wants_only_files() && names.is_empty() {
-            true => Err(self.all_left_out(listed.to_vec())),
-            false => Ok(names),
+        if self.wants_only_files() && names.is_empty() {
+            return Err(self.all_left_out(listed.to_vec()));
         }
+        Ok(names)
     }
 
     /// Whether there must be a file that a pattern matches, because no checkpoint is wanted.
@@ -94,7 +103,10 @@ impl Wanted<'_> {
 
     /// The error if all files that the patterns match are left out.
     fn all_left_out(&self, found: Vec<String>) -> Error {
-        let (pattern, excluded) = (self.patterns.join(" "), self.excluded.join(" "));
+        let text = |patterns: &[Pattern]| {
+            patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" ")
+        };
+        let (pattern, excluded) = (text(&self.patterns), text(&self.excluded));
         ErrorKind::NoMatch { pattern: format!("{pattern} without {excluded}"), found }.into()
     }
 
@@ -144,15 +156,18 @@ impl Wanted<'_> {
             }
             cached.checkpoint = Some(main.clone());
         }
-        let listed = match self.patterns.iter().all(|pattern| is_name(pattern)) {
-            true => self.patterns.to_vec(),
-            false if is_offline => cached_files(repo, commit)?,
-            false => return Ok(Err(Missing("the list of files".into()))),
+        let mut patterns = self.patterns.iter().map(Pattern::as_str);
+        let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
+            self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
+        } else if is_offline {
+            cached_files(repo, commit)?
+        } else {
+            return Ok(Err(Missing("the list of files".into())));
         };
-        for pattern in self.patterns {
-            let mut names = listed.iter().filter(|name| matches(pattern, name)).peekable();
+        for pattern in &self.patterns {
+            let mut names = listed.iter().filter(|name| pattern.matches(name)).peekable();
             if names.peek().is_none() {
-                return Ok(Err(Missing(pattern.clone())));
+                return Ok(Err(Missing(pattern.as_str().to_owned())));
             }
             for name in names.filter(|name| !self.leaves_out(name)) {
                 match repo.pointer(commit, name).is_file() {
@@ -222,8 +237,7 @@ mod tests {
 
     fn find(path: &str, listed: &[&str]) -> Result<Option<Found>> {
         let listed: Vec<_> = listed.iter().map(|name| (*name).to_owned()).collect();
-        let wanted = Wanted { checkpoint: Some(path), patterns: &[], excluded: &[] };
-        wanted.find(&RepoId::parse("o/n").unwrap(), &listed)
+        Wanted::new(Some(path), &[], &[])?.find(&RepoId::parse("o/n").unwrap(), &listed)
     }
 
     #[test]
@@ -249,10 +263,8 @@ mod tests {
     #[test]
     fn patterns_must_match_and_never_match_unsafe_names() {
         let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
-        let matched = |pattern: &str| {
-            let patterns = &[pattern.to_owned()];
-            Wanted { checkpoint: None, patterns, excluded: &[] }.matched(&listed)
-        };
+        let matched =
+            |pattern: &str| Wanted::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
         assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
         assert!(matches!(matched("z*").unwrap_err().kind(), ErrorKind::NoMatch { .. }));
         assert!(matches!(matched("*.json").unwrap_err().kind(), ErrorKind::UnsafeName { .. }));

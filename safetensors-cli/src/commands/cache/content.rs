@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use safetensors_core::framework::in_order;
 use safetensors_hub::RepoId;
 use safetensors_hub::cache::{
     Cache, CachedRepo, CachedSnapshot, DamagedFile, UnverifiedFile, Verification,
@@ -15,7 +16,7 @@ use super::Which;
 use crate::colour::{Colour, paint};
 use crate::report::{report, warn, wrong_usage};
 use crate::table::Align::{Left, Right};
-use crate::{json, parallel, table, text};
+use crate::{json, table, text};
 
 /// The document of `list --json`.
 #[derive(Serialize)]
@@ -242,10 +243,10 @@ pub(super) fn verify(
 ) -> anyhow::Result<ExitCode> {
     let (cache, repos) = chosen(which)?;
     let mut verified = Verified { path: lossy(cache.dir()), state: State::Ok, repos: Vec::new() };
-    let check = |repo: &&CachedRepo| -> safetensors_hub::Result<_> {
+    let check = |repo: &&CachedRepo, _: &mut ()| -> safetensors_hub::Result<_> {
         Ok((repo.byte_len()?, repo.verify()?))
     };
-    parallel::in_order(&repos, check, |repo, checked| -> anyhow::Result<()> {
+    in_order(&repos, 0, check, |repo, checked| -> anyhow::Result<()> {
         let (bytes, found) = checked?;
         if !which.json {
             show(repo, bytes, &found, is_strict, out)?;

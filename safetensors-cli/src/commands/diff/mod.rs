@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use compare::{Buffers, Difference};
+use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
 use safetensors_core::{LazyTensor, Metadata};
 use serde::Serialize;
@@ -27,7 +28,7 @@ use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::table::Align::Left;
 use crate::table::Column;
-use crate::{input, json, parallel, table, text, values};
+use crate::{input, json, table, text, values};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
@@ -149,21 +150,16 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         both.map(move |(a, b)| (i, a, b))
     });
     type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
-    let work = |buffers: &mut Buffers, (_, a, b): &Both<'a>| {
+    let work = |(_, a, b): &Both<'a>, buffers: &mut Buffers| {
         let difference = Difference::of(a, b, args.tolerance, buffers);
         progress.add(a.byte_len() + b.byte_len());
         difference
     };
-    parallel::in_order_with(
-        pieces,
-        Buffers::default,
-        work,
-        |(i, ..), found| -> anyhow::Result<()> {
-            let found = found?;
-            differences[i].iter_mut().for_each(|difference| difference.merge(&found));
-            Ok(())
-        },
-    )?;
+    in_order(pieces, 0, work, |(i, ..), found| -> anyhow::Result<()> {
+        let found = found?;
+        differences[i].iter_mut().for_each(|difference| difference.merge(&found));
+        Ok(())
+    })?;
     drop(progress);
     for (&(name, a, b), values) in pairs.iter().zip(differences) {
         let side = |tensor: Option<Tensor<'a>>| {

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn packed_elements_are_counted_one_by_one() {
-        let mut counts = Counts::new();
+        let mut counts = Counts::default();
         count_bits(Dtype::F4, &[0x21, 0xf2, 0x21, 0x21, 0x21], &mut counts);
         assert_eq!(counts.iter().collect::<Vec<_>>(), [(1, 4), (2, 5), (15, 1)]);
         counts.clear();
@@ -159,12 +159,12 @@ mod tests {
         for number in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(range((number.to_bits() >> DROPPED_BITS) as u32, false), None);
         }
-        let mut counts = Counts::new();
+        let mut counts = Counts::default();
         let magnitudes = Magnitudes { smallest: 1e-300, largest: f64::MAX, has_zeros: false };
         count_ranges(&numbers, Some(magnitudes), &mut counts);
         let found = counts.take();
         count_ranges(&numbers, None, &mut counts);
-        let mut total = Counts::<u64>::new();
+        let mut total = Counts::<u64>::default();
         total.merge(&found);
         assert!(total.iter().map(|(_, count)| count).sum::<u64>() == numbers.len() as u64);
         let sorted = |mut all: Vec<_>| {

@@ -30,12 +30,14 @@ pub(super) struct Page {
     counters: Box<[u32]>,
 }
 
-impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
-    pub(super) fn new() -> Self {
+impl<N: Clone + Default> Default for Counts<N> {
+    fn default() -> Self {
         let counters = vec![N::default(); CODES];
         Self { counters, is_used: vec![false; PAGES], used: Vec::new() }
     }
+}
 
+impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
     /// Prepares for the codes of a page.
     pub(super) fn open(&mut self, page: u32) {
         let is_used = &mut self.is_used[page as usize % PAGES];
@@ -132,7 +134,7 @@ mod tests {
         let mut map = BTreeMap::new();
         codes().for_each(|code| *map.entry(code).or_default() += 1);
         let map: Vec<(u32, u64)> = map.into_iter().collect();
-        let mut counts = Counts::<u32>::new();
+        let mut counts = Counts::<u32>::default();
         for _ in 0..2 {
             for code in codes() {
                 counts.open(Counts::<u32>::page_of(code));
@@ -141,7 +143,7 @@ mod tests {
             assert_eq!(sorted(&counts), map);
             let pages = counts.take();
             assert_eq!(counts.iter().count(), 0);
-            let mut total = Counts::<u64>::new();
+            let mut total = Counts::<u64>::default();
             total.merge(&pages);
             total.merge(&pages);
             total.add(map[0].0, 5);

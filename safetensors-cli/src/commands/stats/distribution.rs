@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn by_ranges(numbers: &[f64], integers: bool) -> Distribution {
-        let (mut counts, mut moments) = (Counts::<u32>::new(), Moments::default());
+        let (mut counts, mut moments) = (Counts::<u32>::default(), Moments::default());
         moments.add(numbers);
         codes::count_ranges(numbers, None, &mut counts);
         Distribution::of_ranges(counts.iter(), integers, &moments)
@@ -208,7 +208,7 @@ mod tests {
         let values = codes::values(safetensors_core::Dtype::F16).unwrap();
         let halves: Vec<u16> = (0..60_000).map(|i: u32| (i * 7919 % 65_536) as u16).collect();
         let bytes = halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<_>>();
-        let mut counts = Counts::new();
+        let mut counts = Counts::default();
         codes::count_bits(safetensors_core::Dtype::F16, &bytes, &mut counts);
         let (found, moments) = Distribution::of_bits(counts.iter(), &values);
         let numbers: Vec<_> = halves.iter().map(|&half| values[usize::from(half)]).collect();

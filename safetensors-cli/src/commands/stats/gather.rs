@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
 use safetensors_core::{Dtype, Result};
 
@@ -10,7 +11,6 @@ use super::counts::{Counts, Page};
 use super::distribution::Distribution;
 use super::moments::{self, Moments};
 use crate::input::{Source, Tensor};
-use crate::parallel;
 use crate::progress::Progress;
 use crate::values::{self, Numbers, block_bytes};
 
@@ -45,6 +45,7 @@ struct Part {
 }
 
 /// What a thread keeps from one job to the next.
+#[derive(Default)]
 struct Own {
     bytes: Vec<u8>,
     numbers: Numbers,
@@ -76,10 +77,10 @@ pub(super) fn gather<T: Send>(
 ) -> Result<()> {
     let values = values_of(tensors)?;
     let jobs = tensors.iter().enumerate().flat_map(|(i, tensor)| jobs(i, tensor));
-    let work = |own: &mut Own, job: &Job<'_>| own.work(job, &values, progress, &summary);
-    let (mut total, mut counts) = (Moments::default(), Counts::<u64>::new());
+    let work = |job: &Job<'_>, own: &mut Own| own.work(job, &values, progress, &summary);
+    let (mut total, mut counts) = (Moments::default(), Counts::<u64>::default());
     let mut failed = None;
-    parallel::in_order_with(jobs, Own::new, work, |job, outcome| {
+    in_order(jobs, 0, work, |job, outcome| {
         if job.is_first {
             total = Moments::default();
             counts.clear();
@@ -146,15 +147,6 @@ fn found(
 }
 
 impl Own {
-    fn new() -> Self {
-        Self {
-            bytes: Vec::new(),
-            numbers: Numbers::default(),
-            sorted: Vec::new(),
-            counts: Counts::new(),
-        }
-    }
-
     fn work<T>(
         &mut self,
         job: &Job<'_>,
