@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result, io_at};
 use crate::repo::is_hex;
 use crate::stop;
 
@@ -86,8 +86,8 @@ impl Etag {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; [`ErrorKind::Io`];
-    /// [`ErrorKind::Cancelled`].
+    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`;
+    /// `Cancelled`.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
         self.check_while(path, size, stop, &mut || ())
     }
@@ -100,8 +100,8 @@ impl Etag {
         stop: &AtomicBool,
         work: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut file = File::open(path).map_err(|error| Error::io(error, path))?;
-        let found = file.metadata().map_err(|error| Error::io(error, path))?.len();
+        let mut file = File::open(path).map_err(|error| io_at(error, path))?;
+        let found = file.metadata().map_err(|error| io_at(error, path))?.len();
         if let Some(expected) = size.filter(|size| *size != found) {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
@@ -122,7 +122,7 @@ impl Etag {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(error, path)),
+                Err(error) => return Err(io_at(error, path)),
             }
         }
         let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();
@@ -180,11 +180,11 @@ mod tests {
             check(good, Some(3)).unwrap();
             check(good, None).unwrap();
             let error = check(good, Some(4)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::WrongSize { expected: 4, found: 3 }));
+            assert!(matches!(error.other(), Some(ErrorKind::WrongSize { expected: 4, found: 3 })));
         }
         for bad in [ABC.replace('b', "c"), git.replace('f', "e")] {
             let error = check(&bad, Some(3)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::WrongDigest { .. }), "{error}");
+            assert!(matches!(error.other(), Some(ErrorKind::WrongDigest { .. })), "{error}");
         }
     }
 }

@@ -2,12 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Result, cancelled};
 
-/// Fails with [`ErrorKind::Cancelled`] if the work is to stop.
+/// Fails with `Cancelled` if the work is to stop.
 pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
-    match stop.load(Ordering::Relaxed) {
-        true => Err(ErrorKind::Cancelled.into()),
-        false => Ok(()),
-    }
+    if stop.load(Ordering::Relaxed) { Err(cancelled()) } else { Ok(()) }
 }

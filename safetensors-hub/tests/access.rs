@@ -40,15 +40,15 @@ fn errors_say_what_to_do() {
     let wrong = open.clone().token("hf_wrong");
 
     let error = fails("owner/absent", &open, &["no such repository", "HF_TOKEN"]);
-    assert!(matches!(error.kind(), ErrorKind::RepoNotFound { has_token: false }));
+    assert!(matches!(error.other(), Some(ErrorKind::RepoNotFound { has_token: false })));
     let error = fails("owner/absent", &right, &["no such repository", "the token may read"]);
-    assert!(matches!(error.kind(), ErrorKind::RepoNotFound { has_token: true }));
+    assert!(matches!(error.other(), Some(ErrorKind::RepoNotFound { has_token: true })));
     fails("owner/private", &open, &["private", "HF_TOKEN"]);
     let error = fails(REPO, &wrong, &["the token is not valid"]);
-    assert!(matches!(error.kind(), ErrorKind::Refused { status: 401, .. }));
+    assert!(matches!(error.other(), Some(ErrorKind::Refused { status: 401, .. })));
     let page = format!("{}/owner/gated", server.endpoint);
     let error = fails("owner/gated", &open, &["accept the conditions", &page, "HF_TOKEN"]);
-    assert!(matches!(error.kind(), ErrorKind::Gated { has_token: false, .. }));
+    assert!(matches!(error.other(), Some(ErrorKind::Gated { has_token: false, .. })));
     let gated = vec![("X-Error-Code", "GatedRepo".to_owned())];
     server.fault(Origin::Hub, "resolve", 1, Kind::Status(403, gated));
     fails("owner/gated", &right, &["accept the conditions", "with the account of the token"]);
@@ -64,7 +64,7 @@ fn errors_say_what_to_do() {
     );
     for bad in ["", "a/b/c", "../x", "a b"] {
         let error = fails(bad, &open, &["expected owner/name"]);
-        assert!(matches!(error.kind(), ErrorKind::BadRepoId { .. }));
+        assert!(matches!(error.other(), Some(ErrorKind::BadRepoId { .. })));
     }
 
     for repo in ["owner/private", "owner/gated"] {
@@ -79,11 +79,11 @@ fn a_renamed_repository_is_an_error_or_followed() {
     let open = options(&server, cache.path());
     let said = ["renamed to new/name; use that name", "ClientOptions::follow_renames"];
     let error = fails("old/name", &open, &said);
-    assert!(matches!(error.kind(), ErrorKind::Renamed { to } if to == "new/name"));
+    assert!(matches!(error.other(), Some(ErrorKind::Renamed { to }) if to == "new/name"));
     let client = client(&server);
     let repo = RepoId::parse("old/name").unwrap();
     let asked = Client::new(&client).unwrap().file(&repo, &Revision::main(), "model.safetensors");
-    assert!(matches!(asked.unwrap_err().kind(), ErrorKind::Renamed { .. }));
+    assert!(matches!(asked.unwrap_err().other(), Some(ErrorKind::Renamed { .. })));
 
     let follow = client.follow_renames(true);
     let asked = Client::new(&follow).unwrap().file(&repo, &Revision::main(), "config.json");

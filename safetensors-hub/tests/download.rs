@@ -103,7 +103,7 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
     let offline = |options: &DownloadOptions| download(REPO, &options.clone().offline(true));
 
     let error = offline(&wanted).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotInCache { .. }), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::NotInCache { .. })), "{error}");
     assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
 
     let first = download(REPO, &wanted).unwrap();
@@ -121,7 +121,7 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
     let pattern = wanted.clone().file("*.json");
     assert!(offline(&pattern).unwrap().files().contains(&"config.json".into()));
     let error = offline(&wanted.clone().file("absent*")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotInCache { .. }), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::NotInCache { .. })), "{error}");
     let error = offline(&wanted.clone().revision("v2")).unwrap_err();
     assert!(error.to_string().contains("v2"), "{error}");
 
@@ -144,7 +144,7 @@ fn a_selection_that_leaves_all_files_out_is_an_error_with_and_without_a_request(
     let nothing = files.clone().exclude("*.json");
     let fails = |options: &DownloadOptions| {
         let error = download(REPO, options).unwrap_err();
-        let ErrorKind::NoMatch { pattern, found } = error.kind() else { panic!("{error}") };
+        let Some(ErrorKind::NoMatch { pattern, found }) = error.other() else { panic!("{error}") };
         assert_eq!(pattern, "config.json without *.json");
         assert!(found.contains(&"config.json".to_owned()), "{error}");
     };
@@ -204,7 +204,7 @@ fn revisions_are_branches_tags_and_pull_requests() {
     }
     for bad in ["../x", "a b", "", "x/../../y"] {
         let error = download(REPO, &wanted.clone().revision(bad)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::BadRevision { .. }), "{error}");
+        assert!(matches!(error.other(), Some(ErrorKind::BadRevision { .. })), "{error}");
     }
 }
 

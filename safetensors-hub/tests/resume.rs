@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use safetensors_hub::client::ClientOptions;
-use safetensors_hub::{DownloadOptions, ErrorKind, download};
+use safetensors_hub::{DownloadOptions, download};
 use server::repo::Repo;
 use server::{Kind, Origin, Server};
 use support::*;
@@ -157,7 +157,7 @@ fn cancelling_keeps_what_is_there() {
         }
     });
     let error = download(REPO, &cancelled).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled), "{error}");
     let kept = unfinished_bytes(cache.path()) as usize;
     assert!(kept > 0 && calls.load(Ordering::Relaxed) > 1);
     server.clear_log();
@@ -261,7 +261,7 @@ fn a_cache_that_cannot_be_written_but_has_all_is_enough() {
     fs::write(&refs, "").unwrap();
     assert_eq!(download(REPO, &wanted).unwrap(), first);
     let error = download(REPO, &wanted.file("config.json")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert!(matches!(error.kind(), safetensors_core::ErrorKind::Io(_)), "{error}");
 }
 
 #[cfg(target_os = "linux")]

@@ -127,7 +127,7 @@ mod what {
 
     impl What {
         pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
-            let wrong = |error: safetensors_hub::Error| wrong_usage(error);
+            let wrong = |error: safetensors_core::Error| wrong_usage(error);
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let (repo, revision, path) = if HubAddress::is_address(&args.repo) {

@@ -33,7 +33,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// `Cancelled`(crate::ErrorKind::Cancelled).
     pub(crate) fn wait(
         path: &Path,
         stop: &AtomicBool,

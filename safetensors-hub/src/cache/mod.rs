@@ -56,7 +56,7 @@ pub(crate) use space::free_bytes;
 pub use verify::{DamagedFile, UnverifiedFile, Verification};
 
 use crate::environment::Environment;
-use crate::error::{Error, Result};
+use crate::error::{Result, io_at};
 use crate::repo::{RepoId, Revision};
 
 /// A directory with the caches of repositories.
@@ -100,7 +100,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// `Io`(crate::ErrorKind::Io).
     pub fn repos(&self) -> Result<Vec<CachedRepo>> {
         let mut ids: Vec<_> =
             names(&self.dir)?.iter().filter_map(|name| RepoId::of_folder(name)).collect();
@@ -133,7 +133,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// `Io`(crate::ErrorKind::Io).
     pub fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
@@ -142,7 +142,7 @@ impl CachedRepo {
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Revision::parse(text.trim()).ok().filter(Revision::is_commit)),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io(error, &path)),
+            Err(error) => Err(io_at(error, &path)),
         }
     }
 
@@ -192,7 +192,7 @@ impl CachedRepo {
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            Error::io(error, &path)
+            io_at(error, &path)
         })
     }
 }
@@ -223,7 +223,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     match list() {
         Ok(names) => Ok(names),
         Err(error) if is_absent(&error) => Ok(Vec::new()),
-        Err(error) => Err(Error::io(error, dir)),
+        Err(error) => Err(io_at(error, dir)),
     }
 }
 

@@ -14,7 +14,7 @@ use super::body::{self, Opened};
 use super::resolve::{Resolved, changed};
 use super::retry::{Attempts, Failure};
 use super::url::Url;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, to_io};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision};
 use crate::stop;
@@ -98,7 +98,7 @@ impl HubFile {
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](HubFile::read_exact_at); [`ErrorKind::Cancelled`].
+    /// Those of [`read_exact_at`](HubFile::read_exact_at); `Cancelled`.
     pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.byte_len()) else {
@@ -205,7 +205,7 @@ impl HubFile {
 
     /// Adds the repository and the file to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
-        error.in_repo(self.repo()).in_file(&self.path)
+        error.in_file(format_args!("{}: {}", self.repo(), self.path))
     }
 }
 
@@ -226,6 +226,6 @@ impl ReadAt for HubFile {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        HubFile::read_exact_at(self, buf, offset).map_err(io::Error::from)
+        HubFile::read_exact_at(self, buf, offset).map_err(to_io)
     }
 }

@@ -164,13 +164,9 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
 
 /// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
 fn through(error: Error, proxy: &Proxy) -> Error {
-    match error.into_kind() {
-        ErrorKind::Network { host, problem } => {
-            let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
-            ErrorKind::Network { host, problem }.into()
-        }
-        kind => kind.into(),
-    }
+    let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
+    let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
+    ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
 /// Whether an error says that no connection to the server came about.

@@ -52,10 +52,9 @@ impl Asked<'_> {
 
     /// Adds the repository and the file.
     pub(super) fn locate(&self, error: Error) -> Error {
-        let error = error.in_repo(self.repo);
         match self.file {
-            Some(file) => error.in_file(file),
-            None => error,
+            Some(file) => error.in_file(format_args!("{}: {file}", self.repo)),
+            None => error.in_file(self.repo),
         }
     }
 }

@@ -45,7 +45,7 @@ impl Client {
         path: &str,
         stop: &AtomicBool,
     ) -> Result<HubFile> {
-        check_file_name(path).map_err(|error| error.in_repo(repo))?;
+        check_file_name(path).map_err(|error| error.in_file(repo))?;
         let resolve = || self.resolve(repo, revision, path);
         let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
             .run(resolve)?;

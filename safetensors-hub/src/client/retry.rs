@@ -181,7 +181,7 @@ mod tests {
         assert!((short..Duration::from_secs(5)).contains(&begin.elapsed()));
         stop.store(true, Ordering::Relaxed);
         let error = Attempts::new(patience(3), &REACHED, &stop).pause(passing(None)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Cancelled));
+        assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled));
     }
 
     #[test]

@@ -54,12 +54,11 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like; [`ErrorKind::NotInCache`] if no
 /// request may be made; [`ErrorKind::WrongSize`] and [`ErrorKind::WrongDigest`] for a file that is
 /// not what the Hub says; [`ErrorKind::NoSpace`] before anything is downloaded;
-/// [`ErrorKind::Cancelled`]; [`ErrorKind::Io`]; [`ErrorKind::Core`] for a repository without a
+/// `Cancelled`; `Io`; an error of the core for a repository without a
 /// checkpoint, or with several or a hostile index.
 pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
     let repo = RepoId::parse(repo)?;
-    let located = |error: Error| error.in_repo(&repo);
-    download_repo(&repo, options).map_err(located)
+    download_repo(&repo, options).map_err(|error| error.in_file(&repo))
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
@@ -139,14 +138,9 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
 /// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
 /// taken unasked: the branch may have other files by now.
 fn hint_at_cache(error: Error) -> Error {
-    match error.into_kind() {
-        ErrorKind::Network { host, problem } => {
-            let hint =
-                "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
-            ErrorKind::Network { host, problem: format!("{problem}; {hint}") }.into()
-        }
-        kind => kind.into(),
-    }
+    let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
+    let hint = "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
+    ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
 /// What the threads of a download share.

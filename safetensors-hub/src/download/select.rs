@@ -66,9 +66,9 @@ impl<'a> Wanted<'a> {
             Ok(CheckpointPath::File(path)) => Ok(Some(Found::File(name(&path)?))),
             Ok(CheckpointPath::Index(path)) => Ok(Some(Found::Index(name(&path)?))),
             Err(_) if !path.is_empty() && !has(listed, path) => {
-                Err(Error::from(ErrorKind::FileNotFound).in_repo(repo).in_file(path))
+                Err(Error::from(ErrorKind::FileNotFound).in_file(format_args!("{repo}: {path}")))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -255,7 +255,7 @@ mod tests {
             error.to_string().contains("o/n") && error.to_string().contains("b.saf"),
             "{error}"
         );
-        assert!(matches!(find("w", &[file]).unwrap_err().kind(), ErrorKind::FileNotFound));
+        assert!(matches!(find("w", &[file]).unwrap_err().other(), Some(ErrorKind::FileNotFound)));
         // Unsafe names are never chosen.
         assert!(find("", &["../model.safetensors", "a\\model.safetensors"]).is_err());
     }
@@ -266,7 +266,10 @@ mod tests {
         let matched =
             |pattern: &str| Wanted::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
         assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
-        assert!(matches!(matched("z*").unwrap_err().kind(), ErrorKind::NoMatch { .. }));
-        assert!(matches!(matched("*.json").unwrap_err().kind(), ErrorKind::UnsafeName { .. }));
+        assert!(matches!(matched("z*").unwrap_err().other(), Some(ErrorKind::NoMatch { .. })));
+        assert!(matches!(
+            matched("*.json").unwrap_err().other(),
+            Some(ErrorKind::UnsafeName { .. })
+        ));
     }
 }

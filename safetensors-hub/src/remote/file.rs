@@ -12,6 +12,7 @@ use super::hub;
 use super::object::{IN_FLIGHT, Object, Service};
 use super::plan::{Request, plan};
 use crate::client::HubFile;
+use crate::error::to_io;
 
 /// The bytes that opening fetches. They have the whole header of most files, and the tensors of
 /// small ones. A longer header takes one more request.
@@ -124,7 +125,7 @@ impl RemoteFile {
     /// Opens a file on the Hub.
     pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
         let mut start = vec![0; file.byte_len().min(START) as usize];
-        file.read_exact_at(&mut start, 0)?;
+        file.read_exact_at(&mut start, 0).map_err(to_io)?;
         let origin = Origin::Hub(Box::new(file), slots);
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }

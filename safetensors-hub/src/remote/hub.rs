@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
+use safetensors_core as core;
 use safetensors_core::checkpoint::store::{Entry, FileKind};
 
 use super::files::Files;
@@ -14,7 +15,8 @@ use super::plan::Request;
 use super::{RemoteFile, RemoteOptions};
 use crate::client::{Client, ClientOptions, HubFile};
 use crate::environment::{DEFAULT_ENDPOINT, Environment};
-use crate::{Error, ErrorKind, HubAddress, RepoId, Result, Revision};
+use crate::error::to_io;
+use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
 /// The files of a repository. The first answer of the Hub says which commit the revision is; from
 /// then on every request is for that commit, so that files of two commits never mix.
@@ -39,7 +41,7 @@ impl HubFiles {
         if options.heeds_environment() {
             if Environment::PROCESS.is_offline() {
                 let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
-                return Err(ErrorKind::Io(io::Error::other(message)).into());
+                return Err(core::ErrorKind::Io(io::Error::other(message)).into());
             }
         } else {
             client = client.anonymous().endpoint(DEFAULT_ENDPOINT);
@@ -96,7 +98,9 @@ impl Files for HubFiles {
         let _slot = self.slots.take();
         let file = match self.client.file(&repo, &revision, key) {
             Ok(file) => file,
-            Err(error) if matches!(error.kind(), ErrorKind::FileNotFound) => return Ok(None),
+            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => {
+                return Ok(None);
+            }
             // What the error lacks of a file must not look like one that is not there.
             Err(error) => return Err(io::Error::other(error)),
         };
@@ -190,13 +194,13 @@ pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) ->
         work();
     });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(to_io(error)),
         None => Ok(()),
     }
 }
 
 fn fetch(file: &HubFile, mut request: Request<'_>, stop: &AtomicBool) -> Result<()> {
     file.stream(request.range(), stop, &mut |bytes| {
-        request.take(bytes).map_err(|error| Error::from(ErrorKind::Io(error)))
+        request.take(bytes).map_err(|error| core::ErrorKind::Io(error).into())
     })
 }
