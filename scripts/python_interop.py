@@ -262,7 +262,7 @@ def ndarray_adapter(directory):
     u = fixture.u()
     np.savez(directory / "python.npz", **plain, fortran=np.asfortranarray(u), big=u.astype(">f8"))
 
-    cargo = "cargo test --quiet -p safetensors-ndarray --features npz --test python".split()
+    cargo = "cargo test --quiet -p safetensors-ndarray --features npz --test it python".split()
     environment = os.environ | {"SAFETENSORS_INTEROP_DIR": str(directory)}
     done = subprocess.run(cargo, cwd=root, env=environment, capture_output=True, text=True)
     check(done.returncode == 0, f"{' '.join(cargo)}: {done.stdout}{done.stderr}")

@@ -5,7 +5,7 @@ Run by hand, as CI has no Python. PyTorch for the CPU is enough:
 
     python3 -m venv venv
     venv/bin/pip install torch numpy 'safetensors>=0.8'
-    venv/bin/python scripts/pytorch_layers.py safetensors-burn/tests/pytorch/fixtures
+    venv/bin/python scripts/pytorch_layers.py safetensors-burn/tests/fixtures
 
 Each file holds one layer: its `state_dict` under the prefix `layer.`, and the tensors `input` and
 `output` (a decoder also has `memory`). All weights are random, so that no tensor can take the place

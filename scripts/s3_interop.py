@@ -9,7 +9,7 @@ Run by hand, as CI has no Python:
     venv/bin/python scripts/s3_interop.py s3s-fs    # against s3s-fs, built into a temporary folder
 
 Starts the server on the loopback, uploads a file with boto3, runs the ignored tests of
-`safetensors-hub/tests/remote/buckets.rs`, and then looks at the bucket: which objects there are,
+`safetensors-hub/tests/it/remote/buckets.rs`, and then looks at the bucket: which objects there are,
 that each is a whole file, that no upload was left unfinished. The program s3s-fs is taken from PATH
 if it is there.
 """
@@ -121,7 +121,7 @@ def check(endpoint: str, server: str) -> None:
     uploaded = file_of("values", "I32", [count], values)
     s3.put_object(Bucket=BUCKET, Key="python/model.safetensors", Body=uploaded)
 
-    command = "cargo test -p safetensors-hub --features remote --test remote -- --ignored buckets"
+    command = "cargo test -p safetensors-hub --features remote --test it -- --ignored remote::buckets"
     environment = os.environ | {"SAFETENSORS_S3_ENDPOINT": endpoint}
     if server == "s3s-fs":
         environment["SAFETENSORS_S3_MAKES_BUCKETS"] = "1"

@@ -13,7 +13,7 @@
 //! of `safetensors-hub` use. The example ends with an error unless the logits of the download, of
 //! the same model read by ranges, and of the original files are the same bits.
 
-#[path = "../../safetensors-hub/tests/server/mod.rs"]
+#[path = "../../safetensors-hub/tests/it/server/mod.rs"]
 mod server;
 
 use std::path::Path;

@@ -10,7 +10,7 @@
 //!   (milliseconds) or `wrong`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a program for tests")]
 
-#[path = "../tests/server/mod.rs"]
+#[path = "../tests/it/server/mod.rs"]
 mod server;
 
 use std::io::BufRead;

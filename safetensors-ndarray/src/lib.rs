@@ -179,3 +179,9 @@ pub use writer::{ArrayAppender, Writer, recover};
 #[cfg(all(doctest, feature = "derive"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// Tests the examples of the derive macro, which does not depend on this crate.
+#[cfg(all(doctest, feature = "derive"))]
+#[doc = include_str!("../../safetensors-derive/README.md")]
+#[doc = include_str!("../../safetensors-derive/src/derive.md")]
+mod derive {}

@@ -1,6 +1,6 @@
 //! A file on a web server that answers after 20 ms, and sends 400 MB/s in all.
 
-#[path = "../../../safetensors-hub/tests/remote/server.rs"]
+#[path = "../../../safetensors-hub/tests/it/remote/server.rs"]
 #[allow(dead_code, reason = "the tests of the package use the rest")]
 #[allow(clippy::unwrap_used, reason = "a row fails by panicking, like a test")]
 mod server;

@@ -1,7 +1,7 @@
 //! Conversion between dtypes: all pairs and policies, each element against the oracle of core's
 //! tests, which searches for the nearest value.
 
-#[path = "../../../safetensors-core/tests/convert/oracle.rs"]
+#[path = "../../../safetensors-core/tests/it/convert/oracle.rs"]
 #[allow(dead_code, missing_docs, reason = "the tests of core use all of it")]
 mod oracle;
 

@@ -1,0 +1,126 @@
+//! Saves modules to files and loads them.
+
+mod adapting;
+mod choosing;
+mod failing;
+mod ids;
+mod memory;
+mod naming;
+mod round_trip;
+mod saving;
+mod scaled;
+
+use std::path::Path;
+
+use burn::module::{Initializer, Module, Param, ParamId, Parameter};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout,
+};
+use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
+use safetensors_burn::{
+    ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
+    HalfPrecisionAdapter, IdentityAdapter, KeyRemapper, ModuleAdapter, ModuleContext,
+    ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, bridge, burn_pack,
+    load, save,
+};
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
+};
+use tempfile::TempDir;
+
+#[derive(Module, Debug)]
+struct Model {
+    encoder: Linear,
+    layers: Vec<Linear>,
+    norm: LayerNorm,
+    batch: BatchNorm,
+    steps: Param<Tensor<1, Int>>,
+    mask: Param<Tensor<2, Bool>>,
+}
+
+fn initialized<T: Parameter>(value: T) -> Param<T> {
+    Param::initialized(ParamId::new(), value)
+}
+
+impl Model {
+    /// A model of random weights. Its steps and its mask depend on the seed.
+    fn new(seed: i64) -> Self {
+        let device = Device::default();
+        Self {
+            encoder: LinearConfig::new(3, 4).init(&device),
+            layers: (0..2)
+                .map(|_| LinearConfig::new(4, 4).with_bias(false).init(&device))
+                .collect(),
+            norm: LayerNormConfig::new(4).init(&device),
+            batch: BatchNormConfig::new(4).init(&device),
+            steps: initialized(Tensor::from_data(
+                TensorData::from([seed, seed + 1]),
+                (&device, DType::I64),
+            )),
+            mask: initialized(Tensor::from_data(
+                TensorData::from([[seed % 2 == 0, true]]),
+                &device,
+            )),
+        }
+    }
+}
+
+const PATHS: [&str; 12] = [
+    "batch.beta",
+    "batch.gamma",
+    "batch.running_mean",
+    "batch.running_var",
+    "encoder.bias",
+    "encoder.weight",
+    "layers.0.weight",
+    "layers.1.weight",
+    "mask",
+    "norm.beta",
+    "norm.gamma",
+    "steps",
+];
+
+/// All parameters of a module, by path.
+fn state(module: &impl Module) -> Vec<(String, TensorData)> {
+    let tensors = module.collect(None, None, false);
+    tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
+}
+
+fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
+    bridge::to_data(tensor).unwrap()
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn saved(dir: &TempDir, module: &impl Module) -> CheckpointStore {
+    let path = dir.path().join("model.safetensors");
+    module.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    CheckpointStore::from_file(path)
+}
+
+/// The typed error inside an [`ErrorKind::Framework`].
+fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
+    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
+        panic!("{error:?}")
+    };
+    source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
+}
+
+/// Loads into a fresh model. Expects an error and an unchanged model.
+fn refused(store: &mut CheckpointStore) -> Error {
+    let mut model = Model::new(11);
+    let before = state(&model);
+    let error = model.load_from(store).unwrap_err();
+    assert_eq!(before, state(&model));
+    error
+}
+
+/// Writes a file of a model's tensors, of which one is replaced, removed or added.
+fn changed(path: &Path, name: &str, data: Option<TensorData>) {
+    let mut tensors = state(&Model::new(5));
+    tensors.retain(|(other, _)| other != name);
+    tensors.extend(data.map(|data| (name.to_owned(), data)));
+    save(path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
+}

@@ -1,0 +1,313 @@
+//! Loads and saves `TensorData` of every dtype, owned and shared.
+#![allow(unsafe_code, reason = "mapping a file is unsafe")]
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::tensor::quantization::QuantScheme;
+use burn::tensor::{
+    AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16,
+    flex32,
+};
+use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint, share_tensor};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorBuf, TensorView,
+    Widening, serialize,
+};
+use tempfile::TempDir;
+
+/// A file of raw tensors.
+fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
+    let views = tensors
+        .iter()
+        .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape, data).unwrap()));
+    serialize(views, &SaveOptions::new()).unwrap()
+}
+
+fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    (dir, path)
+}
+
+/// One tensor of each dtype that the format and burn share.
+fn exact() -> Vec<(&'static str, TensorData)> {
+    vec![
+        ("f64", TensorData::from([[1.5_f64, -0.0], [f64::INFINITY, f64::MIN_POSITIVE]])),
+        ("f32", TensorData::from([1.5_f32, f32::from_bits(0x7fc0_1234), f32::from_bits(1)])),
+        ("f16", TensorData::from([f16::from_f32(0.1), f16::MAX])),
+        ("bf16", TensorData::from([bf16::from_f32(0.1), bf16::NEG_INFINITY])),
+        ("i64", TensorData::from([i64::MIN, -1, i64::MAX])),
+        ("i32", TensorData::from([i32::MIN, i32::MAX])),
+        ("i16", TensorData::from([i16::MIN, i16::MAX, 0])),
+        ("i8", TensorData::from([i8::MIN, i8::MAX, 3])),
+        ("u64", TensorData::from([u64::MAX, 1 << 63])),
+        ("u32", TensorData::from([u32::MAX])),
+        ("u16", TensorData::from([u16::MAX, 1, 2])),
+        ("u8", TensorData::from([0_u8, 255, 7])),
+        ("bool", TensorData::from([[true, false, true]])),
+        ("scalar", TensorData::new(vec![4.0_f32], Shape::new([]))),
+        ("empty", TensorData::new(Vec::<f64>::new(), [2, 0, 3])),
+    ]
+}
+
+#[test]
+fn every_dtype_of_burn_comes_back_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let tensors = exact();
+    save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
+    let exactly = LoadOptions::new().widening(Widening::Refuse);
+    let loaded = load_with(&path, &exactly).unwrap();
+    assert_eq!(loaded.len(), tensors.len());
+    for (name, data) in tensors {
+        let found = &loaded[name];
+        assert_eq!((found.dtype(), found.shape()), (data.dtype(), data.shape()), "{name}");
+        assert_eq!(found.as_bytes(), data.as_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn loaded_elements_are_moved_and_usable_as_vectors() {
+    let values = vec![1.0_f32, 2.0, 3.0];
+    let address = values.as_ptr();
+    let buf = TensorBuf::from_vec(vec![3], values).unwrap();
+    let data = Burn::from_buf(buf, &(), Widening::Refuse).unwrap();
+    assert_eq!(data.as_bytes().as_ptr(), address.cast());
+    let values = data.try_into_vec::<f32>().unwrap();
+    assert_eq!(values.as_ptr(), address);
+
+    let data = Burn::from_buf(
+        TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(),
+        &(),
+        Widening::Refuse,
+    )
+    .unwrap();
+    assert_eq!(data, TensorData::from([true, false]));
+}
+
+/// Dtype, shape and bytes in a file, then dtype, shape and values in burn.
+type Case<'a> = (Dtype, &'a [usize], &'a [u8], DType, &'a [usize], &'a [f32]);
+
+#[test]
+fn dtypes_that_burn_lacks_are_widened_or_refused() {
+    let cases: [Case; 9] = [
+        (Dtype::F8_E4M3, &[2], &[0x38, 0xb0], DType::F16, &[2], &[1.0, -0.5]),
+        (Dtype::F8_E5M2, &[2], &[0x3c, 0x01], DType::F16, &[2], &[1.0, 1.525_878_9e-5]),
+        (Dtype::F8_E4M3FNUZ, &[1], &[0x40], DType::F16, &[1], &[1.0]),
+        (Dtype::F8_E5M2FNUZ, &[1], &[0x40], DType::F16, &[1], &[1.0]),
+        (Dtype::F4, &[2, 2], &[0x21, 0xf7], DType::F16, &[2, 2], &[0.5, 1.0, 6.0, -6.0]),
+        (Dtype::F6_E2M3, &[4], &[0x08, 0x00, 0x00], DType::F16, &[4], &[1.0, 0.0, 0.0, 0.0]),
+        (Dtype::F6_E3M2, &[4], &[0x0c, 0x00, 0x00], DType::F16, &[4], &[1.0, 0.0, 0.0, 0.0]),
+        (Dtype::F8_E8M0, &[2], &[0x7f, 0x00], DType::F32, &[2], &[1.0, 5.877_472e-39]),
+        (Dtype::C64, &[1], &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], DType::F32, &[1, 2], &[1.0, -2.0]),
+    ];
+    for (dtype, shape, bytes, to, to_shape, values) in cases {
+        assert!(matches!(Burn::support(dtype), Support::Widened(_)), "{dtype}");
+        let (_dir, path) = written(&file(&[("t", dtype, shape, bytes)]));
+        let data = &load(&path).unwrap()["t"];
+        assert_eq!((data.dtype(), &data.shape()[..]), (to, to_shape), "{dtype}");
+        assert_eq!(
+            data.clone().convert_dtype(DType::F32).as_slice::<f32>().unwrap(),
+            values,
+            "{dtype}"
+        );
+
+        let error = load_with(&path, &LoadOptions::new().widening(Widening::Refuse)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
+        assert!(error.to_string().contains("model.safetensors: tensor \"t\""), "{error}");
+
+        let archive =
+            SafeTensors::parse(bytes::Bytes::from(std::fs::read(&path).unwrap())).unwrap();
+        assert_eq!(share(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
+        let error = share(&archive, "t", Widening::Refuse).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
+        assert_eq!(error.tensor(), Some("t"));
+    }
+}
+
+#[test]
+fn booleans_are_saved_as_bool_however_they_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mask.safetensors");
+    // These fill more than one buffer of the writer.
+    let values: Vec<bool> = (0..10_000).map(|i| i % 3 == 0).collect();
+    let native = TensorData::new(values.clone(), [10_000]);
+    let as_u8: Vec<u8> = values.iter().map(|&value| if value { 255 } else { 0 }).collect();
+    let as_u32: Vec<u32> = values.iter().map(|&value| if value { 1 << 16 } else { 0 }).collect();
+    let stored =
+        |bytes, store| TensorData::try_from_bytes(bytes, [10_000], DType::Bool(store)).unwrap();
+    let u8s = stored(Bytes::from_elems(as_u8), BoolStore::U8);
+    let u32s = stored(Bytes::from_elems(as_u32), BoolStore::U32);
+    save(&path, [("native", &native), ("u8", &u8s), ("u32", &u32s)], &SaveOptions::new()).unwrap();
+    for tensor in Checkpoint::open(&path).unwrap().tensors() {
+        assert_eq!(tensor.dtype(), Dtype::BOOL, "{}", tensor.name());
+    }
+    for (name, data) in load(&path).unwrap() {
+        assert_eq!(data, native, "{name}");
+    }
+}
+
+#[test]
+fn flex32_is_saved_as_f32() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flex.safetensors");
+    let data = TensorData::from([flex32::from_f32(1.25), flex32::from_f32(-3.0)]);
+    assert_eq!(data.dtype(), DType::Flex32);
+    save(&path, [("t", &data)], &SaveOptions::new()).unwrap();
+    assert_eq!(load(&path).unwrap()["t"], TensorData::from([1.25_f32, -3.0]));
+}
+
+#[test]
+fn what_could_not_be_read_back_is_not_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    std::fs::write(&path, b"old").unwrap();
+
+    let quantized =
+        TensorData::quantized(vec![1_i8, 2, 3, 4], [4], QuantScheme::default(), &[0.5], None);
+    let error = save(&path, [("weight", &quantized)], &SaveOptions::new()).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { framework: "burn", .. }),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("model.safetensors: tensor \"weight\": burn elements of type qfloat"),
+        "{error}"
+    );
+
+    let bytes = Bytes::from_elems(vec![0_u8, 1, 2]);
+    let invalid = TensorData::try_from_bytes(bytes, [3], DType::Bool(BoolStore::Native)).unwrap();
+    let error = save(&path, [("mask", &invalid)], &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 2 }), "{error}");
+    assert_eq!(error.tensor(), Some("mask"));
+
+    assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
+    let values = [1.0_f32, 2.0, 3.0, 4.0];
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let parsed = file(&[("w", Dtype::F32, &[2, 2], &raw), ("none", Dtype::I64, &[0], &[])]);
+    // The file starts at each distance from a multiple of 8. So the tensor is aligned at some
+    // distances and misaligned at others.
+    let (mut shared, mut copied) = (0, 0);
+    for distance in 0..8 {
+        let mut padded = vec![0_u8; distance];
+        padded.extend_from_slice(&parsed);
+        let all = bytes::Bytes::from(padded);
+        let archive = SafeTensors::parse(all.slice(distance..)).unwrap();
+        let view = archive.view("w").unwrap().data().as_ptr();
+        let data = share(&archive, "w", Widening::Refuse).unwrap();
+        if view.addr().is_multiple_of(4) {
+            assert_eq!(data.as_bytes().as_ptr(), view);
+            assert_eq!(data.bytes().property(), AllocationProperty::File);
+            shared += 1;
+        } else {
+            assert_ne!(data.as_bytes().as_ptr(), view);
+            copied += 1;
+        }
+        assert!(data.as_bytes().as_ptr().addr().is_multiple_of(4));
+        // The backend computes with the tensor. It would panic on misaligned bytes.
+        let sum = Tensor::<2>::from_data(data, &Device::default()).sum();
+        assert_eq!(sum.into_scalar::<f32>(), 10.0);
+        let none = share(&archive, "none", Widening::Refuse).unwrap();
+        let none = Tensor::<1, Int>::from_data(none, (&Device::default(), DType::I64));
+        assert_eq!(none.add_scalar(1).dims(), [0]);
+    }
+    assert_eq!((shared, copied), (2, 6));
+}
+
+#[test]
+fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
+    let raw: Vec<u8> = [1_i32, 2, 3].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes = bytes::Bytes::from(file(&[("t", Dtype::I32, &[3], &raw)]));
+    let archive = SafeTensors::parse(bytes.clone()).unwrap();
+    let mut data = share(&archive, "t", Widening::Refuse).unwrap();
+    drop(archive);
+    data.as_mut_slice::<i32>().unwrap()[0] = 9;
+    assert_eq!(data, TensorData::from([9_i32, 2, 3]));
+    assert!(bytes.ends_with(&raw), "the file in memory is as it was");
+}
+
+#[test]
+fn shared_booleans_are_checked() {
+    let archive =
+        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])])))
+            .unwrap();
+    let error = share(&archive, "m", Widening::Lossless).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 5 }), "{error}");
+    assert_eq!(error.tensor(), Some("m"));
+    let error = share(&archive, "absent", Widening::Lossless).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    assert_eq!(error.tensor(), Some("absent"));
+
+    let archive =
+        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]))).unwrap();
+    assert_eq!(share(&archive, "m", Widening::Lossless).unwrap(), TensorData::from([true, false]));
+}
+
+#[test]
+fn a_mapped_checkpoint_lends_its_tensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let tensors = exact();
+    save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
+    // SAFETY: nothing changes this file while it is mapped.
+    let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }.unwrap());
+    let mapped = checkpoint.files()[0].safetensors().source().as_ptr_range();
+    let shared: Vec<_> = tensors
+        .iter()
+        .map(|(name, data)| {
+            let shared = share_tensor(&checkpoint, name, Widening::Refuse).unwrap();
+            assert_eq!(shared.dtype(), data.dtype(), "{name}");
+            assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
+            assert_eq!(
+                mapped.contains(&shared.as_bytes().as_ptr()),
+                !data.as_bytes().is_empty(),
+                "{name}"
+            );
+            shared
+        })
+        .collect();
+    // The tensors keep the mapping alive.
+    drop(checkpoint);
+    for ((name, data), shared) in tensors.iter().zip(shared) {
+        assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn a_mapped_checkpoint_of_shards_lends_from_the_right_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (TensorData::from([1_i64]), TensorData::from([2_i64, 3]));
+    save(dir.path().join("a.safetensors"), [("one", &one)], &SaveOptions::new()).unwrap();
+    save(dir.path().join("b.safetensors"), [("two", &two)], &SaveOptions::new()).unwrap();
+    let index = r#"{"metadata":{},"weight_map":{"one":"a.safetensors","two":"b.safetensors"}}"#;
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    // SAFETY: nothing changes these files while they are mapped.
+    let checkpoint = Arc::new(unsafe { Checkpoint::mmap(dir.path()) }.unwrap());
+    assert_eq!(share_tensor(&checkpoint, "one", Widening::Refuse).unwrap(), one);
+    assert_eq!(share_tensor(&checkpoint, "two", Widening::Refuse).unwrap(), two);
+    let all = share_checkpoint(&checkpoint, Widening::Refuse).unwrap();
+    for ((name, data), (expected_name, expected, file)) in
+        all.iter().zip([("one", &one, 0), ("two", &two, 1)])
+    {
+        assert_eq!((*name, data), (expected_name, expected));
+        let mapped = checkpoint.files()[file].safetensors().source().as_ptr_range();
+        assert!(mapped.contains(&data.as_bytes().as_ptr()), "{name}");
+    }
+    assert_eq!(all.len(), 2);
+    let error = share_tensor(&checkpoint, "three", Widening::Refuse).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(),
+        "{error}"
+    );
+}

@@ -1,0 +1,297 @@
+//! Tests parameters that a module has under several paths, tensors that share bytes, and shards.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::{Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{BoolStore, Bytes, DType, Device, Distribution, Shape, Tensor, TensorData};
+use safetensors_burn::{
+    BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
+    StoreError, load, save, save_sharded, share,
+};
+use safetensors_core::tied::Tied;
+use safetensors_core::{
+    Checkpoint, ErrorKind, LoadOptions, Metadata, SafeTensors, SaveOptions, ShardOptions, Widening,
+    serialize,
+};
+
+#[derive(Module, Debug)]
+struct Language {
+    embed: Param<Tensor<2>>,
+    body: Linear,
+    head: Param<Tensor<2>>,
+}
+
+impl Language {
+    /// A model of random weights. Its head and its embedding are one parameter.
+    fn new() -> Self {
+        let device = Device::default();
+        let embed: Param<Tensor<2>> =
+            Param::from_tensor(Tensor::random([5, 3], Distribution::Default, &device));
+        let head = embed.clone();
+        assert_eq!(embed.id, head.id);
+        Self { embed, body: LinearConfig::new(3, 3).init(&device), head }
+    }
+
+    fn state(&self) -> [TensorData; 4] {
+        let bias = self.body.bias.as_ref().unwrap();
+        [self.embed.to_data(), self.body.weight.to_data(), bias.to_data(), self.head.to_data()]
+    }
+}
+
+/// The names of the tensors in a checkpoint, and its metadata without the format and the ids.
+fn written(path: &Path) -> (Vec<String>, Metadata) {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut metadata = checkpoint.metadata().clone();
+    metadata.remove("format");
+    metadata.remove("safetensors_bridge.param_ids");
+    let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    names.sort_unstable();
+    (names, metadata)
+}
+
+fn entry(key: &str, value: &str) -> Metadata {
+    Metadata::from([(key.to_owned(), value.to_owned())])
+}
+
+#[test]
+fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let trained = Language::new();
+    trained.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(
+        written(&path),
+        (vec!["body.bias".into(), "body.weight".into(), "embed".into()], entry("head", "embed"))
+    );
+
+    let mut store = CheckpointStore::from_file(&path);
+    assert_eq!(store.keys().unwrap(), ["body.bias", "body.weight", "embed", "head"]);
+    let head = store.get_tensor("head").unwrap().unwrap();
+    assert_eq!(burn_store::bridge::to_data(head).unwrap(), trained.head.to_data());
+
+    let mut fresh = Language::new();
+    let result = fresh.load_from(&mut store).unwrap();
+    assert_eq!(result.applied.len(), 4);
+    assert!(
+        result.is_success() && result.missing.is_empty() && result.unused.is_empty(),
+        "{result:?}"
+    );
+    assert_eq!(fresh.state(), trained.state());
+    // The loaded parameter is still tied, and saved once.
+    let again = dir.path().join("again.safetensors");
+    fresh.save_into(&mut CheckpointStore::from_file(&again)).unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), std::fs::read(again).unwrap());
+}
+
+#[test]
+fn the_options_say_what_is_tied() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let model = Language::new();
+    let save = |store: CheckpointStore| {
+        let mut store = store;
+        model.save_into(&mut store).unwrap();
+        written(&path)
+    };
+    let store = || CheckpointStore::from_file(&path).overwrite(true);
+    let (names, metadata) =
+        save(store().save_options(SaveOptions::new().tied(Tied::new().prefer(["head"]))));
+    assert!(names.contains(&"head".into()) && metadata == entry("embed", "head"), "{names:?}");
+    let (names, metadata) = save(store().save_options(SaveOptions::new()));
+    assert_eq!((names.len(), metadata), (4, Metadata::new()));
+    // A path that the filter leaves out is not tied.
+    assert_eq!(save(store().with_full_path("head")), (vec!["head".into()], Metadata::new()));
+    // The metadata has the names of the file, not of the module.
+    let (names, metadata) = save(store().with_key_remapping("^embed$", "wte.weight"));
+    assert!(names.contains(&"head".into()) && metadata == entry("wte.weight", "head"), "{names:?}");
+}
+
+/// For example, an agent and the slow copy that it learns from have one id but two parameters.
+#[test]
+fn clones_with_the_same_ids_are_saved_apart_once_they_differ() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let mut model = Language::new();
+    model.head = model.head.map(|head| head * 0.5);
+    assert_eq!(model.head.id, model.embed.id);
+    model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(written(&path).0.len(), 4);
+    let mut fresh = Language::new();
+    fresh.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(fresh.state(), model.state());
+
+    // Equal values without equal ids are not tied.
+    model.head = Param::from_tensor(model.embed.val());
+    model.save_into(&mut CheckpointStore::from_file(&path).overwrite(true)).unwrap();
+    assert_eq!(written(&path).0.len(), 4);
+}
+
+/// The adapter transposes a linear layer's weight for PyTorch, but not a bare parameter.
+#[test]
+fn what_an_adapter_makes_different_is_saved_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let mut model = Language::new();
+    model.head = model.body.weight.clone();
+    model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(written(&path).1, entry("head", "body.weight"));
+    model
+        .save_into(
+            &mut CheckpointStore::from_file(&path)
+                .overwrite(true)
+                .with_to_adapter(BurnToPyTorchAdapter),
+        )
+        .unwrap();
+    assert_eq!(
+        written(&path),
+        (["body.bias", "body.weight", "embed", "head"].map(Into::into).into(), Metadata::new())
+    );
+
+    // The file has one tensor for two parameters. The adapter transposes one of them.
+    let file = load(&path).unwrap();
+    let tensors = file.iter().filter(|(name, _)| *name != "head");
+    let options = SaveOptions::new().metadata([("head", "body.weight")]);
+    save(&path, tensors, &options).unwrap();
+    let mut fresh = Language::new();
+    fresh.head = Param::from_tensor(Tensor::zeros([3, 3], &Device::default()));
+    fresh
+        .load_from(&mut CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter))
+        .unwrap();
+    assert_eq!(fresh.body.weight.to_data(), model.body.weight.to_data());
+    assert_eq!(fresh.head.to_data(), model.body.weight.val().transpose().to_data());
+}
+
+#[test]
+fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let trained = Language::new();
+    let [embed, weight, bias, _] = trained.state();
+    let tensors =
+        [("kept", &embed), ("body.weight", &weight), ("body.bias", &bias), ("extra", &bias)];
+    let options = SaveOptions::new().metadata([
+        ("embed", "kept"),
+        ("head", "kept"),
+        ("third", "kept"),
+        ("fourth", "extra"),
+    ]);
+    save(&path, tensors, &options).unwrap();
+    let mut fresh = Language::new();
+    let result = fresh.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!((result.applied.len(), &result.unused[..]), (4, &["extra".to_owned()][..]));
+    assert_eq!(fresh.state(), trained.state());
+
+    // The error for a wrong shape names the path of the parameter, and the file.
+    let options = SaveOptions::new().metadata([("embed", "kept"), ("head", "body.bias")]);
+    save(&path, tensors, &options).unwrap();
+    let error = fresh.load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
+    assert_eq!((error.tensor(), error.file()), (Some("head"), path.to_str()), "{error}");
+    assert_eq!(fresh.state(), trained.state());
+
+    // Rules may give one name to all names of a tensor, but not to two tensors.
+    let mut store = CheckpointStore::from_file(&path).with_key_remapping("^kept$", "embed");
+    assert_eq!(store.keys().unwrap(), ["body.bias", "body.weight", "embed", "extra", "head"]);
+    let mut store = CheckpointStore::from_file(&path).with_key_remapping("^head$", "extra");
+    let error = store.keys().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("extra"), path.to_str()));
+}
+
+#[test]
+fn a_module_is_saved_in_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Language::new();
+    let directory = dir.path().join("new");
+    let mut store =
+        CheckpointStore::from_file(&directory).max_shard_size(64.into()).metadata("title", "Test");
+    model.save_into(&mut store).unwrap();
+    let checkpoint = Checkpoint::open(&directory).unwrap();
+    assert_eq!((checkpoint.files().len(), checkpoint.len()), (2, 3));
+    assert_eq!(
+        (&checkpoint.metadata()["title"], &checkpoint.metadata()["head"]),
+        (&"Test".into(), &"embed".into())
+    );
+    // Loads through the store that saved it, and through another store.
+    for mut store in [store, CheckpointStore::from_file(&directory)] {
+        let mut fresh = Language::new();
+        let result = fresh.load_from(&mut store).unwrap();
+        assert!(result.is_success() && result.unused.is_empty());
+        assert_eq!(fresh.state(), model.state());
+    }
+    // A larger limit leaves one file and no index.
+    let mut store = CheckpointStore::from_file(&directory)
+        .overwrite(true)
+        .max_shard_size("1MB".parse().unwrap());
+    model.save_into(&mut store).unwrap();
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+
+    let index = directory.join("model.safetensors.index.json");
+    let error = model
+        .save_into(&mut CheckpointStore::from_file(&index).max_shard_size(64.into()))
+        .unwrap_err();
+    let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
+    assert!(matches!(source.downcast_ref(), Some(StoreError::IndexDestination)), "{error}");
+    let file = directory.join("model.safetensors");
+    let error = model
+        .save_into(&mut CheckpointStore::from_file(&file).max_shard_size(64.into()))
+        .unwrap_err();
+    assert_eq!(error.file(), file.to_str(), "{error}");
+    assert_eq!(load(&directory).unwrap()["embed"], model.embed.to_data());
+}
+
+#[test]
+fn data_of_the_same_bytes_is_saved_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let values = TensorData::from([1.0_f32, 2.0, 3.0]);
+    let options = SaveOptions::new().tied(Tied::new());
+    // A clone of owned memory is a copy, so it is not tied.
+    save(&path, [("b", &values), ("a", &values), ("copy", &values.clone())], &options).unwrap();
+    assert_eq!(written(&path), (vec!["a".into(), "copy".into()], entry("b", "a")));
+    let loaded = load(&path).unwrap();
+    assert_eq!(
+        loaded,
+        BTreeMap::from(["a", "b", "copy"].map(|name| (name.to_owned(), values.clone())))
+    );
+    let alone = safetensors_burn::load_with(&path, &LoadOptions::new().aliases(false)).unwrap();
+    assert_eq!(alone.len(), 2);
+
+    let file = bytes::Bytes::from(
+        serialize(
+            [("w", safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap())],
+            &SaveOptions::new(),
+        )
+        .unwrap(),
+    );
+    let archive = SafeTensors::parse(file).unwrap();
+    let [first, second] = [(); 2].map(|()| share(&archive, "w", Widening::Refuse).unwrap());
+    let shared = first.as_bytes().as_ptr() == second.as_bytes().as_ptr();
+    save(&path, [("a", &first), ("b", &second)], &options).unwrap();
+    assert_eq!(written(&path).0.len(), if shared { 1 } else { 2 });
+
+    // Booleans of every width.
+    for (store, width) in [(BoolStore::Native, 1), (BoolStore::U8, 1), (BoolStore::U32, 4)] {
+        let bytes = Bytes::from_bytes_vec(vec![1; 2 * width]);
+        let mask = TensorData::try_from_bytes(bytes, Shape::new([2]), DType::Bool(store)).unwrap();
+        save(&path, [("a", &mask), ("b", &mask)], &options).unwrap();
+        assert_eq!(load(&path).unwrap()["b"], TensorData::from([true, true]), "{store:?}");
+    }
+}
+
+#[test]
+fn data_is_saved_in_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let (embed, norm) = (TensorData::from([[1.0_f32; 4]; 4]), TensorData::from([2.0_f32; 4]));
+    let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
+    let saved = save_sharded(dir.path(), tensors, &options).unwrap();
+    assert_eq!((saved.files.len(), saved.total_size), (2, 80));
+    assert_eq!(
+        load(dir.path()).unwrap(),
+        BTreeMap::from(tensors.map(|(name, data)| (name.to_owned(), data.clone())))
+    );
+}

@@ -1,0 +1,182 @@
+//! Checkpoints of burn's training loop.
+
+mod damaged;
+mod deleting;
+mod epochs;
+mod failing;
+mod foreign;
+mod interrupted;
+mod looping;
+mod records;
+mod reloaded;
+mod resuming;
+mod retrying;
+mod staging;
+mod taken;
+
+use std::fs;
+use std::path::Path;
+
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::store::ModuleRecord;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
+use safetensors_burn::burn_pack::{Reader, Scalar, Writer};
+use safetensors_burn::train::{Checkpointers, EpochError, Epochs, error_of};
+use safetensors_core::{Error, ErrorKind};
+use tempfile::{TempDir, tempdir};
+
+#[derive(Module, Debug)]
+struct Model {
+    first: Linear,
+    layers: Vec<Linear>,
+}
+
+impl Model {
+    /// A model of random weights.
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        Self {
+            first: LinearConfig::new(3, 4).init(&device),
+            layers: vec![LinearConfig::new(4, 1).with_bias(false).init(&device)],
+        }
+    }
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.layers[0].forward(self.first.forward(input).tanh())
+    }
+
+    /// The bits of all weights.
+    fn bits(&self) -> Vec<u8> {
+        let weights = [&self.first.weight, &self.layers[0].weight].map(|weight| weight.to_data());
+        let bias = self.first.bias.as_ref().unwrap().to_data();
+        weights.iter().chain([&bias]).flat_map(|data| data.as_bytes().to_vec()).collect()
+    }
+}
+
+/// All that the next step depends on.
+#[derive(Clone)]
+struct Training {
+    model: Model,
+    optimizer: ModuleOptimizer,
+    scheduler: ModuleLrScheduler,
+}
+
+impl Training {
+    fn new() -> Self {
+        let schedule = CosineAnnealingLrSchedulerConfig::new(0.1, 50);
+        Self {
+            model: Model::new(),
+            optimizer: AdamWConfig::new().init(),
+            scheduler: schedule.init().unwrap(),
+        }
+    }
+
+    /// A training that has made some steps.
+    fn trained(steps: usize) -> Self {
+        let mut training = Self::new();
+        training.steps(steps);
+        training
+    }
+
+    fn steps(&mut self, steps: usize) {
+        let device = Device::default().autodiff();
+        for _ in 0..steps {
+            let input = TensorData::from([[1.0_f32, 2.0, 3.0], [-1.0, 0.5, 0.25]]);
+            let output = self.model.forward(Tensor::from_data(input, &device));
+            let grads = (output - 0.7).powi_scalar(2).mean().backward();
+            let grads = GradientsParams::from_grads(grads, &self.model);
+            let rate = self.scheduler.step();
+            self.model = self.optimizer.step(rate, self.model.clone(), grads);
+        }
+    }
+
+    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
+        model.save(epoch, self.model.clone().into_record()).unwrap();
+        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
+        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
+    }
+
+    /// Loads an epoch into a new model.
+    fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
+        let new = Self::new();
+        Self {
+            model: new.model.load_record(model.restore(epoch).unwrap()),
+            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
+            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
+        }
+    }
+}
+
+/// A directory without epochs.
+fn empty() -> (TempDir, Epochs) {
+    let dir = tempdir().unwrap();
+    let epochs = Epochs::new(dir.path().join("run/checkpoints"));
+    (dir, epochs)
+}
+
+/// A directory with one epoch.
+fn saved(epoch: usize) -> (TempDir, Epochs) {
+    let (dir, epochs) = empty();
+    Training::trained(2).save(&epochs.checkpointers(), epoch);
+    (dir, epochs)
+}
+
+/// The names in a directory, sorted.
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The files of an epoch, by name.
+fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
+    let names = names_in(&epochs.path(epoch)).into_iter();
+    names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
+}
+
+/// The error of this crate in that of burn.
+fn of<T>(result: Result<T, CheckpointerError>) -> Error {
+    match result {
+        Ok(_) => panic!("this should have failed"),
+        Err(CheckpointerError::IOError(error)) => *error.into_inner().unwrap().downcast().unwrap(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The reason of an error of this module.
+fn reason(error: &Error) -> &EpochError {
+    match error.kind() {
+        ErrorKind::Framework { source, .. } => source.downcast_ref().unwrap(),
+        _ => panic!("{error}"),
+    }
+}
+
+/// What a record has, in burn's own form: tensors, scalars, texts.
+type Content = (Vec<TensorContent>, Vec<(String, String)>, Vec<(String, String)>);
+
+/// Name, dtype, shape, id and bytes.
+type TensorContent = (String, String, Vec<usize>, Option<u64>, Vec<u8>);
+
+fn content(record: impl Checkpoint) -> Content {
+    let reader = Reader::from_bytes(record.checkpoint_into_bytes().unwrap()).unwrap();
+    // Floats are compared by their bits.
+    let scalars = reader.scalars().iter().map(|(name, scalar)| match scalar {
+        Scalar::Float(float) => (name.clone(), format!("{:016x}", float.to_bits())),
+        other => (name.clone(), format!("{other:?}")),
+    });
+    let scalars = scalars.collect();
+    let texts = reader.metadata().clone().into_iter().collect();
+    let tensors = reader.into_tensors().unwrap().into_iter().map(|tensor| {
+        let (name, dtype, shape, id, bytes) = tensor.into_parts().unwrap();
+        (name, format!("{dtype:?}"), shape.to_vec(), id, bytes.to_vec())
+    });
+    (tensors.collect(), scalars, texts)
+}

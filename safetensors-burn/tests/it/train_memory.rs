@@ -1,0 +1,83 @@
+//! An epoch is saved with one copy of the model, and none of the optimizer.
+
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::module::{Module, Param};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use burn::train::checkpoint::Checkpointer;
+use safetensors_burn::train::{Checkpointers, Epochs};
+use safetensors_testing::memory::{growth, resident};
+use safetensors_testing::process::is_alone;
+
+const MIB: u64 = 1 << 20;
+
+/// As many parameters of a MiB, with two moments each.
+const COUNT: u64 = 32;
+
+#[derive(Module, Debug)]
+struct Model {
+    weights: Vec<Param<Tensor<2>>>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        let weight = |_| Param::from_tensor(Tensor::ones([512, 512], &device));
+        Self { weights: (0..COUNT).map(weight).collect() }
+    }
+
+    fn step(self, optimizer: &mut ModuleOptimizer) -> Self {
+        let losses = self.weights.iter().map(|weight| weight.val().powi_scalar(2).mean());
+        let loss = losses.reduce(|a, b| a + b).unwrap();
+        let gradients = GradientsParams::from_grads(loss.backward(), &self);
+        optimizer.step(0.1, self, gradients)
+    }
+}
+
+/// How much memory some work takes in addition, in MiB.
+fn taken_by(work: impl FnOnce()) -> u64 {
+    growth(resident(), work).1 / MIB
+}
+
+/// Saves an epoch. Returns how much memory the model and the optimizer take in addition to their
+/// records, in MiB.
+fn save(
+    (model, optimizer, scheduler): &Checkpointers,
+    epoch: usize,
+    module: &Model,
+    state: &ModuleOptimizer,
+) -> [u64; 2] {
+    let (module, state) = (module.clone().into_record(), state.to_record());
+    let taken = [
+        taken_by(|| model.save(epoch, module).unwrap()),
+        taken_by(|| optimizer.save(epoch, state).unwrap()),
+    ];
+    scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
+    taken
+}
+
+#[test]
+fn a_save_takes_memory_for_the_model_alone() {
+    if !is_alone(a_save_takes_memory_for_the_model_alone) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let epochs = Epochs::new(dir.path());
+    let mut optimizer = AdamWConfig::new().init();
+    let model = Model::new().step(&mut optimizer);
+    let checkpointers = epochs.checkpointers_for(&model);
+
+    // The first records go through burn's bytes. The optimizer has twice the bytes of the model.
+    let first = save(&checkpointers, 1, &model, &optimizer);
+    assert!(first[1] > COUNT, "{first:?} MiB");
+    let second = save(&checkpointers, 2, &model, &optimizer);
+    // The model is kept until burn has given all of it.
+    assert!(second[0] < COUNT + COUNT / 4 && second[1] < COUNT / 4, "{second:?} MiB");
+
+    // Checkpointers that have restored an epoch know its names and shapes.
+    let resumed = epochs.checkpointers_for(&model);
+    resumed.0.restore(2).unwrap();
+    resumed.1.restore(2).unwrap();
+    let next = save(&resumed, 3, &model, &optimizer);
+    assert!(next[0] < COUNT + COUNT / 4 && next[1] < COUNT / 4, "{next:?} MiB");
+}

@@ -1,0 +1,126 @@
+//! Loading onto the CPU is what it is without devices of other kinds, and only one file has
+//! `unsafe` code for those.
+
+use std::path::Path;
+
+use crate::common::{patterned, save_bufs};
+use candle_core::Device;
+use safetensors_candle::{Candle, load_with};
+use safetensors_core::framework::{self, Framework};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorBuf, Widening};
+
+/// The bytes of a tensor, as it would be saved.
+fn bytes(tensor: &candle_core::Tensor) -> Vec<u8> {
+    let source = Candle::source(tensor).unwrap();
+    safetensors_core::serialize([("t", source)], &SaveOptions::new()).unwrap()
+}
+
+#[test]
+fn on_the_cpu_every_load_is_that_of_the_core() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let shapes: [&[usize]; 3] = [&[4, 8], &[0, 3], &[1000]];
+    let bufs: Vec<_> = Dtype::ALL
+        .iter()
+        .flat_map(|&dtype| shapes.map(|shape| (format!("{dtype} {shape:?}"), dtype, shape)))
+        .map(|(name, dtype, shape)| (name, patterned(dtype, shape)))
+        .collect();
+    save_bufs(&path, &bufs.iter().map(|(name, buf)| (&**name, buf.clone())).collect::<Vec<_>>());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let plain = LoadOptions::new();
+    for options in [plain.clone(), plain.clone().floats_as(Dtype::BF16), plain.threads(1)] {
+        let expected: Vec<_> = checkpoint
+            .read_all(&options.clone().for_framework::<Candle>())
+            .unwrap()
+            .into_iter()
+            .map(|buf| Candle::from_buf(buf, &Device::Cpu, Widening::Refuse).unwrap())
+            .collect();
+        let loaded = load_with(&path, &Device::Cpu, &options).unwrap();
+        let opened = framework::load::<Candle>(&checkpoint, &Device::Cpu, &options).unwrap();
+        let tensors: Vec<_> = checkpoint.tensors().collect();
+        let read = Candle::read_tensors(&tensors, &Device::Cpu, &options).unwrap();
+        for ((tensor, expected), read) in tensors.iter().zip(&expected).zip(&read) {
+            for found in [&loaded[tensor.name()], &opened[tensor.name()], read] {
+                assert!(found.device().is_cpu());
+                assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()));
+                assert_eq!(bytes(found), bytes(expected), "{}", tensor.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn some_tensors_come_in_the_order_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let buf = |value: f32| TensorBuf::from_vec(vec![1], vec![value]).unwrap();
+    save_bufs(&path, &[("a", buf(0.0)), ("b", buf(1.0)), ("c", buf(2.0))]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let tensors = ["c", "a", "c"].map(|name| checkpoint.tensor(name).unwrap());
+    let read = Candle::read_tensors(&tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
+    let values: Vec<_> = read.iter().map(|t| t.to_vec1::<f32>().unwrap()[0]).collect();
+    assert_eq!(values, [2.0, 0.0, 2.0]);
+}
+
+#[test]
+fn unsafe_code_is_allowed_in_one_file() {
+    fn allowing(folder: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(allowing(&path));
+            } else if std::fs::read_to_string(&path).unwrap().contains("#![allow(unsafe_code")
+                || std::fs::read_to_string(&path).unwrap().contains("#[allow(unsafe_code")
+            {
+                found.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+            }
+        }
+        found
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    assert_eq!(allowing(&source), ["cuda.rs"]);
+}
+
+/// Without the `cuda` feature, candle has a CUDA device that accepts no tensor.
+#[cfg(not(feature = "cuda"))]
+mod without_cuda {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_takes_nothing_stops_the_load_after_a_batch() {
+        const LEN: usize = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.safetensors");
+        // A file of 1 GiB, a hole but for its header. Converted, a tensor has 8 MiB.
+        let entries: Vec<_> = (0..512)
+            .map(|i| {
+                let (begin, end) = (i * 2 * LEN, (i + 1) * 2 * LEN);
+                format!(
+                    r#""t{i}":{{"dtype":"BF16","shape":[{LEN}],"data_offsets":[{begin},{end}]}}"#
+                )
+            })
+            .collect();
+        let json = format!("{{{}}}", entries.join(","));
+        let header = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
+        std::fs::write(&path, &header).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len((header.len() + 512 * 2 * LEN) as u64).unwrap();
+
+        let read = Arc::new(AtomicU64::new(0));
+        let noted = Arc::clone(&read);
+        let options = LoadOptions::new().floats_as(Dtype::F64).progress(move |progress| {
+            assert_eq!(progress.bytes_total, 512 * 8 * LEN as u64);
+            noted.fetch_max(progress.bytes_done, Ordering::SeqCst);
+            ControlFlow::Continue(())
+        });
+        let cuda = Device::Cuda(candle_core::CudaDevice);
+        let error = load_with(&path, &cuda, &options).unwrap_err();
+        assert_eq!((error.tensor(), error.file()), (Some("t0"), path.to_str()));
+        assert_eq!(read.load(Ordering::SeqCst), 256 << 20);
+    }
+}

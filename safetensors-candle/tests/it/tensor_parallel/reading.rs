@@ -1,0 +1,171 @@
+//! Which bytes are read, when, and by whom.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use candle_core::{DType, Device};
+use candle_nn::var_builder::Shard;
+use safetensors_candle::TensorParallelBackend;
+use safetensors_core::slice::TensorPart;
+use safetensors_core::{
+    Checkpoint, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, serialize,
+};
+
+use super::{builder, counting, values};
+
+/// A file in memory that counts the bytes that are read from it.
+#[derive(Debug)]
+struct Counting {
+    bytes: Vec<u8>,
+    read: Arc<AtomicU64>,
+}
+
+impl ReadAt for Counting {
+    fn byte_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read.fetch_add(buf.len() as u64, Ordering::SeqCst);
+        self.bytes.read_exact_at(buf, offset)
+    }
+}
+
+/// A backend over two tensors of 512 × 1024, and a way to ask how many bytes were read since the
+/// last time.
+fn counted() -> (TensorParallelBackend<Shard, Counting>, impl Fn() -> u64) {
+    let (up, down) = (counting(&[512, 1024]), counting(&[512, 1024]));
+    let bytes = serialize([("up", &up), ("down", &down)], &SaveOptions::new()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    std::fs::write(&path, b"only the name counts").unwrap();
+    let read = Arc::new(AtomicU64::new(0));
+    let open = |_: &Path| Ok(Counting { bytes: bytes.clone(), read: Arc::clone(&read) });
+    let checkpoint = Checkpoint::open_by(&path, &Limits::default(), open).unwrap();
+    let backend =
+        TensorParallelBackend::new(checkpoint).load_options(LoadOptions::new().threads(2));
+    read.store(0, Ordering::SeqCst);
+    (backend, move || read.swap(0, Ordering::SeqCst))
+}
+
+const ALL: u64 = 512 * 1024 * 4;
+
+#[test]
+fn only_the_bytes_of_the_rank_are_read() {
+    let (backend, read) = counted();
+    let ranks = builder(&backend, DType::F32);
+    for dim in [0, 1] {
+        for dtype in [DType::F32, DType::BF16] {
+            let hint = Shard { dim, rank: 1, world_size: 4 };
+            ranks.get_with_hints_dtype((512, 1024), "up", hint, dtype).unwrap();
+            assert_eq!(read(), ALL / 4, "{hint:?} {dtype:?}");
+        }
+    }
+    let spans = builder(&backend.hints::<TensorPart>(), DType::F32);
+    spans.get_with_hints((512, 256), "up", TensorPart::span(1, 700, 256)).unwrap();
+    assert_eq!(read(), ALL / 4);
+    spans.get_with_hints((3, 1024), "up", TensorPart::span(0, 509, 3)).unwrap();
+    assert_eq!(read(), 3 * 4096);
+    spans.get_with_hints((512, 0), "up", TensorPart::span(1, 1024, 0)).unwrap();
+    assert_eq!(read(), 0);
+    // Shape, presence and place are known without reading.
+    assert!(spans.get_with_hints((9, 9), "up", TensorPart::span(1, 0, 1)).is_err());
+    assert!(spans.get_with_hints((), "up", TensorPart::span(2, 0, 1)).is_err());
+    assert!(spans.contains_tensor("down"));
+    assert_eq!(read(), 0);
+    spans.get_unchecked("up").unwrap();
+    assert_eq!(read(), ALL);
+}
+
+#[test]
+fn many_parts_are_read_in_one_go() {
+    let (backend, read) = counted();
+    let spans = backend.hints::<TensorPart>();
+    let parts = [
+        ("down", TensorPart::span(1, 10, 4)),
+        ("up", TensorPart::span(0, 1, 1)),
+        ("down", TensorPart::span(0, 511, 1)),
+    ];
+    let tensors = spans.read_parts(parts, DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(tensors.iter().map(|tensor| tensor.dims()[0]).collect::<Vec<_>>(), [512, 1, 1]);
+    assert_eq!(values(&tensors[0])[..5], [10.0, 11.0, 12.0, 13.0, 1034.0]);
+    assert_eq!(values(&tensors[2])[0], 511.0 * 1024.0);
+    assert!(read() < ALL / 16);
+    let error = spans.read_parts([("gone", TensorPart::Whole)], DType::F32, &Device::Cpu);
+    assert!(matches!(error.unwrap_err().kind(), ErrorKind::TensorNotFound));
+    assert!(spans.read_parts([("up", TensorPart::Whole); 0], DType::F32, &Device::Cpu).is_ok());
+}
+
+#[test]
+fn prefetched_parts_are_handed_out_once() {
+    let (backend, read) = counted();
+    let hint = Shard { dim: 1, rank: 2, world_size: 4 };
+    let other = Shard { rank: 3, ..hint };
+    let parts = [("up", hint), ("down", hint), ("up", hint)];
+    backend.prefetch(parts, DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(read(), 2 * ALL / 4, "a part that is named twice is read once");
+    backend.prefetch(parts, DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(read(), 0, "what is held is not read again");
+
+    let builder = builder(&backend, DType::F32);
+    let part = builder.get_with_hints((512, 1024), "up", hint).unwrap();
+    assert_eq!((read(), values(&part)[0]), (0, 512.0));
+    builder.get_with_hints((512, 1024), "up", hint).unwrap();
+    assert_eq!(read(), ALL / 4, "the second request reads");
+    builder.get_with_hints((512, 1024), "down", other).unwrap();
+    assert_eq!(read(), ALL / 4, "another part reads");
+    builder.get_with_hints_dtype((512, 1024), "down", hint, DType::F16).unwrap();
+    assert_eq!(read(), ALL / 4, "another dtype reads");
+    assert!(builder.get_with_hints((1024, 512), "down", hint).is_err());
+    builder.get_with_hints((512, 1024), "down", hint).unwrap();
+    assert_eq!(read(), 0, "what was not asked for rightly is still there");
+
+    // The same positions, said in another way.
+    let spans = backend.hints::<TensorPart>();
+    spans.prefetch([("up", TensorPart::span(0, 0, 512))], DType::F32, &Device::Cpu).unwrap();
+    read();
+    crate::tensor_parallel::builder(&spans, DType::F32).get((512, 1024), "up").unwrap();
+    assert_eq!(read(), 0);
+}
+
+#[test]
+fn a_prefetch_that_fails_keeps_nothing() {
+    let (backend, read) = counted();
+    let hint = Shard { dim: 0, rank: 0, world_size: 2 };
+    let cases = [("up", Shard { dim: 9, ..hint }), ("gone", hint)];
+    for wrong in cases {
+        assert!(backend.prefetch([("up", hint), wrong], DType::F32, &Device::Cpu).is_err());
+        assert_eq!(read(), 0, "nothing is read either");
+    }
+    builder(&backend, DType::F32).get_with_hints((512, 1024), "up", hint).unwrap();
+    assert_eq!(read(), ALL / 2);
+    // Prefetched parts do not outlive the options that they were read with.
+    backend.prefetch([("up", hint)], DType::F32, &Device::Cpu).unwrap();
+    let backend = backend.load_options(LoadOptions::new());
+    read();
+    builder(&backend, DType::F32).get_with_hints((512, 1024), "up", hint).unwrap();
+    assert_eq!(read(), ALL / 2);
+}
+
+#[test]
+fn ranks_in_threads_share_the_open_files() {
+    let (backend, read) = counted();
+    let barrier = Barrier::new(4);
+    let parts: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..4)
+            .map(|rank| {
+                let (builder, barrier) = (builder(&backend, DType::F32), &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let hint = Shard { dim: 0, rank, world_size: 4 };
+                    values(&builder.get_with_hints((512, 1024), "up", hint).unwrap())
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(parts.concat() == counting(&[512, 1024]).into_vec::<f32>().unwrap());
+    assert_eq!(read(), ALL);
+}

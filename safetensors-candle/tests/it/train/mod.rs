@@ -1,0 +1,12 @@
+//! Tests checkpoints of training: variables, optimizer state, and both as one unit.
+
+mod adamw;
+mod checkpoint;
+mod failures;
+mod kills;
+mod options;
+mod scaled;
+mod state;
+mod support;
+mod ties;
+mod var_map;

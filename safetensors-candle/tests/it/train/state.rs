@@ -1,0 +1,204 @@
+//! The state of an optimizer, saved and loaded.
+
+use candle_core::{DType, Device, Var};
+use candle_nn::{Optimizer, ParamsAdamW, VarMap};
+use safetensors_candle::train::{AdamW, StateOptions};
+use safetensors_core::error::Mismatch;
+use safetensors_core::{Checkpoint, Dtype, Metadata, TensorBuf};
+
+use super::support::{
+    extra, map, mismatches, missing, model, optimizer, quick, save_bufs, shards, state, train, var,
+};
+
+fn trained(steps: u32) -> (VarMap, AdamW) {
+    let map = model(1);
+    let mut optimizer = optimizer(&map);
+    (0..steps).for_each(|step| train(&map, &mut optimizer, step));
+    (map, optimizer)
+}
+
+#[test]
+fn the_file_has_pytorchs_names_and_readable_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (_, mut saved) = trained(3);
+    saved.set_params(ParamsAdamW {
+        lr: 0.1,
+        beta1: f64::NAN,
+        beta2: -0.0,
+        eps: 5e-324,
+        weight_decay: f64::INFINITY,
+    });
+    saved.save(&path, &quick().metadata([("epoch", "2")])).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    names.sort_unstable();
+    let expected = ["a.bias", "a.weight", "b.weight", "scale"]
+        .map(|name| [format!("{name}.exp_avg"), format!("{name}.exp_avg_sq")]);
+    assert_eq!(names, expected.as_flattened());
+    let metadata = [
+        ("epoch", "2"),
+        ("safetensors_bridge.adamw.beta1", "0x7ff8000000000000"),
+        ("safetensors_bridge.adamw.beta2", "-0.0"),
+        ("safetensors_bridge.adamw.eps", "5e-324"),
+        ("safetensors_bridge.adamw.lr", "0.1"),
+        ("safetensors_bridge.adamw.step", "3"),
+        ("safetensors_bridge.adamw.weight_decay", "inf"),
+    ];
+    let metadata = metadata.map(|(key, value)| (key.to_string(), value.to_string()));
+    assert_eq!(*checkpoint.metadata(), Metadata::from(metadata));
+    assert_eq!(checkpoint.aliases().count(), 0);
+
+    let mut fresh = optimizer(&model(1));
+    let loaded = fresh.load(&path).unwrap();
+    assert_eq!(loaded.metadata, Metadata::from([("epoch".into(), "2".into())]));
+    assert_eq!(state(&fresh), state(&saved));
+    assert_eq!(fresh.params().beta1.to_bits(), f64::NAN.to_bits());
+    assert_eq!(fresh.params().beta2.to_bits(), (-0.0_f64).to_bits());
+}
+
+#[test]
+fn shards_and_the_same_bytes_for_the_same_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, saved) = trained(4);
+    let files = saved.save_sharded(dir.path(), &shards(32)).unwrap().files;
+    assert!(files.len() > 2);
+    let mut fresh = optimizer(&model(1));
+    let loaded = fresh.load(dir.path()).unwrap();
+    assert_eq!(loaded.metadata.get("safetensors_bridge.adamw.step"), None);
+    assert_eq!((fresh.step_count(), fresh.learning_rate()), (4, 0.05));
+    assert_eq!(state(&fresh), state(&saved));
+}
+
+#[test]
+fn an_optimizer_without_variables() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let mut empty = optimizer(&VarMap::new());
+    let loss = var(&[1], 0).sum_all().unwrap();
+    (0..5).for_each(|_| empty.backward_step(&loss).unwrap());
+    empty.save(&path, &quick()).unwrap();
+    let mut fresh = AdamW::empty(ParamsAdamW::default()).unwrap();
+    fresh.load(&path).unwrap();
+    assert_eq!((fresh.step_count(), fresh.learning_rate()), (5, 0.05));
+}
+
+#[test]
+fn every_bit_of_a_nan_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let nans = [0x7fa0_1234_u32, 0xffc0_0001, 0x7f80_0001, 0x7fff_ffff].map(f32::from_bits);
+    let buf = || TensorBuf::from_vec(vec![4], nans.to_vec()).unwrap();
+    let mut fresh = AdamW::from_named([("w", var(&[4], 1))], ParamsAdamW::default()).unwrap();
+    let settings = fresh_settings(&fresh);
+    save_bufs(&path, &[("w.exp_avg", buf()), ("w.exp_avg_sq", buf())], &quick().metadata(settings));
+    fresh.load(&path).unwrap();
+    assert_eq!(state(&fresh), std::fs::read(&path).unwrap());
+}
+
+/// The metadata of a saved optimizer.
+fn fresh_settings(optimizer: &AdamW) -> Metadata {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    optimizer.save(&path, &quick()).unwrap();
+    Checkpoint::open(&path).unwrap().metadata().clone()
+}
+
+#[test]
+fn the_state_of_another_model_is_refused_with_every_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let other = map([("a.weight", var(&[4, 2], 1)), ("c", var(&[1], 2)), ("scale", var(&[], 3))]);
+    optimizer(&other).save(&path, &quick()).unwrap();
+    let (_, mut ours) = trained(2);
+    let before = state(&ours);
+    let error = ours.load(&path).unwrap_err();
+    let shape = |name: &str| {
+        let (expected, found) = (vec![4, 3], vec![4, 2]);
+        Mismatch::Shape { name: name.into(), expected, found }
+    };
+    let expected = [
+        shape("a.weight.exp_avg"),
+        shape("a.weight.exp_avg_sq"),
+        missing("a.bias.exp_avg"),
+        missing("a.bias.exp_avg_sq"),
+        missing("b.weight.exp_avg"),
+        missing("b.weight.exp_avg_sq"),
+        extra("c.exp_avg"),
+        extra("c.exp_avg_sq"),
+    ];
+    assert_eq!(mismatches(&error), expected);
+    assert_eq!(state(&ours), before);
+}
+
+#[test]
+fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (_, mut ours) = trained(2);
+    let before = state(&ours);
+    let key = |name: &str| format!("safetensors_bridge.adamw.{name}");
+    let mut settings = fresh_settings(&ours);
+    settings.remove(&key("eps"));
+    settings.insert(key("step"), "2147483648".into());
+    settings.insert(key("lr"), "fast".into());
+    save_bufs(&path, &[], &quick().metadata(settings));
+    let listed = |error: &safetensors_core::Error| -> Vec<(String, Option<String>)> {
+        let settings = mismatches(error).iter().filter_map(|mismatch| match mismatch {
+            Mismatch::Metadata { key, found, .. } => Some((key.clone(), found.clone())),
+            _ => None,
+        });
+        settings.collect()
+    };
+    let error = ours.load(&path).unwrap_err();
+    let step = (key("step"), Some("2147483648".into()));
+    let lr = (key("lr"), Some("fast".into()));
+    assert_eq!(listed(&error), [step.clone(), lr.clone(), (key("eps"), None)]);
+    assert_eq!(mismatches(&error).len(), 3 + 8);
+    assert_eq!(state(&ours), before);
+
+    // The error keeps only the beginning of a long value.
+    let mut long = fresh_settings(&ours);
+    long.insert(key("lr"), "é".repeat(100_000));
+    save_bufs(&dir.path().join("b.safetensors"), &[], &quick().metadata(long));
+    let error = ours.load(dir.path().join("b.safetensors")).unwrap_err();
+    assert_eq!(listed(&error), [(key("lr"), Some("é".repeat(60)))]);
+
+    // What is malformed is an error in any case. What is missing stays as it is, if allowed.
+    let options = StateOptions::new().allow_missing(true);
+    let error = ours.load_with(&path, &options).unwrap_err();
+    assert_eq!(listed(&error), [step, lr]);
+    let weights = model(1);
+    safetensors_candle::train::save_var_map(&path, &weights, &quick()).unwrap();
+    let loaded = ours.load_with(&path, &options.allow_extra(true)).unwrap();
+    assert_eq!((loaded.missing.len(), loaded.extra.len()), (8, 4));
+    assert_eq!(state(&ours), before);
+}
+
+#[test]
+fn state_of_another_dtype_is_cast_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let of = |dtype| {
+        let weight = Var::ones(2, dtype, &Device::Cpu).unwrap();
+        let params = ParamsAdamW::default();
+        (weight.clone(), AdamW::from_named([("w", weight)], params).unwrap())
+    };
+    let (weight, mut saved) = of(DType::F32);
+    saved.backward_step(&weight.sum_all().unwrap()).unwrap();
+    saved.save(&path, &quick()).unwrap();
+    let (_, mut wide) = of(DType::F64);
+    let error = wide.load(&path).unwrap_err();
+    let dtype = |name: &str| {
+        let (expected, found) = (Dtype::F64, Dtype::F32);
+        Mismatch::Dtype { name: name.into(), expected, found }
+    };
+    assert_eq!(mismatches(&error), [dtype("w.exp_avg"), dtype("w.exp_avg_sq")]);
+    wide.load_with(&path, &StateOptions::new().cast(true)).unwrap();
+    assert_eq!(wide.step_count(), 1);
+    let file = dir.path().join("b.safetensors");
+    wide.save(&file, &quick()).unwrap();
+    let buf = Checkpoint::open(&file).unwrap().tensor("w.exp_avg").unwrap().read().unwrap();
+    let tenth = f64::from((1.0 - 0.9_f64) as f32);
+    assert_eq!(buf.into_vec::<f64>().unwrap(), [tenth; 2]);
+}

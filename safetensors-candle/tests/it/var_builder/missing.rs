@@ -1,0 +1,128 @@
+//! Names that a model asks for and the checkpoint does not have, and those that nobody asks for.
+
+use candle_core::{DType, Device, Error};
+use safetensors_candle::{CheckpointBackend, var_builder, var_builder_from_files};
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorBuf, save_sharded};
+
+use super::spy::{backend, builder, sorted, weight};
+use crate::common::{save_bufs, without_backtrace};
+
+fn one() -> TensorBuf {
+    TensorBuf::from_vec(vec![1], vec![1_f32]).unwrap()
+}
+
+/// What candle's error says of a missing tensor.
+#[track_caller]
+fn missing(error: Error) -> String {
+    match without_backtrace(error) {
+        Error::CannotFindTensor { path } => path,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_error_names_the_file_and_what_may_have_been_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let names =
+        ["model.embed_tokens.weight", "model.layers.0.fc.weight", "model.layers.1.fc.weight"];
+    save_bufs(&path, &names.map(|name| (name, one())));
+    let builder = var_builder(&path, DType::F32, &Device::Cpu).unwrap();
+    let file = path.display();
+
+    let error = missing(builder.pp("model").get(1, "embed_token.weight").unwrap_err());
+    let meant = r#"did you mean "model.embed_tokens.weight"?"#;
+    assert_eq!(error, format!("model.embed_token.weight in {file}; {meant}"));
+    let error = missing(builder.get_unchecked("embed_tokens.weight").unwrap_err());
+    assert!(error.ends_with(meant), "{error}");
+    // The layer with the same number, and none with another one.
+    let error = missing(builder.get(1, "model.layers.1.fc1.weight").unwrap_err());
+    assert!(!error.contains("did you mean"), "{error}");
+    let error = missing(builder.get(1, "model.layer.1.fc.weight").unwrap_err());
+    assert!(error.ends_with(r#"did you mean "model.layers.1.fc.weight"?"#), "{error}");
+    let error = missing(builder.get(1, "lm_head.weight").unwrap_err());
+    assert_eq!(error, format!("lm_head.weight in {file}"));
+}
+
+#[test]
+fn the_error_names_the_index_or_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ShardOptions::new().max_shard_size(MaxShardSize(4));
+    save_sharded(dir.path(), [("a.weight", one()), ("b.weight", one())], &options).unwrap();
+    let builder = var_builder(dir.path(), DType::F32, &Device::Cpu).unwrap();
+    let error = missing(builder.get(1, "c").unwrap_err());
+    assert!(error.ends_with("model.safetensors.index.json"), "{error}");
+
+    let files = ["x.safetensors", "y.safetensors"].map(|name| dir.path().join(name));
+    save_bufs(&files[0], &[("x", one())]);
+    save_bufs(&files[1], &[("y", one())]);
+    let builder = var_builder_from_files(&files, DType::F32, &Device::Cpu).unwrap();
+    let error = missing(builder.get(1, "zebra").unwrap_err());
+    assert!(files.iter().all(|file| error.contains(file.to_str().unwrap())), "{error}");
+}
+
+#[test]
+fn a_hundred_thousand_names_take_little_time() {
+    let names: Vec<_> =
+        (0..100_000).map(|i| weight(&format!("blocks.{i}.attn.weight"), 1)).collect();
+    let (backend, _) = backend(&names);
+    let start = std::time::Instant::now();
+    for i in 0..20 {
+        let name = format!("blocks.{i}.attention.weight");
+        let error = missing(builder(&backend).get(1, &name).unwrap_err());
+        assert!(error.contains(&format!("blocks.{i}.attn.weight")), "{error}");
+    }
+    // Some milliseconds each in a release build; this one is not optimised.
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+#[test]
+fn hidden_names_are_missing_and_are_not_suggested() {
+    let (backend, _) = backend(&[weight("fc.weight", 1), weight("fc.bias", 1)]);
+    let backend = backend.filter(|name| name != "fc.weight");
+    let builder = builder(&backend);
+    assert!(!builder.contains_tensor("fc.weight") && builder.contains_tensor("fc.bias"));
+    let error = missing(builder.get(1, "fc.weight").unwrap_err());
+    assert_eq!(error, "fc.weight in spied");
+    // A second filter hides more and brings nothing back.
+    let backend = backend.filter(|name| name != "fc.bias");
+    assert_eq!(backend.unused().count(), 0);
+    assert!(!backend.var_builder(DType::F32, &Device::Cpu).contains_tensor("fc.bias"));
+}
+
+#[test]
+fn unused_tensors_are_those_that_nobody_asked_for() {
+    let tensors = sorted(&[("a".into(), 1), ("b".into(), 2), ("c".into(), 3), ("d".into(), 4)]);
+    let (backend, _) = backend(&tensors);
+    let unused = |backend: &CheckpointBackend<_>| -> Vec<String> {
+        backend.unused().map(|tensor| tensor.name().to_string()).collect()
+    };
+    assert_eq!(unused(&backend), ["a", "b", "c", "d"]);
+    let builder = builder(&backend);
+    assert!(builder.contains_tensor("a"));
+    builder.get(2, "b").unwrap();
+    builder.get_unchecked("d").unwrap();
+    // A request for another shape gets nothing.
+    assert!(builder.get(2, "c").is_err());
+    assert_eq!(unused(&backend), ["a", "c"]);
+    // Other options are another count; clones have one.
+    let other = backend.clone().read_ahead(0);
+    assert_eq!(unused(&other).len(), 4);
+    assert_eq!(unused(&backend.clone()), ["a", "c"]);
+}
+
+#[test]
+fn an_empty_checkpoint_has_nothing() {
+    let bytes = safetensors_core::serialize([] as [(&str, TensorBuf); 0], &SaveOptions::new());
+    let checkpoint = Checkpoint::from_source(bytes.unwrap(), "empty").unwrap();
+    let backend = CheckpointBackend::new(checkpoint);
+    let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    assert!(!builder.contains_tensor("w"));
+    assert_eq!(missing(builder.get(1, "w").unwrap_err()), "w in empty");
+    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);
+    assert_eq!(backend.unused().count(), 0);
+    let none: [&str; 0] = [];
+    let builder = var_builder_from_files(none, DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(missing(builder.get(1, "w").unwrap_err()), "w in no file");
+}

@@ -1,0 +1,125 @@
+//! Tensors that are read at once because the caller says so.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{DType, Device};
+use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
+
+use super::spy::{PARTS, assert_values, backend, builder, model, sorted};
+
+#[test]
+fn all_at_once_with_progress() {
+    let model = model(4);
+    let (backend, spy) = backend(&sorted(&model));
+    let told = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let telling = told.clone();
+    let options = LoadOptions::new().progress(move |progress| {
+        telling.0.fetch_max(progress.bytes_done, Ordering::SeqCst);
+        telling.1.fetch_max(progress.bytes_total, Ordering::SeqCst);
+        ControlFlow::Continue(())
+    });
+    // The bound of reading ahead is not that of an explicit request.
+    let backend = backend.load_options(options).read_ahead(10);
+    assert_eq!(backend.prefetch("", DType::F32).unwrap(), model.len());
+    let in_memory: u64 = model.iter().map(|(_, len)| 4 * *len as u64).sum();
+    assert_eq!(told.0.load(Ordering::SeqCst), in_memory);
+    assert_eq!(told.1.load(Ordering::SeqCst), in_memory);
+    assert_eq!(spy.take_read(), in_memory / 2);
+    assert_eq!(backend.unused().count(), model.len(), "nobody has asked yet");
+
+    // Again there is nothing to do, and from now on nothing is read.
+    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);
+    spy.break_bytes(Some(0..u64::MAX));
+    for (name, len) in &model {
+        assert_values(name, &builder(&backend).get(*len, name).unwrap());
+    }
+    // A second time the tensor is read anew.
+    assert!(builder(&backend).get(16, "model.norm.weight").is_err());
+}
+
+#[test]
+fn a_prefix_is_whole_components() {
+    let model = model(11);
+    let (backend, spy) = backend(&sorted(&model));
+    let layer = builder(&backend).pp("model").pp("layers").pp(1);
+    assert_eq!(backend.prefetch(&layer.prefix(), DType::F32).unwrap(), PARTS.len());
+    assert_eq!(backend.prefetch("model.layers.10.", DType::F32).unwrap(), PARTS.len());
+    assert_eq!(backend.prefetch("model.norm.weight", DType::F32).unwrap(), 1);
+    for none in ["model.layer", "layers", "model.layers.99", "weight"] {
+        assert_eq!(backend.prefetch(none, DType::F32).unwrap(), 0, "{none}");
+    }
+    let elements = 2 * PARTS.iter().map(|(_, len)| *len as u64).sum::<u64>() + 16;
+    assert_eq!(spy.take_read(), 2 * elements);
+    for (part, len) in PARTS {
+        layer.get(len, part).unwrap();
+    }
+    assert_eq!(spy.take_read(), 0);
+}
+
+#[test]
+fn a_cancelled_prefetch_keeps_nothing_and_breaks_nothing() {
+    let model = model(3);
+    let (backend, spy) = backend(&sorted(&model));
+    let stop = Arc::new(AtomicU64::new(1));
+    let stopping = stop.clone();
+    let options = LoadOptions::new().progress(move |_| match stopping.load(Ordering::SeqCst) {
+        0 => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    });
+    let backend = backend.load_options(options);
+    let error = backend.prefetch("", DType::F32).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    let error = builder(&backend).get(16, "model.norm.weight").unwrap_err().to_string();
+    assert!(error.contains("cancelled") && error.contains("model.norm.weight"), "{error}");
+
+    stop.store(0, Ordering::SeqCst);
+    spy.take_read();
+    for (name, len) in &model {
+        assert_values(name, &builder(&backend).get(*len, name).unwrap());
+    }
+    assert_eq!(spy.take_read(), model.iter().map(|(_, len)| 2 * *len as u64).sum::<u64>());
+}
+
+#[test]
+fn only_what_the_dtype_can_hold() {
+    let mut tensors = sorted(&model(1));
+    let ids = TensorBuf::from_vec(vec![2], vec![1_i64, 2]).unwrap();
+    tensors.push(("ids".into(), ids));
+    tensors.push(("seeds".into(), TensorBuf::from_vec(vec![1], vec![u64::MAX]).unwrap()));
+    let (backend, spy) = backend(&tensors);
+    assert_eq!(backend.prefetch("", DType::F16).unwrap(), tensors.len() - 2);
+    // U64::MAX is no I64. The error names the tensor, and nothing is kept.
+    let error = backend.prefetch("", DType::I64).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("seeds"));
+    assert_eq!(backend.prefetch("ids", DType::I64).unwrap(), 1);
+    // Nothing of the format can become F4.
+    assert_eq!(backend.prefetch("model", DType::F4).unwrap(), 0);
+
+    // Asked for in another dtype, a tensor is read again.
+    spy.take_read();
+    let ids = builder(&backend).get(2, "ids").unwrap();
+    assert_eq!(ids.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(spy.take_read(), 16);
+    let embed = backend.var_builder(DType::F16, &Device::Cpu).get(4096, "model.embed.weight");
+    assert_values("model.embed.weight", &embed.unwrap());
+    assert_eq!(spy.take_read(), 0);
+}
+
+#[test]
+fn names_of_a_tied_tensor_are_prefetched_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let embed = candle_core::Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap();
+    let tensors = [("embed", &embed), ("head.weight", &embed.clone())];
+    let tied = safetensors_core::tied::Tied::new();
+    let options = safetensors_core::SaveOptions::new().tied(tied);
+    safetensors_candle::save(&path, tensors, &options).unwrap();
+    let checkpoint = safetensors_core::Checkpoint::open(&path).unwrap();
+    let backend = safetensors_candle::CheckpointBackend::new(checkpoint);
+    // Found by its alias, and not read a second time under its own name.
+    assert_eq!(backend.prefetch("head", DType::F32).unwrap(), 1);
+    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);
+}

@@ -1,0 +1,116 @@
+//! Tensors that cannot be read, and files that change meanwhile.
+
+use candle_core::{DType, Device};
+use candle_nn::var_builder::SimpleBackend;
+use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
+use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorBuf, save};
+
+use super::spy::{assert_values, backend, builder, model, sorted};
+
+#[test]
+fn a_bad_tensor_fails_only_those_who_ask_for_it() {
+    let model = model(12);
+    let (backend, spy) = backend(&sorted(&model));
+    let bad = "model.layers.7.mlp.down.weight";
+    spy.break_tensors(&backend, [bad]);
+    for (name, len) in model.iter().filter(|(name, _)| name != bad) {
+        assert_values(name, &builder(&backend).get(*len, name).unwrap());
+    }
+    let error = from_candle_error(builder(&backend).get(1024, bad).unwrap_err());
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some(bad), Some("spied")));
+    // The disk is well again.
+    spy.break_bytes(None);
+    assert_values(bad, &builder(&backend).get(1024, bad).unwrap());
+    assert_eq!(backend.unused().count(), 0);
+}
+
+#[test]
+fn bad_tensors_that_nobody_asks_for_do_not_end_the_bound_on_reading() {
+    let model = model(60);
+    let (backend, spy) = backend(&sorted(&model));
+    let limit = 40_000;
+    let backend = backend.read_ahead(limit);
+    let bad: Vec<_> = (0..60).map(|i| format!("model.layers.{i}.self_attn.q.weight")).collect();
+    spy.break_tensors(&backend, bad.iter().map(String::as_str));
+    let mut asked = 0;
+    for (name, len) in model.iter().filter(|(name, _)| !bad.contains(name)) {
+        assert_values(name, &backend.get_unchecked(name, DType::BF16, &Device::Cpu).unwrap());
+        asked += 2 * *len as u64;
+    }
+    let read = spy.take_read();
+    assert!(read <= 2 * asked + limit, "{read} bytes for {asked}");
+    assert_eq!(backend.unused().count(), bad.len());
+}
+
+#[test]
+fn a_value_that_does_not_fit_fails_only_those_who_ask_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let tensor = |i: usize| {
+        let value = if i == 20 { u64::MAX } else { i as u64 };
+        (format!("h.{i}.ids"), TensorBuf::from_vec(vec![8], vec![value; 8]).unwrap())
+    };
+    let tensors: Vec<_> = (0..40).map(tensor).collect();
+    let each = tensors.iter().map(|(name, buf)| (name, buf));
+    save(&path, each, &SaveOptions::new().durable(false)).unwrap();
+    let builder = var_builder(&path, DType::I64, &Device::Cpu).unwrap();
+    for (i, (name, _)) in tensors.iter().enumerate() {
+        match builder.get(8, name) {
+            Ok(ids) => assert_eq!(ids.to_vec1::<i64>().unwrap(), [i as i64; 8]),
+            Err(error) => {
+                let error = from_candle_error(error);
+                assert!(matches!(error.kind(), ErrorKind::DoesNotFit { .. }), "{error}");
+                assert_eq!((i, error.tensor()), (20, Some("h.20.ids")));
+            }
+        }
+    }
+    // In a model of floats it is no error.
+    let value = builder.to_dtype(DType::F32).get(8, "h.20.ids").unwrap();
+    assert_eq!(value.to_vec1::<f32>().unwrap(), [2_f32.powi(64); 8]);
+}
+
+#[test]
+fn a_dtype_that_does_not_exist_is_told_of_the_tensor_that_is_asked_for() {
+    let model = model(3);
+    let (backend, spy) = backend(&sorted(&model));
+    for (name, len) in &model {
+        let builder = builder(&backend).to_dtype(DType::F6E2M3);
+        let error = from_candle_error(builder.get(*len, name).unwrap_err());
+        assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+        assert_eq!(error.tensor(), Some(&**name));
+    }
+    assert_eq!(spy.take_read(), 0);
+}
+
+#[test]
+fn a_file_that_changes_is_an_error_of_the_next_tensor_that_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let model = model(8);
+    let tensors = sorted(&model);
+    let options = SaveOptions::new().durable(false);
+    save(&path, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap());
+    let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    for (name, len) in &model[..4] {
+        builder.get(*len, name).unwrap();
+    }
+
+    // The end is cut off. What was read before is still whole.
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 8).unwrap();
+    let mut failed = 0;
+    for (name, len) in &model[4..] {
+        match builder.get(*len, name) {
+            Ok(tensor) => assert_values(name, &tensor),
+            Err(error) => {
+                let error = from_candle_error(error);
+                assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+                assert_eq!((error.tensor(), error.file()), (Some(&**name), path.to_str()));
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > model.len() / 2, "{failed} of {} requests failed", model.len());
+}

@@ -1,0 +1,152 @@
+//! Building a model takes the memory of its tensors, 32 MiB, and what is read ahead at most. The
+//! same holds for parts of tensors, and for weights that are multiplied by their scales.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use safetensors_candle::{CheckpointBackend, TensorParallelBackend};
+use safetensors_core::convert::ScaledWeights;
+use safetensors_core::{Checkpoint, LoadOptions};
+use safetensors_testing::memory::{growth, resident};
+use safetensors_testing::process::is_alone;
+
+const MIB: u64 = 1 << 20;
+
+#[track_caller]
+fn assert_within(taken: u64, tensors: u64, ahead: u64) {
+    let most = tensors + ahead + 32 * MIB;
+    assert!(taken <= most, "{} MiB, at most {} MiB", taken / MIB, most / MIB);
+}
+
+/// Writes a file of tensors whose elements have one byte (F8_E4M3), two (BF16) or four (F32), and
+/// returns the bytes of the tensors. The file is a hole except for its header.
+fn write_hole(path: &Path, tensors: &[(String, &str, Vec<u64>)]) -> u64 {
+    let (mut entries, mut end) = (Vec::new(), 0);
+    for (name, dtype, shape) in tensors {
+        let size = match *dtype {
+            "F8_E4M3" => 1,
+            "BF16" => 2,
+            _ => 4,
+        };
+        let begin = end;
+        end += size * shape.iter().product::<u64>();
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
+        ));
+    }
+    let json = format!("{{{}}}", entries.join(","));
+    let mut file = File::create(path).unwrap();
+    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(json.as_bytes()).unwrap();
+    file.set_len(8 + json.len() as u64 + end).unwrap();
+    end
+}
+
+/// Parts of tensors, read in one go or kept until a model asks for them: nothing besides them.
+fn parts_take_their_own_memory(path: &Path, before: u64) {
+    let tensors: Vec<_> = (0..16).map(|i| (format!("h.{i}"), "BF16", vec![2048, 2048])).collect();
+    let parts = write_hole(path, &tensors) / 2;
+    for dim in [0, 1] {
+        let wanted = || {
+            let half = Shard { dim, rank: 1, world_size: 2 };
+            tensors.iter().map(move |(name, ..)| (name, half))
+        };
+        let open = || TensorParallelBackend::new(Checkpoint::open(path).unwrap());
+        let (read, taken) =
+            growth(before, || open().read_parts(wanted(), DType::BF16, &Device::Cpu).unwrap());
+        assert!(read.len() == 16 && taken >= parts, "{} MiB", taken / MIB);
+        assert_within(taken, parts, 0);
+        drop(read);
+
+        let (model, taken) = growth(before, || {
+            let backend = open();
+            backend.prefetch(wanted(), DType::BF16, &Device::Cpu).unwrap();
+            let builder = VarBuilderArgs::new_with_args(backend, DType::BF16, &Device::Cpu);
+            let get = |(name, half): (&String, _)| builder.get_with_hints((), name, half).unwrap();
+            wanted().map(get).collect::<Vec<_>>()
+        });
+        assert!(model.len() == 16 && taken >= parts, "{} MiB", taken / MIB);
+        assert_within(taken, parts, 0);
+    }
+}
+
+/// Weights that are multiplied by their scales while they are read: neither the codes nor the
+/// scales of all of them are in memory at once.
+fn dequantised_weights_take_their_own_memory(path: &Path, before: u64) {
+    let layer = |i| {
+        let weight = (format!("h.{i}.weight"), "F8_E4M3", vec![2048, 2048]);
+        [weight, (format!("h.{i}.weight_scale_inv"), "F32", vec![16, 16])]
+    };
+    write_hole(path, &(0..16).flat_map(layer).collect::<Vec<_>>());
+    let size = 16 * 2048 * 2048 * 2;
+    for (ahead, is_prefetched) in [(0, false), (64 * MIB, false), (0, true)] {
+        let (model, taken) = growth(before, || {
+            let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+            let backend = CheckpointBackend::new(Checkpoint::open(path).unwrap());
+            let backend = backend.load_options(options).read_ahead(ahead);
+            if is_prefetched {
+                assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 16);
+            }
+            let builder = backend.var_builder(DType::BF16, &Device::Cpu);
+            let get = |i| builder.get((2048, 2048), &format!("h.{i}.weight")).unwrap();
+            (0..16).map(get).collect::<Vec<Tensor>>()
+        });
+        assert!(model.len() == 16 && taken >= size, "{} MiB", taken / MIB);
+        assert_within(taken, size, 0);
+    }
+}
+
+#[test]
+fn memory_stays_within_the_bounds() {
+    if !is_alone(memory_stays_within_the_bounds) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    // 48 layers of a tensor of 4 MiB and one of 64 KiB.
+    let names = (0..48).flat_map(|layer| ["large", "small"].map(|n| format!("h.{layer}.{n}")));
+    let names: Vec<String> = names.collect();
+    let elements = [2 * MIB, 32 * 1024].into_iter().cycle();
+    let tensors = names.iter().zip(elements).map(|(name, len)| (name.clone(), "BF16", vec![len]));
+    let end = write_hole(&path, &tensors.collect::<Vec<_>>());
+    let open = || CheckpointBackend::new(Checkpoint::open(&path).unwrap());
+
+    // The work that needs least comes first, because freed memory may stay with the process.
+    let before = resident();
+
+    // A model that drops each tensor before it asks for the next: what is read ahead, not more.
+    for ahead in [0, 16 * MIB, 64 * MIB] {
+        let ((), taken) = growth(before, || {
+            let builder = open().read_ahead(ahead).var_builder(DType::BF16, &Device::Cpu);
+            names.iter().for_each(|name| drop(builder.get_unchecked(name).unwrap()));
+        });
+        assert!(taken >= ahead / 4 * 3, "{} MiB", taken / MIB);
+        assert_within(taken, 4 * MIB, ahead);
+    }
+
+    let other = dir.path().join("other.safetensors");
+    parts_take_their_own_memory(&other, before);
+    dequantised_weights_take_their_own_memory(&other, before);
+
+    // A model that holds all of its tensors: nothing besides them, because what is read ahead is
+    // handed out without a copy.
+    for (dtype, size) in [(DType::BF16, end), (DType::F32, 2 * end)] {
+        for is_prefetched in [false, true] {
+            let (model, taken) = growth(before, || {
+                let backend = open();
+                if is_prefetched {
+                    assert_eq!(backend.prefetch("", dtype).unwrap(), 96);
+                }
+                let builder = backend.var_builder(dtype, &Device::Cpu);
+                let get = |name: &String| builder.get_unchecked(name).unwrap();
+                names.iter().map(get).collect::<Vec<Tensor>>()
+            });
+            assert_eq!(model.len(), 96);
+            assert!(taken >= size, "{} MiB", taken / MIB);
+            assert_within(taken, size, 0);
+        }
+    }
+}

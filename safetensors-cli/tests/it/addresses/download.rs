@@ -1,0 +1,177 @@
+//! `safetensors download`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::hub_server::repo::{Access, Repo};
+use super::hub_server::{Kind, Origin, Server as Hub, TOKEN};
+use super::*;
+
+/// The directory of a snapshot.
+fn snapshot(server: &Hub, dir: &Path, repo: &str) -> PathBuf {
+    let folder = format!("models--{}", repo.replace('/', "--"));
+    let commit = server.commit(repo, "main");
+    dir.join("hf/hub").join(folder).join("snapshots").join(commit)
+}
+
+/// The names of the files of a snapshot.
+fn files(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_checkpoint_comes_and_its_directory_is_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", repo()), ("owner/shards", sharded_repo())]);
+    let expected = snapshot(&server, dir.path(), "owner/name");
+    let mut command = with_hub(&server, dir.path(), &["download", "owner/name"]);
+    // No progress where there is no terminal.
+    command.assert().success().stdout(format!("{}\n", expected.display())).stderr("");
+    assert_eq!(files(&expected), ["model.safetensors"]);
+    // Again, without a request for the file, and offline without any.
+    server.clear_log();
+    let run = |args: &[&str]| with_hub(&server, dir.path(), args);
+    output(run(&["download", "owner/name"]));
+    assert_eq!(server.log().len(), 1);
+    let mut offline = run(&["download", "hf://owner/name@main"]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    assert_eq!(output(offline), format!("{}\n", expected.display()));
+    assert_eq!(server.log().len(), 1);
+
+    let printed = output(run(&["download", "owner/shards", "--quiet", "--max-workers", "1"]));
+    let sharded = snapshot(&server, dir.path(), "owner/shards");
+    assert_eq!(Path::new(printed.trim_end()), sharded);
+    assert_eq!(files(&sharded).len(), shards().len());
+    // What is printed opens.
+    let verified = output(safetensors(dir.path(), &["verify", printed.trim_end()]));
+    assert!(verified.contains("4 tensors"), "{verified}");
+}
+
+#[test]
+fn files_are_chosen_as_by_hf_download() {
+    let server = Hub::start([("owner/name", repo())]);
+    let all = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "unet"];
+    for (args, expected) in [
+        (&["config.json"][..], &["config.json"][..]),
+        (&["config.json", "tok*"], &["config.json", "tokenizer.json"]),
+        (&["--include", "*.json", "--exclude", "tok*"], &["config.json"]),
+        (&["--exclude", "unet/*", "--exclude", "*.json"], &["README.md", "model.safetensors"]),
+        (&["--include", "*"], &all),
+        (&["--also", "config.json"], &["config.json", "model.safetensors"]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let args = [&["download", "owner/name", "--cache-dir", "cache"], args].concat();
+        let printed = output(with_hub(&server, dir.path(), &args));
+        let commit = server.commit("owner/name", "main");
+        let snapshot = Path::new("cache/models--owner--name/snapshots").join(commit);
+        assert_eq!(files(&dir.path().join(&snapshot)), expected, "{args:?}");
+        // Of one file the path is printed.
+        let one = if args.len() == 5 && expected.len() == 1 { expected[0] } else { "" };
+        assert_eq!(Path::new(printed.trim_end()), snapshot.join(one), "{args:?}");
+        // The same from the cache alone.
+        let mut offline = safetensors(dir.path(), &args);
+        assert_eq!(output_of(offline.env("HF_HUB_OFFLINE", "1")), printed, "{args:?}");
+    }
+}
+
+fn output_of(command: &mut Command) -> String {
+    String::from_utf8(command.assert().success().get_output().stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_folder_of_the_repository_and_a_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_tag = repo().commit("v1", [("model.safetensors", file())]);
+    let server = Hub::start([("owner/name", with_tag)]);
+    let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));
+    let printed = run(&["download", "hf://owner/name/unet"]);
+    let expected = snapshot(&server, dir.path(), "owner/name").join("unet/model.safetensors");
+    assert_eq!(Path::new(printed.trim_end()), expected);
+    let tag = server.commit("owner/name", "v1");
+    for args in [
+        &["download", "owner/name@v1"][..],
+        &["download", "owner/name", "--revision", "v1"],
+        &["download", "hf://owner/name@v1"],
+    ] {
+        assert!(run(args).trim_end().ends_with(&tag));
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_before_any_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", repo())]);
+    for (args, expected) in [
+        (&["owner/name/file"][..], "is no repository"),
+        (&["../name"], "is no repository"),
+        (&["hf://owner"], "expected hf://owner/name"),
+        (&["owner/name@a..b"], "is no revision"),
+        (&["owner/name@v1", "--revision", "v2"], "given twice"),
+        (&["hf://owner/name/unet", "config.json"], "name all files as FILE"),
+        (&["hf://owner/name/unet", "--exclude", "*.bin"], "name all files as FILE"),
+        (&["owner/name", "a", "--also", "b"], "cannot be used with"),
+        (&["owner/name", "--max-workers", "0"], "0 is not in 1.."),
+    ] {
+        let refused = error(with_hub(&server, dir.path(), &[&["download"], args].concat()), 2);
+        assert!(refused.contains(expected), "{args:?}: {refused}");
+    }
+    assert!(server.log().is_empty());
+}
+
+#[test]
+fn what_fails_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([
+        ("owner/name", repo()),
+        ("owner/gated", repo().access(Access::Gated)),
+        ("owner/text", Repo::new([("README.md", b"text".to_vec())])),
+    ]);
+    for (args, expected) in [
+        (&["owner/absent"][..], "check the name, and set HF_TOKEN"),
+        (&["owner/gated"], "accept the conditions at"),
+        (&["owner/name@v9"], "no revision \"v9\""),
+        (&["owner/name", "a.json"], "no file matches \"a.json\"; the repository has"),
+        (&["owner/name", "--include", "*.json", "--exclude", "*"], "no file matches"),
+        (&["owner/text"], "expected model.safetensors, an index"),
+        (&["owner/gated", "--token", "hf_another_secret"], "the token is not valid"),
+    ] {
+        let said = error(with_hub(&server, dir.path(), &[&["download"], args].concat()), 1);
+        assert!(said.contains(expected) && !said.contains("hf_another"), "{args:?}: {said}");
+    }
+    let args = ["download", "owner/gated", "--token", TOKEN];
+    output(with_hub(&server, dir.path(), &args));
+    let mut offline = safetensors(dir.path(), &["download", "owner/other"]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    let said = error(offline, 1);
+    assert!(said.contains("is not in the cache") && said.contains("HF_HUB_OFFLINE"), "{said}");
+}
+
+#[test]
+fn a_renamed_repository_is_followed_by_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let renamed = Repo { renamed_to: Some("new/name".into()), ..repo() };
+    let server = Hub::start([("old/name", renamed), ("new/name", repo())]);
+    let said = error(with_hub(&server, dir.path(), &["download", "old/name"]), 1);
+    assert!(said.contains("renamed to new/name; use that name"), "{said}");
+    let option = "--follow-renames";
+    assert!(said.contains(option), "{said}");
+    output(with_hub(&server, dir.path(), &["download", "old/name", option]));
+}
+
+#[test]
+fn a_wrong_byte_is_an_error_and_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", repo())]);
+    server.fault_of("GET", Origin::Cdn, "", usize::MAX, Kind::WrongByte);
+    let said = error(with_hub(&server, dir.path(), &["download", "owner/name"]), 1);
+    assert!(said.contains("model.safetensors: expected the SHA-256"), "{said}");
+    assert_eq!(files(&snapshot(&server, dir.path(), "owner/name")), [""; 0]);
+    server.heal();
+    output(with_hub(&server, dir.path(), &["download", "owner/name"]));
+}

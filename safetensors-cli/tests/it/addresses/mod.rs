@@ -1,0 +1,128 @@
+//! Tests of addresses, downloads and the cache, as a user runs the command: against the servers
+//! that the tests of `safetensors-hub` use, on the loopback. The package in the registry does not
+//! have these tests, because it does not have the servers.
+
+#[path = "../../../../safetensors-hub/tests/it/remote/bucket.rs"]
+#[allow(dead_code, reason = "the tests of that package use the rest")]
+mod bucket;
+mod cache;
+mod download;
+#[path = "../../../../safetensors-hub/tests/it/server/mod.rs"]
+mod hub_server;
+#[cfg(unix)]
+mod interrupted;
+mod reading;
+mod saving;
+#[path = "../../../../safetensors-hub/tests/it/remote/server.rs"]
+#[allow(dead_code, reason = "the tests of that package use the rest")]
+mod web;
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
+
+/// The variables that would change what the command does with an address.
+const VARIABLES: [&str; 12] = [
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "HTTP_PROXY",
+    "http_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "AWS_PROFILE",
+];
+
+/// The command under test, in a directory that it may write to.
+pub(crate) fn safetensors(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    for variable in VARIABLES.into_iter().chain(["NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR"]) {
+        command.env_remove(variable);
+    }
+    command.current_dir(dir).env("HF_HOME", dir.join("hf")).args(args);
+    command
+}
+
+/// The same with the Hub's server.
+pub(crate) fn with_hub(server: &hub_server::Server, dir: &Path, args: &[&str]) -> Command {
+    let mut command = safetensors(dir, args);
+    command.env("HF_ENDPOINT", &server.endpoint);
+    command
+}
+
+/// What a command that succeeds prints.
+pub(crate) fn output(mut command: Command) -> String {
+    let assert = command.assert().success();
+    // `extract` and `map` print no text.
+    String::from_utf8_lossy(&assert.get_output().stdout).into_owned()
+}
+
+/// What a command that fails says.
+pub(crate) fn error(mut command: Command, code: i32) -> String {
+    let assert = command.assert().code(code);
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
+
+/// The tensors of a model with names like Llama's: small ones, and one of 2 MiB.
+pub(crate) fn tensors() -> Vec<(String, TensorBuf)> {
+    let values = |len: usize, seed: usize| -> Vec<f32> {
+        (0..len).map(|i| ((i * 31 + seed) % 997) as f32 / 997.0).collect()
+    };
+    let tensor = |name: &str, shape: &[usize], seed| {
+        let buf = TensorBuf::from_vec(shape.to_vec(), values(shape.iter().product(), seed));
+        (name.to_owned(), buf.unwrap())
+    };
+    vec![
+        tensor("model.embed_tokens.weight", &[8192, 64], 1),
+        tensor("model.layers.0.mlp.gate_proj.weight", &[4, 8], 2),
+        tensor("model.layers.0.mlp.down_proj.weight", &[8, 4], 3),
+        tensor("model.norm.weight", &[8], 4),
+    ]
+}
+
+/// The bytes of that model as one file.
+pub(crate) fn file() -> Vec<u8> {
+    let options = SaveOptions::new().metadata([("format", "pt"), ("license", "mit")]);
+    let tensors = tensors();
+    serialize(tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap()
+}
+
+/// The files of that model in shards, by their names.
+pub(crate) fn shards() -> Vec<(String, Vec<u8>)> {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = tensors();
+    let named = tensors.iter().map(|(name, buf)| (name, buf));
+    let options = ShardOptions::new().max_shard_size(1_000_000.into());
+    save_sharded(dir.path(), named, &options).unwrap();
+    let entries = std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    assert!(files.len() > 2);
+    files
+}
+
+/// A repository with that model in one file, and other files.
+pub(crate) fn repo() -> hub_server::repo::Repo {
+    hub_server::repo::Repo::new([
+        ("README.md", b"# A model".to_vec()),
+        ("config.json", b"{\"a\": 1}".to_vec()),
+        ("model.safetensors", file()),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("unet/model.safetensors", file()),
+    ])
+}
+
+/// A repository with that model in shards.
+pub(crate) fn sharded_repo() -> hub_server::repo::Repo {
+    let shards = shards();
+    hub_server::repo::Repo::new(shards.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())))
+}

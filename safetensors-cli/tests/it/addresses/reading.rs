@@ -1,0 +1,251 @@
+//! Every command that reads a checkpoint takes an address in place of a path.
+
+use std::fs;
+use std::path::Path;
+
+use super::hub_server::repo::Access;
+use super::hub_server::{Origin, Server as Hub, TOKEN};
+use super::web::{Fault, Server as Web};
+use super::*;
+
+/// Commands that only read, each with their arguments before and after the path.
+const READING: [(&[&str], &[&str]); 10] = [
+    (&["inspect"], &["--flat"]),
+    (&["inspect"], &[]),
+    (&["stats"], &["-f", "model.layers.*"]),
+    (&["digest"], &[]),
+    (&["plan"], &["--world-size", "2"]),
+    (&["metadata", "get"], &[]),
+    (&["extract"], &["model.norm.weight", "-o", "-"]),
+    (&["map"], &["--title", "m", "-o", "-"]),
+    (&["verify", "--digests"], &[]),
+    (&["diff", "local"], &["--ignore-metadata"]),
+];
+
+/// Runs each command on the address and on the local copy, and compares what they print.
+fn compare(dir: &Path, address: &str, command: impl Fn(&[&str]) -> Command) {
+    for (before, after) in READING {
+        let args = |path| [before, &[path][..], after].concat();
+        let there = output(command(&args(address)));
+        let here = output(safetensors(dir, &args("local")));
+        // Only paths may differ.
+        let plain = |text: &str| -> Vec<String> {
+            let lines =
+                text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+            let lines = lines.map(|line| line.replace(address, "local"));
+            lines.filter(|line| !line.starts_with('─')).collect()
+        };
+        // The local checkpoint is found in its directory.
+        let here = here.replace("local/model.safetensors", "local");
+        let there = there.replace("/model.safetensors", "");
+        assert_eq!(plain(&there), plain(&here), "{before:?}");
+    }
+}
+
+fn local(dir: &Path, files: &[(String, Vec<u8>)]) {
+    fs::create_dir(dir.join("local")).unwrap();
+    for (name, bytes) in files {
+        fs::write(dir.join("local").join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_repository_of_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    local(dir.path(), &[("model.safetensors".into(), file())]);
+    let server = Hub::start([("owner/name", repo())]);
+    compare(dir.path(), "hf://owner/name", |args| with_hub(&server, dir.path(), args));
+    let commit = server.commit("owner/name", "main");
+    for address in [
+        "hf://owner/name/model.safetensors",
+        "hf://owner/name/unet",
+        "hf://owner/name@main",
+        &format!("hf://owner/name@{commit}/unet/model.safetensors"),
+    ] {
+        let shown = output(with_hub(&server, dir.path(), &["verify", address]));
+        assert!(shown.starts_with(&format!("{address}: ok, 4 tensors")), "{shown}");
+    }
+    // Nothing was downloaded into a cache.
+    assert!(!dir.path().join("hf").exists());
+}
+
+#[test]
+fn shards_of_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    local(dir.path(), &shards());
+    let server = Hub::start([("owner/name", sharded_repo())]);
+    let diff = ["diff", "local", "hf://owner/name"];
+    assert_eq!(output(with_hub(&server, dir.path(), &diff)), "4 tensors equal\n");
+    let shown = output(with_hub(&server, dir.path(), &["verify", "hf://owner/name"]));
+    assert!(shown.contains("2 shards, 4 tensors"), "{shown}");
+}
+
+#[test]
+fn only_what_is_needed_is_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", repo())]);
+    output(with_hub(&server, dir.path(), &["inspect", "hf://owner/name"]));
+    // The first 512 KiB of more than two MiB.
+    assert_eq!(server.bytes(Origin::Cdn), 512 << 10);
+    let args = ["extract", "hf://owner/name", "model.norm.weight", "-o", "norm.npy"];
+    server.clear_log();
+    output(with_hub(&server, dir.path(), &args));
+    assert!(server.bytes(Origin::Cdn) < 600 << 10);
+    assert_eq!(fs::metadata(dir.path().join("norm.npy")).unwrap().len(), 128 + 32);
+}
+
+#[test]
+fn a_web_server() {
+    let dir = tempfile::tempdir().unwrap();
+    local(dir.path(), &[("model.safetensors".into(), file())]);
+    let server = Web::new().with("a/model.safetensors", file());
+    let address = server.address("a/model.safetensors");
+    compare(dir.path(), &address.replace("/model.safetensors", ""), |args| {
+        // By the directory, which this server cannot list.
+        safetensors(dir.path(), args)
+    });
+    // The query may be a signature, and is shown nowhere.
+    let signed = format!("{address}?X-Amz-Signature=secret");
+    let shown = output(safetensors(dir.path(), &["verify", "--json", &signed]));
+    assert!(shown.contains(&address) && !shown.contains("secret"), "{shown}");
+    let signed = format!("{}?X-Amz-Signature=secret", server.address("b.safetensors"));
+    let error = error(safetensors(dir.path(), &["stats", &signed]), 1);
+    assert!(error.contains("b.safetensors") && !error.contains("secret"), "{error}");
+}
+
+/// A command whose environment describes the bucket of a server.
+fn of_bucket(mut command: Command, server: &Web) -> Command {
+    command
+        .env("AWS_ENDPOINT_URL", server.address("").trim_end_matches('/'))
+        .env("AWS_ALLOW_HTTP", "true")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ACCESS_KEY_ID", "AKIATESTING")
+        .env("AWS_SECRET_ACCESS_KEY", "very-secret-key");
+    command
+}
+
+#[test]
+fn a_bucket_that_the_environment_describes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("bucket/models/a.safetensors", file());
+    let args = ["inspect", "s3://bucket/models/a.safetensors", "--flat"];
+    let shown = output(of_bucket(safetensors(dir.path(), &args), &server));
+    assert!(shown.contains("s3://bucket/models/a.safetensors"), "{shown}");
+    let log = server.take_log();
+    assert!(log.iter().all(|request| request.headers["authorization"].contains("AKIATESTING")));
+}
+
+#[test]
+fn errors_name_the_address_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("bucket/models/a.safetensors", file());
+    let absent = server.address("b.safetensors");
+    let said = error(safetensors(dir.path(), &["inspect", &absent]), 1);
+    assert!(said.starts_with(&format!("error: {absent}: there is no such file")), "{said}");
+    assert!(
+        said.ends_with("; check the address: expected that of a file, an index or a directory\n"),
+        "{said}"
+    );
+    server.misbehave(|_, _| Some(Fault::Status(403, "no")));
+    let refused = server.address("bucket/models/a.safetensors");
+    let said = error(safetensors(dir.path(), &["inspect", &refused]), 1);
+    assert!(said.starts_with(&format!("error: {refused}: the store refuses access")), "{said}");
+    assert!(said.ends_with("; check the address and the network\n"), "{said}");
+    let command = safetensors(dir.path(), &["verify", "s3://bucket/models/a.safetensors"]);
+    let said = error(of_bucket(command, &server), 1);
+    assert!(said.starts_with("error: s3://bucket/models/a.safetensors: "), "{said}");
+    assert!(said.contains("AWS_SKIP_SIGNATURE=true") && !said.contains("very-secret"), "{said}");
+}
+
+#[test]
+fn several_addresses_and_paths_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    local(dir.path(), &shards());
+    let server = Hub::start([("owner/name", sharded_repo()), ("owner/other", repo())]);
+    let index = "hf://owner/name/model.safetensors.index.json";
+    let args = ["verify", index, "hf://owner/other", "local", "hf://owner/absent"];
+    let assert = with_hub(&server, dir.path(), &args).assert().code(1);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&assert.get_output().stdout), text(&assert.get_output().stderr));
+    assert!(out.contains("4 checked: 3 sound, 1 not"), "{out}\n{err}");
+    assert!(err.contains("owner/absent: there is no such repository") && err.contains("HF_TOKEN"));
+    let args = ["inspect", "hf://owner/other", "--json"];
+    let json: serde_json::Value =
+        serde_json::from_str(&output(with_hub(&server, dir.path(), &args))).unwrap();
+    assert_eq!(json["files"][0]["path"], "hf://owner/other/model.safetensors");
+    assert_eq!(json["tensors"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_token_comes_from_the_environment_and_is_never_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([
+        ("owner/private", repo().access(Access::Private)),
+        ("owner/gated", repo().access(Access::Gated)),
+    ]);
+    let run = |address| with_hub(&server, dir.path(), &["inspect", address]);
+    let refused = error(run("hf://owner/gated"), 1);
+    assert!(refused.contains("accept the conditions at"), "{refused}");
+    let refused = error(run("hf://owner/private"), 1);
+    assert!(refused.contains("set HF_TOKEN"), "{refused}");
+    for address in ["hf://owner/gated", "hf://owner/private"] {
+        let mut command = run(address);
+        command.env("HF_TOKEN", TOKEN);
+        assert!(output(command).contains("embed_tokens"));
+    }
+    let mut command = run("hf://owner/private");
+    command.env("HF_TOKEN", "hf_another_secret");
+    let refused = error(command, 1);
+    assert!(!refused.contains("hf_another_secret"), "{refused}");
+}
+
+#[test]
+fn nothing_is_changed_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("model.safetensors", file());
+    let address = server.address("model.safetensors");
+    for args in [
+        &["metadata", "set", &address, "a=b"][..],
+        &["metadata", "remove", &address, "format"],
+        &["metadata", "clear", &address],
+        &[
+            "modelspec",
+            "init",
+            &address,
+            "--architecture",
+            "a",
+            "--implementation",
+            "i",
+            "--title",
+            "t",
+        ],
+        &["digest", "--record", &address],
+    ] {
+        let refused = error(safetensors(dir.path(), args), 2);
+        assert!(refused.contains("only files of the disk are changed in place"), "{refused}");
+        assert!(refused.contains("safetensors convert"), "{refused}");
+    }
+    assert!(server.take_log().is_empty());
+}
+
+#[test]
+fn what_is_no_address_is_an_error_that_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    for (address, expected) in [
+        ("ftp://host/model.safetensors", "expected an address that begins with s3, gs, az"),
+        ("hf://owner", "expected hf://owner/name"),
+        ("hf://owner/name@../x", "is no revision"),
+        ("https://user:secret@host/a.safetensors", "credentials do not belong in an address"),
+    ] {
+        let error = error(safetensors(dir.path(), &["inspect", address]), 1);
+        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+    }
+    let mut offline = safetensors(dir.path(), &["inspect", "hf://owner/name"]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    let error = error(offline, 1);
+    assert!(error.contains("HF_HUB_OFFLINE forbids requests"), "{error}");
+    // A directory of that name is on the disk.
+    fs::create_dir_all(dir.path().join("ftp:/host")).unwrap();
+    fs::write(dir.path().join("ftp:/host/model.safetensors"), file()).unwrap();
+    output(safetensors(dir.path(), &["inspect", "ftp://host/model.safetensors"]));
+}

@@ -1,0 +1,165 @@
+//! `convert` from addresses and to them.
+
+use std::fs;
+
+use super::hub_server::Server as Hub;
+use super::web::Server as Web;
+use super::*;
+
+#[test]
+fn a_conversion_from_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", sharded_repo())]);
+    let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));
+    let planned = run(&["convert", "hf://owner/name", "out", "--dtype", "bf16", "--dry-run"]);
+    assert!(planned.contains("F32 → BF16") && planned.contains("nothing was written"), "{planned}");
+    assert!(!dir.path().join("out").exists());
+    run(&["convert", "hf://owner/name", "out", "--max-shard-size", "1MB"]);
+    assert_eq!(run(&["diff", "hf://owner/name", "out"]), "4 tensors equal\n");
+    assert!(dir.path().join("out/model.safetensors.index.json").exists());
+    run(&["convert", "hf://owner/name", "ranks", "--ranks", "2"]);
+    run(&["convert", "ranks", "whole.safetensors"]);
+    assert_eq!(run(&["diff", "hf://owner/name", "whole.safetensors"]), "4 tensors equal\n");
+    run(&["convert", "hf://owner/name", "a.npz"]);
+    // An input of the disk and one of the Hub.
+    run(&["convert", "a.npz", "b.npz", "--prefix", "b."]);
+    run(&["convert", "b.npz", "hf://owner/name", "both", "-f", "*.norm.*"]);
+    assert!(run(&["verify", "both"]).contains("2 tensors"));
+}
+
+#[test]
+fn a_conversion_to_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("a store")).unwrap();
+    let store = format!("file://{}/a%20store", dir.path().display());
+    fs::write(dir.path().join("in.safetensors"), file()).unwrap();
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    let (one, several) = (format!("{store}/one.safetensors"), format!("{store}/several/"));
+    let told = run(&["convert", "in.safetensors", &one]);
+    // The address is the path.
+    let path = dir.path().join("a store/one.safetensors");
+    assert!(told.starts_with(&format!("{}: 4 tensors, 2.1 MB", path.display())), "{told}");
+    assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+    assert_eq!(fs::read(path).unwrap(), file());
+    run(&["convert", "in.safetensors", &several, "--max-shard-size", "1MB", "--dtype", "bf16"]);
+    assert!(dir.path().join("a store/several/model.safetensors.index.json").exists());
+    let checked = run(&["verify", &several]);
+    assert!(checked.contains("ok, 2 shards, 4 tensors"), "{checked}");
+    // Back into its own place, as one file.
+    run(&["convert", &several, &several]);
+    assert!(!dir.path().join("a store/several/model.safetensors.index.json").exists());
+    assert!(run(&["verify", &several]).contains("ok, 4 tensors"));
+    let fewer = ["convert", "in.safetensors", &one, "-f", "*norm*", "--dry-run"];
+    let refused = error(safetensors(dir.path(), &fewer), 1);
+    assert!(refused.contains("3 of its 4 tensors would be lost: "), "{refused}");
+    assert!(refused.contains("; --force replaces it"), "{refused}");
+    let planned = run(&[&fewer[..], &["--force"]].concat());
+    assert!(planned.contains("1 tensor") && planned.contains("nothing was written"), "{planned}");
+    assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+}
+
+/// Each command takes it, also those that change a file or write another one.
+#[test]
+fn an_address_of_the_disk_is_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("ä.safetensors"), file()).unwrap();
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    let address = format!("file://localhost{}/%C3%A4.safetensors", dir.path().display());
+    run(&["metadata", "set", &address, "a=file:///b%20c"]);
+    assert_eq!(run(&["metadata", "get", &address, "a"]), "file:///b%20c\n");
+    let array = format!("file://{}/norm.npy", dir.path().display());
+    run(&["extract", &address, "model.norm.weight", "-o", &array]);
+    run(&["convert", &array, &format!("file://{}/a%23b.npz", dir.path().display())]);
+    assert!(dir.path().join("a#b.npz").exists());
+    let checked = run(&["verify", &format!("file://{}", dir.path().display())]);
+    assert!(checked.contains("ä.safetensors: ok"), "{checked}");
+
+    for (address, expected) in
+        [("file://host/a.safetensors", "expected file:///path"), ("file:///a.safetensors?b", "%3F")]
+    {
+        let refused = error(safetensors(dir.path(), &["inspect", address]), 2);
+        assert!(refused.contains(expected), "{refused}");
+        let refused = error(safetensors(dir.path(), &["convert", "ä.safetensors", address]), 2);
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+/// What is converted to an address of the disk is on the disk when the command ends.
+#[test]
+fn an_address_of_the_disk_is_synced() {
+    use std::process::Command as Program;
+
+    let strace = Program::new("strace").arg("-V").output();
+    if !strace.is_ok_and(|strace| strace.status.success()) {
+        eprintln!("SKIPPED: this test needs strace, which is not there");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("in.safetensors"), file()).unwrap();
+    let mut traced = Program::new("strace");
+    traced.args(["-qq", "-f", "-o", "trace", "-e", "trace=fsync,fdatasync"]);
+    traced.arg(env!("CARGO_BIN_EXE_safetensors")).args(["convert", "in.safetensors"]);
+    traced.arg(format!("file://{}/out.safetensors", dir.path().display()));
+    assert!(traced.current_dir(dir.path()).status().unwrap().success());
+    let trace = fs::read_to_string(dir.path().join("trace")).unwrap();
+    // The file, and the directory after the file has its name.
+    assert!(trace.lines().filter(|line| line.ends_with("= 0")).count() >= 2, "{trace}");
+}
+
+#[test]
+fn tied_weights_and_metadata_go_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let weight = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
+    let tied = SaveOptions::new().metadata([("lm_head", "embed"), ("license", "mit")]);
+    let bytes = serialize([("embed", &weight)], &tied).unwrap();
+    fs::write(dir.path().join("in.safetensors"), bytes).unwrap();
+    let out = format!("file://{}", dir.path().join("out").display());
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    run(&["convert", "in.safetensors", &out, "--prefix", "model."]);
+    let metadata = run(&["metadata", "get", &out]);
+    assert_eq!(metadata, "format=pt\nlicense=mit\nmodel.lm_head=model.embed\n");
+}
+
+#[test]
+fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("in.safetensors", file());
+    let input = server.address("in.safetensors");
+    let out = server.address("out.safetensors");
+    for (args, expected) in [
+        (&[input.as_str(), &out][..], "nothing is saved to the Hub or to web servers"),
+        (&[&input, "hf://owner/name"], "nothing is saved to the Hub or to web servers"),
+        (&[&input, "file://host/a"], "expected file:///path"),
+        (&[&input, "memory:///a.safetensors"], "empty at its start and lost at its end"),
+        (&[&input, "MEMORY:///a/"], "empty at its start and lost at its end"),
+        (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
+        (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/model.safetensors.index.json"], "name the directory"),
+    ] {
+        let refused = error(safetensors(dir.path(), &[&["convert"], args].concat()), 2);
+        assert!(refused.contains(expected), "{args:?}: {refused}");
+    }
+    assert!(server.take_log().is_empty());
+    let args = ["convert", "memory:///a.safetensors", "out.safetensors"];
+    let refused = error(safetensors(dir.path(), &args), 1);
+    assert!(refused.contains("empty at its start and lost at its end"), "{refused}");
+    let numpy = server.address("a.npz");
+    let refused = error(safetensors(dir.path(), &["convert", &numpy, "out.safetensors"]), 1);
+    assert!(refused.contains("download it first"), "{refused}");
+}
+
+#[test]
+fn an_input_that_changes_leaves_the_output_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("in.safetensors", file());
+    let out = format!("file://{}", dir.path().join("out.safetensors").display());
+    let args = ["convert", &server.address("in.safetensors"), &out];
+    // The header is read from one version, and the tensors from another one.
+    server.misbehave(|number, _| {
+        (number > 0).then_some(crate::addresses::web::Fault::Status(412, "it has changed"))
+    });
+    let refused = error(safetensors(dir.path(), &args), 1);
+    assert!(refused.contains("has changed since it was opened"), "{refused}");
+    assert!(!dir.path().join("out.safetensors").exists());
+}

@@ -1,0 +1,256 @@
+//! What is run: a command, the checkpoint that it changes, and how that looks before and after.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use safetensors_core::edit::{is_torn, recover};
+use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+use tempfile::TempDir;
+
+use super::strace::{self, Call, Fault, Outcome};
+
+/// Where the new tensors come from, and the checkpoint that is changed, in each run's directory.
+const INPUT: &str = "input.safetensors";
+const FOLDER: &str = "checkpoint";
+
+/// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// A command that changes a checkpoint.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    arguments: Vec<String>,
+    /// What opens as the checkpoint.
+    target: PathBuf,
+    /// A directory as it is before each run.
+    template: TempDir,
+    pub(crate) old: Found,
+    pub(crate) new: Found,
+    /// Whether an interruption may leave a file that readers refuse until it is restored.
+    pub(crate) may_tear: bool,
+}
+
+/// How a run ended, and the directory that it ran in.
+pub(crate) struct Run {
+    pub(crate) outcome: Outcome,
+    pub(crate) directory: TempDir,
+}
+
+impl Case {
+    /// One file takes the place of another.
+    pub(crate) fn save() -> Self {
+        let target = format!("{FOLDER}/model.safetensors");
+        let arguments = ["convert", INPUT, &target, "--force"];
+        Self::new("a save", &arguments, &target, |folder| {
+            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
+        })
+    }
+
+    /// Shards take the place of others that have the same names.
+    pub(crate) fn sharded_save() -> Self {
+        let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12", "--force"];
+        Self::new("a sharded save", &arguments, FOLDER, |folder| {
+            let old = folder.with_file_name("old.safetensors");
+            old_file(&old, &SaveOptions::new());
+            let mut command = safetensors(folder.parent().unwrap());
+            command.args(["convert", "old.safetensors", FOLDER, "--max-shard-size", "12"]);
+            assert!(command.status().unwrap().success());
+            fs::remove_file(old).unwrap();
+        })
+    }
+
+    /// The parts of two ranks take the place of others, in files of the same names.
+    pub(crate) fn divided_save() -> Self {
+        let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
+        let arguments = [&["convert", INPUT, FOLDER, "--force"], &divide[..]].concat();
+        Self::new("a save for ranks", &arguments, FOLDER, |folder| {
+            let old = folder.with_file_name("old.safetensors");
+            old_file(&old, &SaveOptions::new());
+            let mut command = safetensors(folder.parent().unwrap());
+            command.args(["convert", "old.safetensors", FOLDER]).args(divide);
+            assert!(command.status().unwrap().success());
+            fs::remove_file(old).unwrap();
+        })
+    }
+
+    /// The header has room for the change, which is made in a copy nevertheless.
+    pub(crate) fn edit() -> Self {
+        Self::edit_of("an edit", 4096, &[])
+    }
+
+    /// The header has room for the change.
+    pub(crate) fn edit_in_place() -> Self {
+        let case = Self::edit_of("an edit in place", 4096, &["--in-place"]);
+        Self { may_tear: true, ..case }
+    }
+
+    /// The header has no room.
+    pub(crate) fn rewriting_edit() -> Self {
+        Self::edit_of("an edit that moves the data", 8, &["--in-place"])
+    }
+
+    fn edit_of(name: &'static str, align: usize, options: &[&str]) -> Self {
+        let target = format!("{FOLDER}/model.safetensors");
+        let set = format!("note={}", "x".repeat(100));
+        let arguments = [&["metadata", "set", &target, &set], options].concat();
+        Self::new(name, &arguments, &target, |folder| {
+            old_file(&folder.join("model.safetensors"), &SaveOptions::new().align(align));
+        })
+    }
+
+    fn new(
+        name: &'static str,
+        arguments: &[&str],
+        target: &str,
+        make_old: impl FnOnce(&Path),
+    ) -> Self {
+        let template = temp_dir();
+        let folder = template.path().join(FOLDER);
+        fs::create_dir(&folder).unwrap();
+        let values: Vec<f32> = (0..6).map(|i| i as f32 + 0.5).collect();
+        let tensors = [("x", 3), ("y", 2), ("new", 1)].map(|(name, len)| (name, [len]));
+        let views = tensors.iter().map(|(name, shape)| {
+            (*name, TensorView::from_slice(shape, &values[..shape[0]]).unwrap())
+        });
+        save(template.path().join(INPUT), views, &SaveOptions::new()).unwrap();
+        make_old(&folder);
+
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let target = PathBuf::from(target);
+        let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
+        let (old, new) = (nothing(), nothing());
+        let mut case = Self { name, arguments, target, template, old, new, may_tear: false };
+        let directory = case.directory();
+        case.old = case.found(directory.path()).unwrap();
+        case.run_again(directory.path()).unwrap();
+        case.new = case.found(directory.path()).unwrap();
+        assert_ne!(case.old, case.new);
+        case
+    }
+
+    /// The system calls of an undisturbed run.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        let directory = self.directory();
+        let log = directory.path().join("log");
+        let operand = self.target.to_str().unwrap();
+        strace::calls(&self.command(directory.path()), &log, operand)
+    }
+
+    /// Runs the command on the old checkpoint with a fault.
+    pub(crate) fn run_with(&self, call: &Call, fault: Fault) -> Run {
+        let directory = self.directory();
+        let command = self.command(directory.path());
+        let outcome = strace::run(&command, Path::new("/dev/null"), call, fault);
+        Run { outcome, directory }
+    }
+
+    /// Runs the command undisturbed on whatever is there.
+    pub(crate) fn run_again(&self, directory: &Path) -> Result<(), String> {
+        let output = self.command(directory).output().unwrap();
+        let message = || String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(message()) }
+    }
+
+    /// The checkpoint that is there now.
+    pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
+        let open = || -> safetensors_core::Result<Found> {
+            let checkpoint = Checkpoint::open(directory.join(&self.target))?;
+            let read = checkpoint.read_all(&LoadOptions::new().threads(1))?;
+            let tensors = checkpoint.tensors().zip(read).map(|(tensor, read)| {
+                (tensor.name().to_owned(), (read.shape().to_vec(), read.bytes().to_vec()))
+            });
+            let mut metadata = checkpoint.metadata().clone();
+            // Each save for ranks has a name of its own.
+            metadata.remove("safetensors_bridge.attempt");
+            Ok(Found { tensors: tensors.collect(), metadata })
+        };
+        open().map_err(|error| error.to_string())
+    }
+
+    /// Whether the checkpoint, if it is one file, can be read as the Python library does it: the
+    /// length first, then the header, once.
+    pub(crate) fn is_readable(&self, directory: &Path) -> Result<(), String> {
+        let path = directory.join(&self.target);
+        if !path.is_file() {
+            return Ok(());
+        }
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        let (length, rest) = bytes.split_first_chunk().ok_or("no length")?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|e| e.to_string())?;
+        let (header, data) = rest.split_at_checked(length).ok_or("header too large")?;
+        let header: BTreeMap<String, serde_json::Value> =
+            serde_json::from_slice(header).map_err(|error| error.to_string())?;
+        let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
+        let end = tensors.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64()).max();
+        if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
+    }
+
+    /// Restores a header that an edit in place was interrupted in, if there is one that readers
+    /// refuse. Says whether it did.
+    pub(crate) fn restore(&self, directory: &Path) -> Result<bool, String> {
+        let path = directory.join(&self.target);
+        let is_torn = path.is_file() && is_torn(&path).map_err(|error| error.to_string())?;
+        if is_torn { recover(&path).map_err(|error| error.to_string()) } else { Ok(false) }
+    }
+
+    /// The names of hidden files beside the checkpoint.
+    pub(crate) fn hidden_files(&self, directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory.join(FOLDER)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with('.')).collect()
+    }
+
+    fn command(&self, directory: &Path) -> Command {
+        let mut command = safetensors(directory);
+        command.args(&self.arguments);
+        command
+    }
+
+    /// A new directory that is as the template.
+    fn directory(&self) -> TempDir {
+        let directory = temp_dir();
+        fs::create_dir(directory.path().join(FOLDER)).unwrap();
+        fs::copy(self.template.path().join(INPUT), directory.path().join(INPUT)).unwrap();
+        for entry in fs::read_dir(self.template.path().join(FOLDER)).unwrap() {
+            let entry = entry.unwrap();
+            let copy = directory.path().join(FOLDER).join(entry.file_name());
+            fs::copy(entry.path(), copy).unwrap();
+        }
+        directory
+    }
+}
+
+/// A new directory. In memory, because a disk takes most of the time to synchronise; but on the
+/// disk, where space is also reserved, if everything is tried.
+fn temp_dir() -> TempDir {
+    let in_memory =
+        if crate::faults::tries_all() { None } else { TempDir::new_in("/dev/shm").ok() };
+    in_memory.unwrap_or_else(|| TempDir::new().unwrap())
+}
+
+/// The command, on one thread so that each run makes the same calls.
+fn safetensors(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.current_dir(directory).env("SAFETENSORS_THREADS", "1").env_remove("CLICOLOR_FORCE");
+    // Where cargo has libraries searched for in more places, starting takes many more calls.
+    command.env_remove("LD_LIBRARY_PATH");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// A file of three tensors, two of which have names that the new one has too.
+fn old_file(path: &Path, options: &SaveOptions) {
+    let values = [9.0_f32, 8.0, 7.0];
+    let tensors = [("x", [3]), ("y", [2]), ("old", [1])];
+    let views = tensors
+        .iter()
+        .map(|(name, shape)| (*name, TensorView::from_slice(shape, &values[..shape[0]]).unwrap()));
+    let options = options.clone().metadata([("format", "pt"), ("title", "old")]);
+    save(path, views, &options).unwrap();
+}

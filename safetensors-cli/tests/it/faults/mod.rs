@@ -1,0 +1,148 @@
+//! Each file-related system call of the command, failed on purpose or never returned from.
+//!
+//! The command runs under `strace`, which makes the chosen call fail or kills the process there.
+//! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
+//! one, which every library reads as it is. Exit code 0 means the new one, and the same command
+//! succeeds when it is run again. Only an edit in place may also leave a header that all readers
+//! refuse, and that the next edit restores. The next run removes what a failed one left behind.
+//!
+//! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
+//! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
+//! a sample in memory.
+
+mod cases;
+mod strace;
+
+use std::io::Write;
+
+use cases::Case;
+use strace::{Call, Fault, Outcome};
+
+/// What is tried at every call.
+const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
+
+/// What is tried at every fourth.
+const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
+
+/// What is tried only if everything is.
+const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
+
+/// What came out of all runs of a case.
+#[derive(Debug, Default)]
+struct Tally {
+    old: usize,
+    new: usize,
+    /// Failed, with the new checkpoint in place.
+    late: usize,
+    killed: usize,
+    /// Left with half a header, which was refused and could be restored.
+    restored: usize,
+    /// Runs of which a hidden file stayed behind, mostly because removing it failed.
+    leftovers: usize,
+}
+
+/// Whether every error is to be tried at every call.
+fn tries_all() -> bool {
+    std::env::var_os("SAFETENSORS_FAULTS").is_some_and(|value| value == "all")
+}
+
+fn check(case: &Case) {
+    if let Err(reason) = strace::is_usable() {
+        say(&format!("SKIPPED: no system call of {} was failed: {reason}", case.name));
+        return;
+    }
+    let calls = case.calls();
+    let all = tries_all();
+    let (mut tally, mut problems) = (Tally::default(), Vec::new());
+    for (number, call) in calls.iter().enumerate() {
+        let sampled = SAMPLED.iter().enumerate();
+        let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
+        let seldom = if all { &SELDOM[..] } else { &[] };
+        for &fault in ALWAYS.iter().chain(sampled.map(|(_, fault)| fault)).chain(seldom) {
+            if let Err(problem) = one_fault(case, call, fault, &mut tally) {
+                problems.push(format!("{fault:?} at {call:?}: {problem}"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}:\n{}", case.name, problems.join("\n"));
+    assert!(calls.len() >= 20 && tally.old > 0 && tally.new > 0, "{tally:?}");
+    say(&format!("{}: {} system calls, {tally:?}", case.name, calls.len()));
+}
+
+fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &mut Tally) -> Result<(), String> {
+    let run = case.run_with(call, fault);
+    let directory = run.directory.path();
+    if run.outcome == Outcome::Endless {
+        return Err("the command does not end".into());
+    }
+    let mut found = case.found(directory);
+    if !case.may_tear {
+        case.is_readable(directory)?;
+    } else if found.is_err() && run.outcome != Outcome::Exit(0) && case.restore(directory)? {
+        // Readers refused the file until then.
+        tally.restored += 1;
+        found = case.found(directory);
+    }
+    let is_new = match found {
+        Ok(found) if found == case.new => true,
+        Ok(found) if found == case.old => false,
+        Ok(found) => return Err(format!("neither old nor new: {found:?}")),
+        Err(error) => return Err(format!("neither old nor new: {error}")),
+    };
+    match run.outcome {
+        Outcome::Exit(0) if is_new => {}
+        Outcome::Exit(0) => return Err("exit code 0, and nothing done".into()),
+        Outcome::Exit(_) => tally.late += usize::from(is_new),
+        Outcome::Signal(_) | Outcome::Endless => tally.killed += 1,
+    }
+    *(if is_new { &mut tally.new } else { &mut tally.old }) += 1;
+
+    if run.outcome != Outcome::Exit(0) {
+        case.run_again(directory).map_err(|error| format!("run again: {error}"))?;
+        if case.found(directory).as_ref() != Ok(&case.new) {
+            return Err("run again: it is not the new one".into());
+        }
+        let left = case.hidden_files(directory);
+        if !left.is_empty() {
+            return Err(format!("run again: {left:?} stay behind"));
+        }
+    }
+    tally.leftovers += usize::from(!case.hidden_files(directory).is_empty());
+    Ok(())
+}
+
+/// Says something that `cargo test` does not keep back.
+#[allow(clippy::explicit_write, reason = "the harness keeps what eprintln! prints to itself")]
+fn say(line: &str) {
+    writeln!(std::io::stderr(), "faults: {line}").unwrap();
+}
+
+#[test]
+fn a_save_over_an_older_file() {
+    check(&Case::save());
+}
+
+#[test]
+fn a_sharded_save_over_an_older_checkpoint() {
+    check(&Case::sharded_save());
+}
+
+#[test]
+fn a_save_for_ranks_over_an_older_checkpoint() {
+    check(&Case::divided_save());
+}
+
+#[test]
+fn an_edit() {
+    check(&Case::edit());
+}
+
+#[test]
+fn an_edit_in_place() {
+    check(&Case::edit_in_place());
+}
+
+#[test]
+fn an_edit_that_moves_the_data() {
+    check(&Case::rewriting_edit());
+}

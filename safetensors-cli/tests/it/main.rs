@@ -1,0 +1,57 @@
+//! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[cfg(feature = "remote")]
+mod addresses;
+#[cfg(unix)]
+mod browse;
+mod completions;
+mod convert;
+mod convert_existing;
+mod convert_names;
+mod convert_npz;
+mod convert_places;
+mod convert_ranks;
+mod convert_tied;
+mod diff;
+mod digest;
+mod extract;
+#[cfg(target_os = "linux")]
+mod faults;
+mod fixtures;
+mod hub_cache;
+mod inspect;
+mod interrupted;
+mod manual;
+mod map;
+#[cfg(target_os = "linux")]
+mod memory;
+mod metadata;
+mod modelspec;
+mod other_formats;
+mod page;
+#[cfg(unix)]
+mod pager;
+mod plan;
+#[cfg(unix)]
+mod pty;
+mod races;
+mod scaled;
+#[cfg(target_os = "linux")]
+mod schemas;
+#[cfg(unix)]
+mod screens;
+mod several;
+mod show;
+#[cfg(target_os = "linux")]
+mod signals;
+mod stats;
+mod stdin;
+mod streams;
+#[cfg(unix)]
+mod terminal;
+mod torn;
+mod usage;
+mod verify;
+mod verify_formats;
+mod verify_paths;

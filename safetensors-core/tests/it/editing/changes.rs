@@ -1,0 +1,364 @@
+//! What an edit changes, what it leaves alone, and whether it makes a new file.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::save::{Order, Sink};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, save,
+};
+use tempfile::tempdir;
+
+use super::{DATA, bytes, file_with, names, parse, refused, roomy_file};
+use crate::support;
+
+/// The header is written in place if its text fits, exact to the byte.
+#[test]
+fn in_place_as_long_as_it_fits() {
+    for order in [0, 1] {
+        let (_directory, path) = roomy_file();
+        let value = |len: usize| "x".repeat(len);
+        // The length of the header with an empty value tells the longest value that fits.
+        Edit::open(&path).unwrap().set_metadata([("new", "")]).apply().unwrap();
+        let text = parse(&path).source()[8..4096].trim_ascii_end().len();
+        let room = 4096 - 8 - text;
+        let cases = [(room, Edited::InPlace), (room + 1, Edited::Rewritten)];
+        let (len, expected) = cases[order];
+        let edit = Edit::open(&path).unwrap().in_place(true);
+        let edit = edit.set_metadata([("new", value(len))]);
+        assert_eq!(edit.dry_run().unwrap(), expected);
+        assert_eq!(edit.apply().unwrap(), expected);
+        let after = parse(&path);
+        assert_eq!(after.metadata()["new"].len(), len);
+        assert_eq!(
+            after.header().data_start(),
+            if expected == Edited::InPlace { 4096 } else { 8192 }
+        );
+        assert_eq!(after.view("b").unwrap(), bytes(&5, 10));
+    }
+}
+
+/// Readers need not know how an edit was made, and a file system can share all blocks of data.
+#[test]
+fn a_header_that_fits_makes_the_same_file_in_place_and_anew() {
+    for align in [8, 64, 4096] {
+        let made = |in_place| {
+            let (_directory, path) = file_with(SaveOptions::new().align(align));
+            let edit = Edit::open(&path).unwrap().in_place(in_place);
+            let edit = edit.clear_metadata().rename([("a", "b"), ("b", "a")]);
+            (edit.apply().unwrap(), fs::read(&path).unwrap())
+        };
+        let ((anew, new), (in_place, same)) = (made(false), made(true));
+        assert_eq!((anew, in_place), (Edited::Rewritten, Edited::InPlace));
+        assert!(new == same, "{align}");
+    }
+}
+
+/// Others save files whose data is aligned to nothing.
+#[test]
+fn a_new_file_aligns_its_data() {
+    let directory = tempdir().unwrap();
+    let json = r#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"é":{"dtype":"U8","shape":[0],"data_offsets":[3,3]}}"#;
+    assert!(!json.len().is_multiple_of(8));
+    for (in_place, expected) in
+        [(true, 8 + json.len()), (false, 8 + json.len().next_multiple_of(8))]
+    {
+        let path =
+            support::write(directory.path(), "m.safetensors", support::file_with(json, b"abc"));
+        let edit = Edit::open(&path).unwrap().in_place(in_place).rename([("w", "v")]);
+        let edited = edit.apply().unwrap();
+        assert_eq!(edited == Edited::InPlace, in_place);
+        assert_eq!(parse(&path).header().data_start(), expected as u64);
+        assert_eq!(parse(&path).view("v").unwrap().data(), b"abc");
+    }
+}
+
+#[test]
+fn names_swap_and_move_along() {
+    let (_directory, path) = roomy_file();
+    let rename = |names: &[(&str, &str)]| {
+        Edit::open(&path).unwrap().in_place(true).rename(names.iter().copied()).apply().unwrap()
+    };
+    assert_eq!(rename(&[("a", "b"), ("b", "a")]), Edited::InPlace);
+    assert_eq!(parse(&path).view("a").unwrap(), bytes(&5, 10));
+    assert_eq!(rename(&[("a", "c"), ("c", "d"), ("b", "a")]), Edited::InPlace);
+    assert_eq!(parse(&path).view("c").unwrap(), bytes(&5, 10));
+    assert_eq!(parse(&path).view("a").unwrap(), bytes(&3, 0));
+    assert_eq!(parse(&path).view("d").unwrap(), bytes(&0, 0));
+    assert_eq!(rename(&[("a", "a")]), Edited::Unchanged);
+    let long = "long ".repeat(1000);
+    assert_eq!(rename(&[("a", &long)]), Edited::Rewritten);
+    assert_eq!(parse(&path).view(&long).unwrap(), bytes(&3, 0));
+}
+
+#[test]
+fn edits_that_cannot_be_made() {
+    let (_directory, path) = roomy_file();
+    let error = refused(&path, |edit| edit.rename([("x", "y")]));
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"),
+        "{error}"
+    );
+    let error = refused(&path, |edit| edit.remove(["x"]));
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"),
+        "{error}"
+    );
+    let error = refused(&path, |edit| edit.remove(["a"]).rename([("a", "x")]));
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("a"),
+        "{error}"
+    );
+    let error = refused(&path, |edit| edit.rename([("a", "x"), ("a", "y")]));
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
+        "{error}"
+    );
+    for taken in ["b", "c"] {
+        let error = refused(&path, |edit| edit.rename([("a", taken)]));
+        assert!(
+            matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some(taken),
+            "{error}"
+        );
+    }
+    let error = refused(&path, |edit| edit.append([("b", bytes(&1, 0))]));
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("b"),
+        "{error}"
+    );
+    let error = refused(&path, |edit| edit.rename([("a", "__metadata__")]));
+    assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
+    let error = refused(&path, |edit| edit.set_metadata([("k", "x".repeat(100_000_001))]));
+    assert!(
+        matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 100_000_000, .. }),
+        "{error}"
+    );
+    for align in [0, 3, 4, 8192] {
+        let error = refused(&path, |edit| edit.align(align));
+        assert!(
+            matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align),
+            "{error}"
+        );
+    }
+}
+
+/// A tensor that gives more or fewer bytes than its shape says.
+struct Liar;
+
+impl TensorSource for Liar {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[10]
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        sink(&[1; 9])
+    }
+}
+
+#[test]
+fn an_appended_tensor_that_fails_leaves_the_old_file() {
+    let (directory, path) = roomy_file();
+    let before = fs::read(&path).unwrap();
+    let error =
+        Edit::open(&path).unwrap().remove(["a"]).append([("new", Liar)]).apply().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, found: 9 }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("new"), path.to_str()));
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn nothing_to_do_is_not_done() {
+    let (_directory, path) = file_with(SaveOptions::new());
+    // A header with the same meaning and other text is not rewritten either.
+    let archive = parse(&path);
+    let json =
+        std::str::from_utf8(&archive.source()[8..archive.header().data_start() as usize]).unwrap();
+    let pretty = json.trim_end().replace(":{", " : {\n\t");
+    let whole =
+        support::file_with(&pretty, &archive.source()[archive.header().data_start() as usize..]);
+    fs::write(&path, &whole).unwrap();
+    for in_place in [true, false] {
+        let edit = Edit::open(&path).unwrap().in_place(in_place);
+        let edit =
+            edit.set_metadata([("k", "v")]).remove_metadata(["no such key"]).rename([("a", "a")]);
+        assert_eq!(edit.dry_run().unwrap(), Edited::Unchanged);
+        assert_eq!(edit.apply().unwrap(), Edited::Unchanged);
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+    Edit::open(&path).unwrap().clear_metadata().apply().unwrap();
+    assert!(parse(&path).metadata().is_empty());
+    assert_eq!(parse(&path).view("b").unwrap(), bytes(&5, 10));
+}
+
+/// Tensors without bytes are added and removed without touching the data.
+#[test]
+fn tensors_without_bytes_change_only_the_header() {
+    let (_directory, path) = roomy_file();
+    let edit = Edit::open(&path).unwrap().in_place(true).remove(["c"]);
+    let edit = edit.append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
+    assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+    let mut after = names(&path);
+    after.sort();
+    assert_eq!(after, ["a", "b", "d", "e"]);
+
+    let empty = path.with_file_name("empty.safetensors");
+    save(&empty, [] as [(&str, TensorView<'_>); 0], &SaveOptions::new().align(4096)).unwrap();
+    assert_eq!(
+        Edit::open(&empty).unwrap().in_place(true).set_metadata([("k", "v")]).apply().unwrap(),
+        Edited::InPlace
+    );
+    assert_eq!(
+        Edit::open(&empty).unwrap().append([("a", bytes(&3, 0))]).apply().unwrap(),
+        Edited::Rewritten
+    );
+    assert_eq!(parse(&empty).view("a").unwrap(), bytes(&3, 0));
+    assert_eq!(Edit::open(&empty).unwrap().remove(["a"]).apply().unwrap(), Edited::Rewritten);
+    assert!(parse(&empty).header().is_empty());
+}
+
+#[test]
+fn new_tensors_follow_or_everything_is_sorted() {
+    let numbers = [1.0_f32, 2.0];
+    let append = |order| {
+        let (_directory, path) = file_with(SaveOptions::new());
+        let floats = TensorView::from_slice(&[2], &numbers).unwrap();
+        let edit = Edit::open(&path).unwrap().order(order).remove(["c"]);
+        edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
+        let aligned = |name: &str| {
+            let archive = parse(&path);
+            (archive.header().data_start()
+                + archive.header().get(name).unwrap().data_offsets().start)
+                .is_multiple_of(4)
+        };
+        assert_eq!(parse(&path).view("y").unwrap().data(), floats.data());
+        (names(&path), aligned("z"))
+    };
+    let of = |names: [&str; 5]| names.map(str::to_owned).to_vec();
+    assert_eq!(append(Order::Given), (of(["a", "b", "z", "y", "x"]), true));
+    assert_eq!(append(Order::Alignment), (of(["y", "z", "a", "b", "x"]), true));
+}
+
+/// Neighbours in the old file are moved apart.
+#[test]
+fn a_new_tensor_between_two_old_ones() {
+    let (_directory, path) = file_with(SaveOptions::new());
+    Edit::open(&path)
+        .unwrap()
+        .order(Order::Alignment)
+        .append([("ab", bytes(&100, 30))])
+        .apply()
+        .unwrap();
+    assert_eq!(names(&path), ["a", "ab", "b", "c"]);
+    for (name, view) in [("a", bytes(&3, 0)), ("ab", bytes(&100, 30)), ("b", bytes(&5, 10))] {
+        assert_eq!(parse(&path).view(name).unwrap(), view, "{name}");
+    }
+}
+
+#[test]
+fn the_order_and_the_alignment_of_a_file_can_be_mended() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let numbers = [1.0_f32, 2.0];
+    let floats = TensorView::from_slice(&[2], &numbers).unwrap();
+    save(
+        &path,
+        [("byte", bytes(&1, 0)), ("floats", floats)],
+        &SaveOptions::new().order(Order::Given),
+    )
+    .unwrap();
+    assert_eq!(parse(&path).header().get("floats").unwrap().data_offsets(), 1..9);
+    assert_eq!(
+        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
+        Edited::Rewritten
+    );
+    assert_eq!(names(&path), ["floats", "byte"]);
+    assert_eq!(parse(&path).view("floats").unwrap(), floats);
+    assert_eq!(parse(&path).view("byte").unwrap(), bytes(&1, 0));
+    assert_eq!(
+        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
+        Edited::Unchanged
+    );
+
+    assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Rewritten);
+    assert_eq!(parse(&path).header().data_start(), 1024);
+    assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Unchanged);
+    assert_eq!(Edit::open(&path).unwrap().align(64).apply().unwrap(), Edited::Unchanged);
+    // The header has room from now on.
+    let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("key", "x".repeat(800))]);
+    assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+}
+
+#[test]
+fn digests_stay_correct() {
+    use safetensors_core::digest::{self, Digest, TensorDigests, VerifyOptions};
+    use safetensors_core::edit::{RecordOptions, record_digests};
+
+    let recorded = |path: &Path| {
+        digest::verify(&Checkpoint::open(path).unwrap(), &VerifyOptions::new()).unwrap();
+        let metadata = parse(path).metadata().clone();
+        let names = TensorDigests::from_metadata(&metadata)
+            .unwrap()
+            .map(|record| record.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
+        (names.unwrap_or_default(), metadata.contains_key("modelspec.hash_sha256"))
+    };
+    let (_directory, path) = roomy_file();
+    record_digests(&path, &RecordOptions::new().sha256(true)).unwrap();
+    let of = |names: &[&str], sha256| {
+        (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), sha256)
+    };
+    assert_eq!(recorded(&path), of(&["a", "b", "c"], true));
+
+    let edit = |edit: &dyn Fn(Edit<'static>) -> Edit<'static>| {
+        edit(Edit::open(&path).unwrap()).apply().unwrap()
+    };
+    assert_eq!(
+        edit(&|edit| edit.in_place(true).rename([("a", "b"), ("b", "a"), ("c", "d")])),
+        Edited::InPlace
+    );
+    assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
+    assert_eq!(edit(&|edit| edit.set_metadata([("k", "w")])), Edited::Rewritten);
+    assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
+    // A tensor that replaces one with a digest has none.
+    assert_eq!(edit(&|edit| edit.remove(["a"]).append([("a", bytes(&4, 50))])), Edited::Rewritten);
+    assert_eq!(recorded(&path), of(&["b", "d"], false));
+    let new: TensorDigests = [("a", Digest::of(&DATA[50..54]))].into_iter().collect();
+    edit(&|edit| edit.remove(["d", "b"]).set_metadata([(digest::KEY, new.to_text())]));
+    assert_eq!(recorded(&path), of(&["a"], false));
+    edit(&|edit| edit.remove(["a"]));
+    assert_eq!(recorded(&path), of(&[], false));
+    assert!(!parse(&path).metadata().contains_key(digest::KEY));
+
+    // A record that cannot be parsed is left alone.
+    edit(&|edit| edit.append([("a", bytes(&3, 0))]).set_metadata([(digest::KEY, "?")]));
+    edit(&|edit| edit.rename([("a", "b")]));
+    assert_eq!(parse(&path).metadata()[digest::KEY], "?");
+}
+
+/// The tensors are larger than one piece, and each lies at an odd offset.
+#[test]
+fn large_tensors_move() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let big: Vec<Vec<u8>> = (1..=5_usize)
+        .map(|i| (0..700_001 * i).map(|at| (at % (250 + i)) as u8).collect())
+        .collect();
+    let shapes: Vec<[usize; 1]> = big.iter().map(|bytes| [bytes.len()]).collect();
+    let views = |keep: &[usize]| -> Vec<(String, TensorView<'_>)> {
+        keep.iter()
+            .map(|i| (format!("t{i}"), TensorView::new(Dtype::U8, &shapes[*i], &big[*i]).unwrap()))
+            .collect()
+    };
+    save(&path, views(&[0, 1, 2, 3, 4]), &SaveOptions::new()).unwrap();
+    Edit::open(&path).unwrap().remove(["t0", "t3"]).apply().unwrap();
+    let archive = parse(&path);
+    assert_eq!(archive.header().len(), 3);
+    for (name, view) in views(&[1, 2, 4]) {
+        assert!(archive.view(&name).unwrap() == view, "{name}");
+    }
+}

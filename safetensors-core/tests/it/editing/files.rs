@@ -1,0 +1,245 @@
+//! The files that are edited: permissions, owners, links, locks, and files that cannot be edited.
+
+use std::path::Path;
+use std::{fs, io};
+
+use safetensors_core::edit::{Edit, Edited, recover};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, save};
+use tempfile::tempdir;
+
+use super::{names, parse, roomy_file};
+use crate::support;
+
+/// A malformed file is not touched, and the error says why.
+#[test]
+fn malformed_files_are_not_edited() {
+    let directory = tempdir().unwrap();
+    let path = support::write(directory.path(), "model.safetensors", support::file("{} x", 0));
+    let error = Edit::open(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Json { .. }), "{error}");
+    assert_eq!(error.file(), path.to_str());
+    assert!(!recover(&path).unwrap());
+    fs::write(&path, support::file("{}", 1)).unwrap();
+    assert!(matches!(
+        Edit::open(&path).unwrap_err().kind(),
+        ErrorKind::TrailingData { expected: 0, found: 1 }
+    ));
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn only_files_are_edited() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("missing");
+    for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+        let error = result.unwrap_err();
+        let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        assert!(matches!(error.kind(), ErrorKind::Io(error) if missing(error)), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+    let error = Edit::open(directory.path()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
+    assert!(support::names_in(directory.path()).is_empty());
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    fn edit_twice(path: &Path) {
+        let edit = Edit::open(path).unwrap().in_place(true);
+        let edit = edit.set_metadata([("edited", "in place")]);
+        assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+        assert_eq!(parse(path).metadata()["edited"], "in place");
+        assert_eq!(Edit::open(path).unwrap().remove(["a"]).apply().unwrap(), Edited::Rewritten);
+        assert_eq!(names(path), ["b", "c"]);
+    }
+
+    #[test]
+    fn the_permissions_stay() {
+        for mode in [0o600, 0o640, 0o666, 0o755] {
+            let (directory, path) = roomy_file();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            edit_twice(&path);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+            assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        }
+    }
+
+    #[test]
+    fn the_owner_stays() {
+        let (_directory, path) = roomy_file();
+        if std::os::unix::fs::chown(&path, Some(12345), Some(54321)).is_err() {
+            eprintln!("skipped: only an administrator can give files away");
+            return;
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        edit_twice(&path);
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777),
+            (12345, 54321, 0o640)
+        );
+    }
+
+    #[test]
+    fn links_are_followed() {
+        let (directory, path) = roomy_file();
+        let folder = directory.path().join("snapshots");
+        fs::create_dir(&folder).unwrap();
+        symlink("../model.safetensors", folder.join("link")).unwrap();
+        edit_twice(&folder.join("link"));
+        assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(support::names_in(&folder), ["link"]);
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors", "snapshots"]);
+    }
+
+    #[test]
+    fn in_place_is_the_same_file_and_rewritten_is_another() {
+        let (directory, path) = roomy_file();
+        let other = directory.path().join("other");
+        fs::hard_link(&path, &other).unwrap();
+        edit_twice(&path);
+        assert_eq!(names(&other), ["a", "b", "c"]);
+        assert_eq!(parse(&other).metadata()["edited"], "in place");
+        assert_ne!(fs::metadata(&path).unwrap().ino(), fs::metadata(&other).unwrap().ino());
+    }
+
+    #[test]
+    fn only_one_edits_at_a_time() {
+        let (_directory, path) = roomy_file();
+        let first = Edit::open(&path).unwrap();
+        for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+            let error = result.unwrap_err();
+            let busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+            assert!(matches!(error.kind(), ErrorKind::Io(error) if busy(error)), "{error}");
+            assert_eq!(error.file(), path.to_str());
+        }
+        assert_eq!(Checkpoint::open(&path).unwrap().len(), 3, "readers are let in");
+        first.remove(["a"]).apply().unwrap();
+        Edit::open(&path).unwrap();
+    }
+
+    #[test]
+    fn special_files_are_refused() {
+        let directory = tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        support::make_fifo(&fifo);
+        symlink("/dev/null", directory.path().join("device")).unwrap();
+        for name in ["fifo", "device"] {
+            let path = directory.path().join(name);
+            let error = support::must_not_hang(move || Edit::open(path).map(drop)).unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::NotAFile { found: "a special file" }),
+                "{error}"
+            );
+        }
+    }
+
+    /// The mode decides, because an administrator may write to any file.
+    #[test]
+    fn a_read_only_file_is_not_edited() {
+        let (directory, path) = roomy_file();
+        let before = fs::read(&path).unwrap();
+        for mode in [0o444, 0o400, 0o555] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+                let error = result.unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+                assert_eq!(error.file(), path.to_str());
+            }
+            assert_eq!(Edit::open_read_only(&path).unwrap().dry_run().unwrap(), Edited::Unchanged);
+        }
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    }
+
+    /// An administrator may write everywhere, and then the edits must succeed.
+    #[test]
+    fn directories_that_may_not_be_written_to() {
+        let denied = |error: &Error| matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
+        let (directory, path) = roomy_file();
+        let before = fs::read(&path).unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        let allowed = fs::File::create(directory.path().join("probe")).is_ok();
+        let _ = fs::remove_file(directory.path().join("probe"));
+        for edit in
+            [Edit::clear_metadata, |edit: Edit<'static>| edit.in_place(true).clear_metadata()]
+        {
+            match edit(Edit::open(&path).unwrap()).apply() {
+                Ok(_) => assert!(allowed),
+                Err(error) => {
+                    assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}");
+                    assert_eq!(fs::read(&path).unwrap(), before);
+                }
+            }
+        }
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    }
+}
+
+#[test]
+fn changes_of_the_file_since_it_was_opened_are_not_lost() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let data = [1_u8, 2, 3, 4];
+    let old = TensorView::new(Dtype::U8, &[4], &data).unwrap();
+    let changes: [fn(Edit<'static>) -> Edit<'static>; 3] = [
+        |edit| edit.set_metadata([("k", "v")]),
+        |edit| edit.in_place(true).set_metadata([("k", "v")]),
+        |edit| edit.remove(["w"]),
+    ];
+    for change in changes {
+        // Another save replaces the file.
+        save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
+        let edit = change(Edit::open(&path).unwrap());
+        save(&path, [("new", old)], &SaveOptions::new()).unwrap();
+        let saved = fs::read(&path).unwrap();
+        let error = edit.apply().unwrap_err();
+        assert!(error.to_string().contains("since it was opened"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), saved);
+
+        // Another program writes to the file in place.
+        save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let edit = change(Edit::open(&path).unwrap());
+        let len = fs::metadata(&path).unwrap().len();
+        let mut file = fs::File::options().write(true).open(&path).unwrap();
+        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(len - 1)).unwrap();
+        std::io::Write::write_all(&mut file, &[9]).unwrap();
+        let written = fs::read(&path).unwrap();
+        let error = edit.apply().unwrap_err();
+        assert!(error.to_string().contains("since it was opened"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), written);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
+    }
+}
+
+/// The names have the maximal length, so the names of hidden files must be shortened.
+#[test]
+fn files_with_long_names_are_edited() {
+    let directory = tempdir().unwrap();
+    let data = [1_u8, 2, 3, 4];
+    for len in [14, 229, 230, 231, 240, 241, 242, 243, 250, 254, 255] {
+        let path = directory.path().join("x".repeat(len - 12) + ".safetensors");
+        let tensors = [("w", TensorView::from_slice(&[4], &data).unwrap())];
+        save(&path, tensors, &SaveOptions::new().align(4096)).unwrap();
+        let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("k", "v")]);
+        assert_eq!(edit.apply().unwrap(), Edited::InPlace, "{len} bytes");
+        let edit = Edit::open(&path).unwrap().rename([("w", "x")]);
+        assert_eq!(edit.apply().unwrap(), Edited::Rewritten, "{len} bytes");
+        assert_eq!(names(&path), ["x"]);
+        assert!(!recover(&path).unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        fs::remove_file(path).unwrap();
+    }
+}

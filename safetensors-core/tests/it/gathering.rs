@@ -1,0 +1,107 @@
+//! Saves of many small tensors, which are written together.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::save::Sink;
+use safetensors_core::{
+    Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorSource, TensorView, save, serialize,
+};
+use tempfile::tempdir;
+
+/// Lengths on both sides of the limits: 64 KiB for a tensor, 1 MiB for a run of them.
+fn len() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        1 => Just(0),
+        8 => 1..2000_usize,
+        8 => (64 << 10) - 2..(64 << 10) + 2_usize,
+        1 => Just((1 << 20) + 1),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_file_has_the_same_bytes_as_one_in_memory(
+        lens in prop::collection::vec(len(), 0..60), digests: bool,
+    ) {
+        let data: Vec<u8> = (0..(1 << 20) + 8).map(|i: u32| (i % 251) as u8).collect();
+        let shapes: Vec<[usize; 1]> = lens.iter().map(|&len| [len]).collect();
+        let tensors = shapes.iter().enumerate().map(|(i, shape)| {
+            let bytes = &data[i % 7..i % 7 + shape[0]];
+            (format!("{i}"), TensorView::new(Dtype::U8, shape, bytes).unwrap())
+        });
+        let options = SaveOptions::new().durable(false).digests(digests);
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("saved");
+        let told = Arc::new(AtomicU64::new(0));
+        let counting = told.clone();
+        let watched = options.clone().progress(move |progress| {
+            counting.fetch_max(progress.bytes_done, Ordering::Relaxed);
+            ControlFlow::Continue(())
+        });
+        for options in [&options, &watched] {
+            save(&path, tensors.clone(), options).unwrap();
+            let file = std::fs::read(&path).unwrap();
+            prop_assert!(file == serialize(tensors.clone(), options).unwrap());
+            if digests {
+                let file = SafeTensors::from_source(file).unwrap();
+                let report = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
+                prop_assert_eq!(report.checked.len(), lens.len());
+            }
+        }
+        prop_assert_eq!(told.load(Ordering::Relaxed), lens.iter().sum::<usize>() as u64);
+    }
+}
+
+/// A tensor of ten bytes that gives another number of them, or fails.
+struct Wrong(Result<usize, &'static str>);
+
+impl TensorSource for Wrong {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[10]
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match self.0 {
+            Ok(len) => (0..len).try_for_each(|_| sink(&[7])),
+            Err(message) => Err(ErrorKind::Io(std::io::Error::other(message)).into()),
+        }
+    }
+}
+
+#[test]
+fn an_error_names_the_tensor_and_no_file_appears() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("saved");
+    for wrong in [Ok(9), Ok(11), Ok(1000), Err("the device is gone")] {
+        let right = || Wrong(Ok(10));
+        let tensors = [("a", right()), ("b", right()), ("c", Wrong(wrong)), ("d", right())];
+        let error = save(&path, tensors, &SaveOptions::new()).unwrap_err();
+        assert_eq!((error.tensor(), error.file()), (Some("c"), path.to_str()), "{error}");
+        match wrong {
+            Ok(_) => assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, .. })),
+            Err(_) => assert!(error.to_string().contains("the device is gone"), "{error}"),
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_cancelled_save_leaves_nothing() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("saved");
+    let tensors = (0..1000).map(|i| (i.to_string(), Wrong(Ok(10))));
+    let options = SaveOptions::new().progress(|_| ControlFlow::Break(()));
+    let error = save(&path, tensors, &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

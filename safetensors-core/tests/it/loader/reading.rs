@@ -1,0 +1,198 @@
+//! Tensors read by any number of threads, in one call or in several, some or all of them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io};
+
+use safetensors_core::io::{FileSource, ReadRange};
+use safetensors_core::load::read_tensors;
+use safetensors_core::{
+    Checkpoint, ErrorKind, LazyTensor, LoadOptions, ReadAt, SaveOptions, TensorBuf, save, serialize,
+};
+use tempfile::tempdir;
+
+use super::save_tensors;
+
+#[test]
+fn any_number_of_threads_reads_what_one_reads() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    // Lengths around the size of the pieces that threads read, and of several pieces.
+    let piece = 4 << 20;
+    let data =
+        save_tensors(&path, &[0, 1, 3, piece - 1, piece, piece + 1, 0, 2 * piece + 12_345, 7]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for threads in [0, 1, 2, 8, 100] {
+        let bufs = checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap();
+        assert_eq!(bufs.len(), data.len());
+        for ((tensor, buf), data) in checkpoint.tensors().zip(bufs).zip(&data) {
+            assert!(buf.bytes() == data, "{} by {threads} threads", tensor.name());
+            assert!(tensor.read().unwrap().bytes() == data, "{} alone", tensor.name());
+            assert_eq!((buf.dtype(), buf.shape()), (tensor.dtype(), tensor.shape()));
+        }
+    }
+}
+
+#[test]
+fn thousands_of_tiny_tensors() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let lengths: Vec<_> = (0..5000).map(|i| i % 9).collect();
+    let data = save_tensors(&path, &lengths);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for threads in [1, 2, 8] {
+        let bufs = checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap();
+        assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data), "{threads} threads");
+    }
+    for (i, data) in data.iter().enumerate().step_by(97) {
+        assert_eq!(checkpoint.tensor(&format!("t{i:05}")).unwrap().read().unwrap().bytes(), data);
+    }
+}
+
+#[test]
+fn an_empty_checkpoint() {
+    let directory = tempdir().unwrap();
+    for (name, lengths) in [("nothing", &[][..]), ("no bytes", &[0, 0, 0])] {
+        let path = directory.path().join(name);
+        save_tensors(&path, lengths);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        for threads in [0, 1, 8] {
+            let bufs = checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap();
+            assert_eq!(
+                bufs.iter().map(|buf| buf.bytes().len()).collect::<Vec<_>>(),
+                lengths,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+#[allow(unsafe_code, reason = "mapping a file is a promise that it stays as it is")]
+fn mapped_views_equal_what_is_read() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
+    // SAFETY: the file lies in a temporary directory of this test, which does not change the file
+    // while it is mapped.
+    let mapped = unsafe { Checkpoint::mmap(&path) }.unwrap();
+    let read = Checkpoint::open(&path).unwrap();
+    assert_eq!(mapped.len(), data.len());
+    for ((tensor, same), data) in mapped.tensors().zip(read.tensors()).zip(&data) {
+        let view = tensor.view().unwrap();
+        assert_eq!(
+            (tensor.name(), view.dtype(), view.shape()),
+            (same.name(), same.dtype(), same.shape())
+        );
+        assert!(view.data() == data && same.read().unwrap().bytes() == data, "{}", tensor.name());
+        assert!(
+            tensor.read().unwrap().bytes() == data,
+            "{}: read out of the mapping",
+            tensor.name()
+        );
+    }
+    let bufs = mapped.read_all(&LoadOptions::new().threads(2)).unwrap();
+    assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
+}
+
+/// A source that counts calls.
+struct Spy {
+    bytes: Vec<u8>,
+    calls: AtomicUsize,
+}
+
+impl ReadAt for Spy {
+    fn byte_len(&self) -> u64 {
+        self.bytes.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.bytes.read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(ranges.is_sorted_by_key(|range| range.offset));
+        ranges.iter_mut().try_for_each(|range| self.bytes.read_exact_at(range.bytes, range.offset))
+    }
+}
+
+#[test]
+fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
+    let small: Vec<_> =
+        (0..5000_u32).map(|i| TensorBuf::from_vec(vec![10], vec![i; 10]).unwrap()).collect();
+    let large = TensorBuf::from_vec(vec![10 << 20], vec![7_u8; 10 << 20]).unwrap();
+    let tensors = small
+        .iter()
+        .enumerate()
+        .map(|(i, buf)| (format!("{i:05}"), buf))
+        .chain([("large".into(), &large)]);
+    let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
+    let path = Path::new("spy.safetensors");
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join(path), &bytes).unwrap();
+    let open = |_: &Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
+    let checkpoint = Checkpoint::open_by(dir.path().join(path), &Default::default(), open).unwrap();
+    let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
+    for (tensor, buf) in
+        checkpoint.tensors().zip(&bufs).filter(|(tensor, _)| tensor.name() != "large")
+    {
+        let expected: u32 = tensor.name().parse().unwrap();
+        assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
+    }
+    let calls = checkpoint.files()[0].safetensors().source().calls.load(Ordering::Relaxed);
+    assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
+}
+
+#[test]
+fn progress_reaches_the_total_and_can_cancel() {
+    use std::ops::ControlFlow;
+    use std::sync::{Arc, Mutex};
+
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let large = TensorBuf::from_vec(vec![9 << 20], vec![1_u8; 9 << 20]).unwrap();
+    let empty = TensorBuf::from_vec::<f32>(vec![0], vec![]).unwrap();
+    save(&path, [("large", &large), ("empty", &empty)], &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let options = LoadOptions::new().progress({
+        let seen = Arc::clone(&seen);
+        move |progress| {
+            assert_eq!((progress.bytes_total, progress.tensor), (9 << 20, "large"));
+            seen.lock().unwrap().push(progress.bytes_done);
+            ControlFlow::Continue(())
+        }
+    });
+    checkpoint.read_all(&options).unwrap();
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort_unstable();
+    assert_eq!((seen.len(), seen.last()), (3, Some(&(9 << 20))));
+
+    let error =
+        checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(()))).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+}
+
+#[test]
+fn some_tensors_by_a_filter_or_by_name() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let bufs = ["a.x", "a.y", "b.x"]
+        .map(|name| (name, TensorBuf::from_vec(vec![3], name.as_bytes().to_vec()).unwrap()));
+    save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = LoadOptions::new();
+    let some: Vec<_> =
+        checkpoint.tensors().filter(|tensor| tensor.name().ends_with(".x")).collect();
+    assert_eq!(some.iter().map(LazyTensor::name).collect::<Vec<_>>(), ["a.x", "b.x"]);
+    let bufs = read_tensors(&some, &options).unwrap();
+    assert!(some.iter().zip(&bufs).all(|(tensor, buf)| buf.bytes() == tensor.name().as_bytes()));
+    assert!(read_tensors::<FileSource>(&[], &options).unwrap().is_empty());
+
+    let named = checkpoint.read_named(["b.x", "a.y", "b.x"], &options).unwrap();
+    assert_eq!(named.iter().map(TensorBuf::bytes).collect::<Vec<_>>(), [b"b.x", b"a.y", b"b.x"]);
+    let error = checkpoint.read_named(["a.x", "c.x"], &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("c.x"), path.to_str()));
+}

@@ -1,0 +1,51 @@
+//! The tests of this package, as one program, because each program takes time to link.
+#![cfg(feature = "std")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod accepted;
+mod aliases;
+mod audit;
+mod batches;
+#[cfg(unix)]
+mod cached;
+mod convert;
+mod destinations;
+mod digests;
+mod editing;
+mod files;
+mod floors;
+mod gathering;
+mod hostile;
+mod index;
+mod loader;
+#[cfg(target_os = "linux")]
+mod memory;
+mod modelspec;
+#[cfg(unix)]
+mod modes;
+mod overwriting;
+mod pieces;
+mod progress;
+mod properties;
+mod races;
+mod ranks;
+mod rejections;
+mod replacing;
+mod rewrite;
+mod saving;
+mod scaled;
+mod sharding;
+mod slices;
+mod staged;
+#[cfg(target_os = "linux")]
+mod staged_memory;
+mod stores;
+mod streaming;
+mod support;
+mod tied;
+mod views;

@@ -1,0 +1,112 @@
+//! Reading a tensor piece by piece.
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
+
+/// More elements than a piece has, and not a multiple of that number.
+const ELEMENTS: usize = (1 << 19) + 12;
+
+fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
+    let view = TensorView::new(dtype, &[2, ELEMENTS / 2], data).unwrap();
+    save(path, [("before", view), ("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    Checkpoint::open(path).unwrap()
+}
+
+#[test]
+fn pieces_are_the_tensor_whatever_its_dtype() {
+    let dir = tempfile::tempdir().unwrap();
+    for dtype in [Dtype::U8, Dtype::F4, Dtype::F6_E2M3, Dtype::BF16, Dtype::F64, Dtype::C64] {
+        let bytes = ELEMENTS * dtype.bits() as usize / 8;
+        let data: Vec<u8> = (0..bytes).map(|i| ((i * 31 + i / 251) % 256) as u8).collect();
+        let checkpoint = saved(&dir.path().join("model.safetensors"), dtype, &data);
+        let tensor = checkpoint.tensor("w").unwrap();
+        assert_eq!(tensor.element_count(), ELEMENTS as u64);
+        let bytes: Vec<u8> =
+            tensor.pieces().flat_map(|piece| piece.read_bytes().unwrap()).collect();
+        assert!(bytes == data, "{dtype}");
+        let places = |(start, len)| (start, len, len * u64::from(dtype.bits()) / 8);
+        let expected = [(0, 1 << 18), (1 << 18, 1 << 18), (1 << 19, 12)].map(places);
+        let found: Vec<_> =
+            tensor.pieces().map(|p| (p.start(), p.element_count(), p.byte_len())).collect();
+        assert_eq!(found, expected, "{dtype}");
+        let pieces =
+            tensor.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
+        let shapes: Vec<_> = pieces.iter().map(|piece| piece.shape().to_vec()).collect();
+        assert_eq!(shapes, [[1 << 18], [1 << 18], [12]], "{dtype}");
+        assert!(
+            pieces.iter().all(|piece| piece.dtype() == dtype && piece.bytes().len() <= 2 << 20)
+        );
+        let whole: Vec<u8> =
+            pieces.iter().flat_map(|piece| piece.view().unwrap().data()).copied().collect();
+        assert!(whole == data, "{dtype}");
+    }
+}
+
+#[test]
+fn an_empty_tensor_has_no_pieces_and_a_scalar_has_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let none = TensorView::new(Dtype::F32, &[3, 0], &[]).unwrap();
+    let scalar = TensorView::from_slice(&[], &[7_i64]).unwrap();
+    save(&path, [("none", none), ("scalar", scalar)], &SaveOptions::new().durable(false)).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let (none, scalar) = (checkpoint.tensor("none").unwrap(), checkpoint.tensor("scalar").unwrap());
+    assert_eq!((none.element_count(), none.pieces().count()), (0, 0));
+    let pieces = scalar.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!(
+        (scalar.element_count(), pieces.len(), pieces[0].as_slice::<i64>().unwrap()),
+        (1, 1, &[7][..])
+    );
+}
+
+#[test]
+fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = vec![1_u8; ELEMENTS];
+    data[300_000] = 9;
+    let path = dir.path().join("model.safetensors");
+    let view = TensorView::new(Dtype::U8, &[ELEMENTS], &data).unwrap();
+    save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(4).position(|text| text == br#""U8""#).unwrap();
+    let mut file = bytes[..at].to_vec();
+    file.extend(br#""BOOL""#);
+    file.extend(&bytes[at + 4..]);
+    let length = u64::from_le_bytes(*file.first_chunk().unwrap()) + 2;
+    file[..8].copy_from_slice(&length.to_le_bytes());
+    std::fs::write(&path, file).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let mut pieces = checkpoint.tensor("w").unwrap().pieces();
+    pieces.next().unwrap().read().unwrap();
+    let second = pieces.next().unwrap();
+    assert_eq!(second.read_bytes().unwrap()[300_000 - (1 << 18)], 9);
+    let error = second.read().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 300_000, found: 9 }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let checkpoint = saved(&path, Dtype::U8, &vec![1; ELEMENTS]);
+    let mut pieces = checkpoint.tensor("w").unwrap().pieces();
+    pieces.next().unwrap().read().unwrap();
+    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.seek(SeekFrom::End(-1)).unwrap();
+    file.write_all(&[2]).unwrap();
+    // The clock of a file system can be too coarse to tell two writes apart.
+    file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
+    let piece = pieces.next().unwrap();
+    for error in [piece.read().unwrap_err(), piece.read_bytes().unwrap_err()] {
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"),
+            "{error}"
+        );
+        assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    }
+}

@@ -1,0 +1,244 @@
+//! The progress that a save reports, and what a cancelled save leaves behind.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use safetensors_core::checkpoint::PlannedShards;
+use safetensors_core::save::{Sink, StreamWriter, write_to};
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource, save, save_sharded,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn bytes(len: u64) -> TensorBuf {
+    TensorBuf::from_vec(vec![len as usize], vec![7_u8; len as usize]).unwrap()
+}
+
+/// Bytes done, bytes in all, and the tensor.
+type Seen = Arc<Mutex<Vec<(u64, u64, String)>>>;
+
+/// Options that note each call, in order of the bytes.
+fn noting() -> (SaveOptions, impl Fn() -> Vec<(u64, u64, String)>) {
+    let seen = Seen::default();
+    let noted = Arc::clone(&seen);
+    let options = SaveOptions::new().durable(false).progress(move |progress| {
+        seen.lock().unwrap().push((
+            progress.bytes_done,
+            progress.bytes_total,
+            progress.tensor.to_owned(),
+        ));
+        ControlFlow::Continue(())
+    });
+    let take = move || {
+        let mut seen = std::mem::take(&mut *noted.lock().unwrap());
+        seen.sort();
+        seen
+    };
+    (options, take)
+}
+
+/// Options that cancel a save once it has written this much.
+fn cancelling(at: u64) -> SaveOptions {
+    SaveOptions::new().durable(false).progress(move |progress| {
+        if progress.bytes_done >= at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+}
+
+/// The names of all files in a directory, including hidden ones.
+fn list(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_large_tensor_is_reported_piece_by_piece() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (options, seen) = noting();
+    for _ in 0..2 {
+        save(&path, [("large", bytes(9 * MIB))], &options).unwrap();
+        let told = seen();
+        // Each save with the same options counts from zero.
+        let of = |done: u64| (done * MIB, 9 * MIB, "large".to_owned());
+        assert_eq!(told, [of(4), of(8), of(9)]);
+    }
+    let read = Checkpoint::open(&path).unwrap().tensor("large").unwrap().read().unwrap();
+    assert!(read.bytes() == bytes(9 * MIB).bytes());
+}
+
+#[test]
+fn many_small_tensors_are_reported_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, seen) = noting();
+    let tensor = bytes(100);
+    let tensors = || (0..20_000).map(|i| (format!("layer.{i}"), &tensor));
+    save(dir.path().join("a.safetensors"), tensors(), &options).unwrap();
+    let told = seen();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!((told[1].0, told[1].1), (2_000_000, 2_000_000));
+    // A save without bytes reports nothing.
+    save(dir.path().join("a.safetensors"), [("empty", bytes(0))], &options).unwrap();
+    assert!(seen().is_empty());
+}
+
+#[test]
+fn the_files_of_a_sharded_save_are_counted_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, seen) = noting();
+    let tensors = [("a", bytes(3 * MIB)), ("b", bytes(2 * MIB)), ("c", bytes(MIB))];
+    let shards = ShardOptions::new().max_shard_size((3 * MIB).into()).save_options(options);
+    assert_eq!(save_sharded(dir.path(), tensors, &shards).unwrap().files.len(), 2);
+    let told = seen();
+    assert!(told.iter().all(|(_, total, _)| *total == 6 * MIB), "{told:?}");
+    // The two tensors of the second file are written at the same time.
+    assert_eq!((told.len(), told[0].0, told[2].0), (3, 3 * MIB, 6 * MIB), "{told:?}");
+
+    // A rewrite counts the bytes that are written: each tensor once, after its cast.
+    let (options, seen) = noting();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let a = checkpoint.tensor("a").unwrap();
+    let rewrite = Rewrite::of(&checkpoint).add("again", a).unwrap();
+    let rewrite = rewrite
+        .cast(&ConvertOptions::new(), |name, _| (name == "c").then_some(Dtype::F32))
+        .unwrap();
+    let total = rewrite.plan(&options).unwrap().total_size();
+    assert_eq!(total, 12 * MIB);
+    rewrite.save(dir.path().join("one.safetensors"), &options).unwrap();
+    let told = seen();
+    assert_eq!(told.last().map(|(done, total, _)| (*done, *total)), Some((total, total)));
+}
+
+#[test]
+fn a_cancelled_save_leaves_the_old_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    save(&path, [("old", bytes(10))], &SaveOptions::new()).unwrap();
+    let old = fs::read(&path).unwrap();
+    let tensors = || [("a", bytes(6 * MIB)), ("b", bytes(2 * MIB))];
+    // Cancelled at the first piece, in the middle, and after the last byte.
+    for at in [1, 5 * MIB, 8 * MIB] {
+        let error = save(&path, tensors(), &cancelling(at)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        assert_eq!(fs::read(&path).unwrap(), old);
+        assert_eq!(list(dir.path()), ["a.safetensors"]);
+        let shards =
+            ShardOptions::new().max_shard_size((6 * MIB).into()).save_options(cancelling(at));
+        let error = save_sharded(dir.path(), tensors(), &shards).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!(list(dir.path()), ["a.safetensors"]);
+    }
+}
+
+#[test]
+fn files_that_go_to_a_writer_are_reported_too() {
+    let tensors = [("a", bytes(9 * MIB)), ("b", bytes(10))];
+    let (options, seen) = noting();
+    let mut out = Vec::new();
+    write_to(&mut out, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
+    let total = 9 * MIB + 10;
+    let told: Vec<_> = seen().into_iter().map(|(done, of, _)| (done, of)).collect();
+    assert_eq!(told, [4 * MIB, 8 * MIB, 9 * MIB, total].map(|done| (done, total)));
+
+    let planned = PlannedShards::new(
+        tensors,
+        &ShardOptions::new().max_shard_size(MIB.into()).save_options(cancelling(5 * MIB)),
+    );
+    let planned = planned.unwrap();
+    let mut out = Vec::new();
+    let error = planned.write(0, &mut out).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(out.len() < 9 << 20);
+}
+
+#[test]
+fn a_cancelled_writer_stays_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let tensors = [("a", Dtype::U8, [MIB as usize]), ("b", Dtype::U8, [10])];
+    let writer = StreamWriter::create(&path, tensors, &cancelling(MIB)).unwrap();
+    writer.tensor("b").unwrap().write_bytes_at(0, &[1; 10]).unwrap();
+    let error = writer.tensor("a").unwrap().write_from(&bytes(MIB)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    let error = writer.tensor("a").unwrap().append(&[0_u8; 5]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Cancelled));
+    assert!(list(dir.path()).is_empty());
+}
+
+/// A source of 2 MiB that fails in the middle.
+struct Breaking;
+
+impl TensorSource for Breaking {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[2 << 20]
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        sink(&[0; 1 << 20])?;
+        Err(ErrorKind::Io(std::io::Error::other("the source broke")).into())
+    }
+}
+
+#[test]
+fn bytes_that_are_written_again_count_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, seen) = noting();
+    let path = dir.path().join("a.safetensors");
+    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [2 << 20])], &options).unwrap();
+    writer.tensor("a").unwrap().write_from(&Breaking).unwrap_err();
+    writer.tensor("a").unwrap().write_from(&bytes(2 * MIB)).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), [MIB, 2 * MIB]);
+}
+
+#[test]
+fn a_callback_that_panics_leaves_no_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let options = SaveOptions::new()
+        .durable(false)
+        .progress(|_| std::panic::resume_unwind(Box::new("callback")));
+    let writer =
+        StreamWriter::create(&path, [("a", Dtype::U8, [(9 * MIB) as usize])], &options).unwrap();
+    let bytes = vec![7; (9 * MIB) as usize];
+    let written = std::thread::scope(|scope| {
+        scope.spawn(|| writer.tensor("a").unwrap().write_bytes_at(0, &bytes)).join()
+    });
+    assert!(written.is_err());
+    assert_eq!(writer.tensor("a").unwrap().written(), 0);
+    // The file is not committed, even if other threads write more.
+    assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Cancelled));
+    assert!(list(dir.path()).is_empty());
+}
+
+#[test]
+fn a_callback_that_cancels_is_not_called_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let options = SaveOptions::new().durable(false).progress(move |_| {
+        *counted.lock().unwrap() += 1;
+        ControlFlow::Break(())
+    });
+    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [MIB as usize])], &options).unwrap();
+    for _ in 0..3 {
+        let error =
+            writer.tensor("a").unwrap().write_bytes_at(0, &vec![7; MIB as usize]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    }
+    assert_eq!(*calls.lock().unwrap(), 1);
+}

@@ -1,0 +1,239 @@
+//! Whole tensors of parts, and parts of whole tensors.
+
+use std::path::Path;
+
+use safetensors_core::error::RankProblem;
+use safetensors_core::ranks::{RankRules, gather, save};
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
+    TensorView, save as save_file,
+};
+use tempfile::tempdir;
+
+use super::problem;
+use crate::support;
+
+/// A file with tensors of many dtypes and shapes, whose bytes all differ from their neighbours.
+fn plain(path: &Path) {
+    fn view<'a>(bytes: &'a [u8], dtype: Dtype, shape: &'a [usize], len: usize) -> TensorView<'a> {
+        TensorView::new(dtype, shape, &bytes[..len]).unwrap()
+    }
+
+    let bytes: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 251) as u8).collect();
+    let tensors = [
+        ("rows", view(&bytes, Dtype::F32, &[12, 3], 144)),
+        ("columns", view(&bytes, Dtype::BF16, &[5, 24], 240)),
+        ("middle", view(&bytes, Dtype::U8, &[3, 12, 7], 252)),
+        ("packed", view(&bytes, Dtype::F4, &[3, 24], 36)),
+        // Wider than a piece, and many rows in a piece.
+        ("wide", view(&bytes, Dtype::U8, &[1, 3 << 20], 3 << 20)),
+        ("tall", view(&bytes, Dtype::I16, &[1 << 18, 6], 3 << 20)),
+        ("empty", view(&bytes, Dtype::F64, &[12, 0], 0)),
+        ("scalar", view(&bytes, Dtype::F64, &[], 8)),
+    ];
+    let options = SaveOptions::new().metadata([("note", "x"), ("tied", "columns")]);
+    save_file(path, tensors, &options).unwrap();
+}
+
+fn rules(kind: &str) -> RankRules {
+    let rules = [
+        format!("{{rows,empty}}={kind}:0"),
+        format!("{{columns,middle,packed,tall,wide}}={kind}:1"),
+        "scalar=replicate".into(),
+    ];
+    rules.iter().fold(RankRules::new(), |all, rule| all.parse_rule(rule).unwrap())
+}
+
+/// Divides a checkpoint among ranks, from its file.
+fn divide(checkpoint: &Checkpoint, to: &Path, rules: &RankRules, world_size: usize) {
+    let plan = rules.plan(checkpoint, world_size).unwrap();
+    let options = ShardOptions::new()
+        .save_options(SaveOptions::new().durable(false))
+        .metadata(checkpoint.metadata().clone());
+    for rank in 0..world_size {
+        let parts = plan.tensors().map(|tensor| {
+            let part = tensor.part(rank).unwrap();
+            (tensor.name(), checkpoint.tensor(tensor.name()).unwrap().part(part).unwrap())
+        });
+        save(to, rank, &plan, parts, "a", &options).unwrap();
+    }
+}
+
+#[test]
+fn dividing_and_gathering_gives_the_same_bytes() {
+    let directory = tempdir().unwrap();
+    let [from, back] = ["a.safetensors", "b.safetensors"].map(|name| directory.path().join(name));
+    plain(&from);
+    let checkpoint = Checkpoint::open(&from).unwrap();
+    for (kind, world_size) in
+        [("split", 1), ("split", 2), ("split", 3), ("uneven", 6), ("uneven", 11)]
+    {
+        let kinds = if kind == "uneven" && world_size == 11 {
+            // Half a byte cannot be cut.
+            rules(kind)
+                .division_of("packed")
+                .map(|_| RankRules::new().parse_rule("packed=replicate").unwrap().then(rules(kind)))
+        } else {
+            Some(rules(kind))
+        };
+        let divided = directory.path().join(format!("{kind}-{world_size}"));
+        divide(&checkpoint, &divided, &kinds.unwrap(), world_size);
+        let divided = Checkpoint::open(&divided).unwrap();
+        let options = SaveOptions::new().durable(false);
+        Rewrite::new().gather(&divided).unwrap().save(&back, &options).unwrap();
+        let gathered = Checkpoint::open(&back).unwrap();
+        assert_eq!(gathered.len(), checkpoint.len());
+        for tensor in checkpoint.tensors() {
+            let found = gathered.tensor(tensor.name()).unwrap();
+            assert_eq!((found.dtype(), found.shape()), (tensor.dtype(), tensor.shape()));
+            let [found, expected] = [found, tensor].map(|tensor| tensor.read().unwrap());
+            assert!(found.bytes() == expected.bytes(), "{kind} {}", tensor.name());
+        }
+        // The other name of a tied tensor has survived, and nothing of the parts.
+        let metadata = gathered.metadata();
+        assert_eq!((metadata["note"].as_str(), metadata["tied"].as_str()), ("x", "columns"));
+        assert!(metadata.keys().all(|key| !key.starts_with("safetensors_bridge.")), "{metadata:?}");
+        assert!(gathered.get("tied").is_some());
+    }
+}
+
+/// Tensors that are cast or gathered pass by once for each rank, piece by piece.
+#[test]
+fn a_rewrite_divides_what_it_casts_and_gathers() {
+    let directory = tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    plain(&at("a.safetensors"));
+    let checkpoint = Checkpoint::open(at("a.safetensors")).unwrap();
+    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
+    let divide = |rewrite: Rewrite<'_>, world_size, to: &str| {
+        let plan = rewrite.plan_ranks(&rules("split"), world_size, &SaveOptions::new()).unwrap();
+        rewrite.save_ranks(at(to), &plan, to, &options).unwrap();
+        (Checkpoint::open(at(to)).unwrap(), plan)
+    };
+    let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
+    let to = |name: &str| (name == "tall").then_some(Dtype::I64);
+    let gathered = Rewrite::new().gather(&three).unwrap();
+    let cast = gathered.cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
+    let (two, plan) = divide(cast, 2, "two");
+    for rank in 0..2 {
+        let parts = plan.read(&two, rank, &LoadOptions::new()).unwrap();
+        for (tensor, part) in plan.tensors().zip(parts) {
+            let whole = checkpoint.tensor(tensor.name()).unwrap();
+            let slice = whole.part(tensor.part(rank).unwrap()).unwrap();
+            let expected = slice.read_as(tensor.dtype(), &ConvertOptions::new()).unwrap();
+            assert_eq!(part.shape(), expected.shape());
+            assert!(part.bytes() == expected.bytes(), "{} of {rank}", tensor.name());
+        }
+    }
+    // The tensors of the plan come in another order than those of the file.
+    let names = ["tall", "scalar", "rows", "columns", "middle", "packed", "wide", "empty"];
+    let other_order = names.map(|name| {
+        let tensor = checkpoint.tensor(name).unwrap();
+        (name, tensor.dtype(), tensor.shape().to_vec())
+    });
+    let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
+    Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
+    let back = Checkpoint::open(at("reversed")).unwrap();
+    Rewrite::new().gather(&back).unwrap().save(at("back"), &SaveOptions::new()).unwrap();
+    let back = Checkpoint::open(at("back")).unwrap();
+    for tensor in checkpoint.tensors() {
+        let found = back.tensor(tensor.name()).unwrap();
+        assert!(found.read().unwrap().bytes() == tensor.read().unwrap().bytes());
+    }
+    // A plan of other tensors is refused before anything is written.
+    let error = Rewrite::of(&checkpoint).save_ranks(at("none"), &plan, "x", &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    assert!(!at("none").exists());
+    // Three ranks have other parts than two.
+    let error = plan.read(&three, 0, &LoadOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    let same = rules("split").plan(&three, 2).unwrap();
+    let error = same.read(&three, 0, &LoadOptions::new()).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
+}
+
+#[test]
+fn a_plain_checkpoint_is_gathered_as_it_is() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("a.safetensors");
+    plain(&path);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    let gathered = gather(&checkpoint).unwrap();
+    assert!(gathered.iter().map(|tensor| tensor.name()).eq(names));
+    assert!(gathered.iter().all(|tensor| tensor.dim().is_none()));
+}
+
+/// Writes a file with two tensors of two bytes, and this record of parts.
+fn recorded(directory: &Path, record: &str) -> Checkpoint {
+    let record = record.replace('"', "\\\"");
+    let tensor = |name, begin| {
+        let end = begin + 2;
+        format!(r#""{name}":{{"dtype":"U8","shape":[2],"data_offsets":[{begin},{end}]}}"#)
+    };
+    let metadata = format!(r#""__metadata__":{{"safetensors_bridge.parts":"{record}"}}"#);
+    let header = format!("{{{metadata},{},{}}}", tensor("a", 0), tensor("b", 2));
+    let path = support::write(directory, "model.safetensors", support::file(header, 4));
+    Checkpoint::open(path).unwrap()
+}
+
+#[test]
+fn a_hostile_record_is_refused() {
+    let directory = tempdir().unwrap();
+    let part = |name: &str, rest: &str| format!(r#""{name}":{{"tensor":"w",{rest}}}"#);
+    let whole = r#""shape":[4],"dim":0,"offset":0"#;
+    let second = r#""shape":[4],"dim":0,"offset":2"#;
+    let good = format!("{{{},{}}}", part("a", whole), part("b", second));
+    let checkpoint = recorded(directory.path(), &good);
+    assert_eq!(gather(&checkpoint).unwrap()[0].shape(), [4]);
+    drop(checkpoint);
+    for record in [
+        "".to_owned(),
+        "[]".into(),
+        "{} {}".into(),
+        format!("{{{}}}", part("a", whole)),
+        format!("{{{},{}}}", part("a", whole), part("a", whole)),
+        format!("{{{},{}}}", part("a", whole), part("b", whole)),
+        format!("{{{},{}}}", part("a", whole), part("c", second)),
+        good.replace("\"offset\":2", "\"offset\":1"),
+        good.replace("\"offset\":2", "\"offset\":3"),
+        good.replace("\"offset\":2", "\"offset\":-1"),
+        good.replace("\"offset\":2", "\"offset\":18446744073709551615"),
+        good.replace("\"offset\":2", "\"offset\":2,\"x\":1"),
+        good.replace("\"dim\":0", "\"dim\":1"),
+        good.replace("[4]", "[5]"),
+        good.replace("[4]", "[]"),
+        good.replace("[4]", "[4,1]"),
+        good.replace("[4]", &format!("{:?}", [1; 1025])),
+        good.replacen("[4]", "[18446744073709551615]", 1),
+    ] {
+        let checkpoint = recorded(directory.path(), &record);
+        let error = gather(&checkpoint).unwrap_err();
+        let is_bad = match error.kind() {
+            ErrorKind::TooManyDimensions { .. } => true,
+            _ => matches!(problem(&error), RankProblem::BadParts { .. }),
+        };
+        assert!(is_bad && error.to_string().len() < 1500, "{record}: {error}");
+    }
+    // The whole has the name of another tensor.
+    let taken = part("a", r#""shape":[2],"dim":0,"offset":0"#).replace("\"w\"", "\"b\"");
+    let error = gather(&recorded(directory.path(), &format!("{{{taken}}}"))).err();
+    assert!(matches!(error.unwrap().kind(), ErrorKind::DuplicateTensor));
+}
+
+#[test]
+fn a_missing_part_is_found() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("a.safetensors");
+    plain(&path);
+    let to = directory.path().join("divided");
+    divide(&Checkpoint::open(&path).unwrap(), &to, &rules("split"), 3);
+    let files = Checkpoint::open(&to).unwrap();
+    let files: Vec<_> = files.files().iter().map(|file| file.path().to_owned()).collect();
+    let two = Checkpoint::open_files(&files[1..]).unwrap();
+    let error = gather(&two).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
+    assert!(error.tensor().is_some());
+    // All files without the index are enough.
+    assert_eq!(gather(&Checkpoint::open_files(&files).unwrap()).unwrap().len(), 8);
+}

@@ -1,0 +1,69 @@
+//! Ranks: their numbers from launchers, plans, reading, saving, and gathering.
+
+mod gathering;
+mod kills;
+mod launchers;
+mod plans;
+mod published;
+mod reading;
+mod saving;
+
+use std::path::Path;
+
+use safetensors_core::error::RankProblem;
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, gather, save};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+};
+
+/// A plan of two divided tensors and a replicated one.
+fn plan(world_size: usize) -> RankPlan {
+    let rules = RankRules::new()
+        .parse_rule("rows=split:0")
+        .and_then(|rules| rules.parse_rule("columns=uneven:1"))
+        .and_then(|rules| rules.parse_rule("norm=replicate"))
+        .unwrap();
+    let tensors = [
+        ("rows", Dtype::U8, vec![world_size * 2, 3]),
+        ("columns", Dtype::U8, vec![2, 7]),
+        ("norm", Dtype::U8, vec![5]),
+    ];
+    rules.plan_tensors(tensors, world_size).unwrap()
+}
+
+/// Saves a rank's parts, which are filled with one number.
+fn save_rank(
+    directory: &Path,
+    (rank, world_size): (usize, usize),
+    attempt: &str,
+    fill: u8,
+) -> Result<RankSaved> {
+    let plan = plan(world_size);
+    let parts = plan.tensors().map(|tensor| {
+        let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
+        let len = shape.iter().product();
+        (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
+    });
+    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
+    save(directory, rank, &plan, parts.collect::<Vec<_>>(), attempt, &options)
+}
+
+/// The number that fills all tensors of a checkpoint.
+fn fill_of(checkpoint: &Checkpoint) -> u8 {
+    let mut bytes = Vec::new();
+    for tensor in gather(checkpoint).unwrap() {
+        let mut sink = |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        tensor.write_to(&mut sink).unwrap();
+    }
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
+    bytes[0]
+}
+
+/// The problem with ranks that an error is about.
+fn problem(error: &safetensors_core::Error) -> &RankProblem {
+    let ErrorKind::Ranks { problem } = error.kind() else { panic!("{error}") };
+    problem
+}

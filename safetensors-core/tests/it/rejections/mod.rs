@@ -1,0 +1,76 @@
+//! Tests for every rule of the format: the rule, bytes that break it, and the error.
+//!
+//! Each case is refused in memory and from a file, with the same [`ErrorKind`] and the same
+//! numbers.
+
+mod fields;
+mod frame;
+mod layout;
+mod names;
+mod text;
+
+use safetensors_core::{Checkpoint, Error, ErrorKind, SafeTensors};
+
+use crate::support;
+pub(crate) use crate::support::file;
+
+/// Asserts that `file` is refused with exactly `kind`. The error names no tensor, and its message
+/// contains all of `says`.
+#[track_caller]
+pub(crate) fn rejects(rule: &str, file: Vec<u8>, kind: ErrorKind, says: &[&str]) {
+    check(rule, &file, None, &kind, says);
+}
+
+/// Asserts that `file` is refused with exactly `kind`. The error names `tensor`, and its message
+/// contains all of `says`.
+#[track_caller]
+pub(crate) fn rejects_tensor(
+    rule: &str,
+    tensor: &str,
+    file: Vec<u8>,
+    kind: ErrorKind,
+    says: &[&str],
+) {
+    check(rule, &file, Some(tensor), &kind, says);
+}
+
+#[track_caller]
+fn check(rule: &str, file: &[u8], tensor: Option<&str>, kind: &ErrorKind, says: &[&str]) {
+    let error = SafeTensors::parse(file).err();
+    let message = message(rule, error.as_ref(), tensor, kind, says);
+    assert_eq!(error.unwrap().file(), None, "{rule}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = support::write(directory.path(), "hostile.safetensors", file);
+    let error = Checkpoint::open(&path).err();
+    let in_file = self::message(rule, error.as_ref(), tensor, kind, says);
+    assert_eq!(error.unwrap().file(), path.to_str(), "{rule}");
+    assert_eq!(in_file, format!("{}: {message}", path.display()), "{rule}");
+}
+
+/// Asserts that an error is the expected one, and returns its message.
+#[track_caller]
+fn message(
+    rule: &str,
+    error: Option<&Error>,
+    tensor: Option<&str>,
+    kind: &ErrorKind,
+    says: &[&str],
+) -> String {
+    assert!(error.is_some(), "{rule}: accepted");
+    let error = error.unwrap();
+    // Kinds can hold I/O errors, which have no `PartialEq`. The `Debug` form shows every number.
+    assert_eq!(format!("{:?}", error.kind()), format!("{kind:?}"), "{rule}");
+    assert_eq!(error.tensor(), tensor, "{rule}");
+    let message = error.to_string();
+    if let Some(tensor) = tensor {
+        assert!(
+            message.contains(&format!("tensor {tensor:?}: ")),
+            "{rule}: no tensor in {message}"
+        );
+    }
+    for part in says {
+        assert!(message.contains(part), "{rule}: {part:?} is not in {message:?}");
+    }
+    message
+}

@@ -1,0 +1,137 @@
+//! What a rewrite writes: the same tensors in other files, and other tensors, names and dtypes.
+
+use std::fs;
+
+use safetensors_core::convert::Overflow;
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    save_sharded,
+};
+
+use super::{content, floats, saved};
+
+#[test]
+fn a_rewrite_that_changes_nothing_gives_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(
+        &dir,
+        "a.safetensors",
+        &[("x", floats([1.0, 2.0])), ("y", floats([3.0]))],
+        &[("format", "pt")],
+    );
+    let before = fs::read(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    Rewrite::of(&checkpoint).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap();
+    assert_eq!(fs::read(dir.path().join("b.safetensors")).unwrap(), before);
+    // The destination may also be the source.
+    Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn shards_become_one_file_and_one_file_becomes_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors: Vec<_> =
+        (0..20).map(|i| (format!("layer.{i}"), floats((0..i * 100).map(|j| j as f32)))).collect();
+    let named = tensors.iter().map(|(name, buf)| (name, buf));
+    let small = ShardOptions::new().max_shard_size(10_000.into());
+    save_sharded(dir.path().join("shards"), named, &small).unwrap();
+    let before = content(&dir.path().join("shards"));
+
+    let sharded = Checkpoint::open(dir.path().join("shards")).unwrap();
+    assert!(sharded.files().len() > 5);
+    let one = dir.path().join("one.safetensors");
+    Rewrite::of(&sharded).save(&one, &SaveOptions::new()).unwrap();
+    assert_eq!(content(&one), before);
+
+    let one = Checkpoint::open(one).unwrap();
+    let larger = ShardOptions::new().max_shard_size(30_000.into());
+    let shards = Rewrite::of(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
+    assert!((2..sharded.files().len()).contains(&shards.files.len()), "{shards:?}");
+    assert_eq!(content(&dir.path().join("again")), before);
+}
+
+#[test]
+fn merging_selecting_renaming_and_casting() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = saved(
+        &dir,
+        "base.safetensors",
+        &[("w", floats([1.0, 2.0])), ("b", floats([3.0]))],
+        &[("a", "base")],
+    );
+    let ids = TensorBuf::from_vec(vec![1], vec![7_i64]).unwrap();
+    let other = saved(
+        &dir,
+        "other.safetensors",
+        &[("w", floats([9.0])), ("ids", ids)],
+        &[("a", "other"), ("b", "other")],
+    );
+    let (base, other) = (Checkpoint::open(base).unwrap(), Checkpoint::open(other).unwrap());
+    let to = dir.path().join("merged.safetensors");
+
+    let error = Rewrite::of(&base).merge(&other).save(&to, &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    assert_eq!(error.tensor(), Some("w"));
+    assert!(!to.exists());
+
+    let mut rewrite = Rewrite::of(&base)
+        .rename(|name| format!("base.{name}"))
+        .merge(&other)
+        .select(|name, tensor| name != "w" && tensor.byte_len() > 0)
+        .cast(&ConvertOptions::new(), |_, tensor| {
+            (tensor.dtype() == Dtype::F32).then_some(Dtype::F16)
+        })
+        .unwrap();
+    rewrite.metadata_mut().insert("c".into(), "added".into());
+    let planned: Vec<_> =
+        rewrite.tensors().map(|(name, planned)| (name.to_owned(), planned.dtype())).collect();
+    assert_eq!(
+        planned,
+        [
+            ("base.b".to_owned(), Dtype::F16),
+            ("base.w".to_owned(), Dtype::F16),
+            ("ids".to_owned(), Dtype::I64)
+        ]
+    );
+    rewrite.save(&to, &SaveOptions::new().metadata([("b", "options")])).unwrap();
+    let (tensors, _) = content(&to);
+    let halves = |values: &[f32]| {
+        values.iter().flat_map(|&value| half::f16::from_f32(value).to_le_bytes()).collect()
+    };
+    assert_eq!(tensors[0], ("base.b".into(), Dtype::F16, halves(&[3.0])));
+    assert_eq!(tensors[1], ("base.w".into(), Dtype::F16, halves(&[1.0, 2.0])));
+    assert_eq!(tensors[2], ("ids".into(), Dtype::I64, 7_i64.to_le_bytes().to_vec()));
+    let merged = Checkpoint::open(&to).unwrap();
+    let metadata: Vec<_> =
+        merged.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(metadata, [("a", "base"), ("b", "options"), ("c", "added")]);
+}
+
+#[test]
+fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let complex =
+        TensorBuf::from_vec(vec![1], vec![num_complex::Complex::new(1.0_f32, 2.0)]).unwrap();
+    let path = saved(&dir, "a.safetensors", &[("c", complex), ("w", floats([1e6]))], &[]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = ConvertOptions::new().overflow(Overflow::Error);
+    let cast = |which: &'static str| {
+        Rewrite::of(&checkpoint)
+            .cast(&options, move |name, _| (name == which).then_some(Dtype::F16))
+    };
+    let error = cast("c").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("c"), path.to_str()));
+
+    let error =
+        cast("w").unwrap().save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 0, to: Dtype::F16, .. }),
+        "{error}"
+    );
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    let error = cast("w").unwrap().save_sharded(dir.path(), &ShardOptions::new()).unwrap_err();
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,147 @@
+//! Plans: they say what will be written, and refuse what a save refuses.
+
+use std::fs;
+
+use safetensors_core::checkpoint::PlannedShards;
+use safetensors_core::error::IndexProblem;
+use safetensors_core::save::Sink;
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions,
+    ShardOptions, TensorSource, save_sharded,
+};
+
+use super::{content, floats, saved};
+
+#[test]
+fn a_plan_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors =
+        [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
+    let path = saved(&dir, "a.safetensors", &tensors, &[("a.head", "embed"), ("format", "pt")]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let rewrite = Rewrite::of(&checkpoint)
+        .rename(|name| format!("m.{name}"))
+        .cast(&ConvertOptions::new(), |name, _| (name == "m.up").then_some(Dtype::F64))
+        .unwrap();
+
+    let plan = rewrite.plan(&SaveOptions::new()).unwrap();
+    let planned: Vec<_> = plan
+        .tensors()
+        .map(|(name, tensor)| {
+            (name, tensor.source_name(), tensor.source_dtype(), tensor.dtype(), tensor.byte_len())
+        })
+        .collect();
+    let expected = [
+        ("m.embed", "embed", Dtype::F32, Dtype::F32, 8),
+        ("m.norm", "norm", Dtype::F32, Dtype::F32, 4),
+        ("m.up", "up", Dtype::F32, Dtype::F64, 16),
+    ];
+    assert_eq!(planned, expected);
+    assert_eq!((plan.total_size(), plan.files().len()), (28, 0));
+    assert_eq!(
+        plan.aliases().iter().collect::<Vec<_>>(),
+        [(&"m.a.head".to_owned(), &"m.embed".to_owned())]
+    );
+    let alias = rewrite.tensors().find(|(name, _)| *name == "m.a.head").unwrap().1;
+    assert_eq!(alias.source_name(), "a.head");
+
+    let options = ShardOptions::new().max_shard_size(12.into());
+    let plan = rewrite.plan_sharded(&options).unwrap();
+    let shards: Vec<(String, Vec<String>)> = plan
+        .files()
+        .map(|(file, tensors)| {
+            (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect())
+        })
+        .collect();
+    assert_eq!((plan.tensors().len(), plan.total_size()), (3, 28));
+    let saved = rewrite.save_sharded(dir.path().join("shards"), &options).unwrap();
+    assert_eq!(saved.total_size, 28);
+    assert_eq!(saved.files, shards.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>());
+    for (file, names) in shards {
+        let mut found: Vec<_> = content(&dir.path().join("shards").join(file))
+            .0
+            .into_iter()
+            .map(|(name, ..)| name)
+            .collect();
+        found.sort();
+        assert_eq!(found, names);
+    }
+}
+
+#[test]
+fn a_plan_refuses_what_a_save_refuses() {
+    type IsExpected = fn(&ErrorKind) -> bool;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(
+        &dir,
+        "a.safetensors",
+        &[("a", floats([1.0])), ("b", floats([2.0]))],
+        &[("alias", "a")],
+    );
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let rename = |new: &'static str| Rewrite::of(&checkpoint).rename(move |_| new.to_owned());
+    let sharded = ShardOptions::new();
+    let cases: [(&str, IsExpected); 2] = [
+        ("same", |kind| matches!(kind, ErrorKind::DuplicateTensor)),
+        ("__metadata__", |kind| matches!(kind, ErrorKind::ReservedName)),
+    ];
+    for (new, is_expected) in cases {
+        let errors = [
+            rename(new).plan(&SaveOptions::new()).map(|_| ()).unwrap_err(),
+            rename(new).plan_sharded(&sharded).map(|_| ()).unwrap_err(),
+            rename(new).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(is_expected(error.kind()) && error.tensor() == Some(new), "{error}");
+        }
+    }
+    let taken = SaveOptions::new().metadata([("alias", "something else")]);
+    let error = Rewrite::of(&checkpoint).plan(&taken).map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
+    let error =
+        Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::BadAlignment { .. }), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// A tensor whose bytes must not be asked for.
+#[derive(Debug)]
+struct Unread;
+
+impl TensorSource for Unread {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1]
+    }
+
+    fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
+        unreachable!("nothing can be saved")
+    }
+}
+
+/// An index that no reader accepts is found by the plan, and before a shard is written.
+#[test]
+fn an_index_over_the_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("new");
+    let many = (0..1_000_000).map(|i| (i.to_string(), ""));
+    let options = ShardOptions::new().metadata(many).max_shard_size(1.into());
+    let too_many = |error: &Error| {
+        matches!(
+            error.kind(),
+            ErrorKind::BadIndex { problem: IndexProblem::TooManyEntries { limit: 1_000_000 } }
+        )
+    };
+    let rewrite: Rewrite<'_> = Rewrite::new().add("a", Unread).unwrap().add("b", Unread).unwrap();
+    let error = rewrite.plan_sharded(&options).unwrap_err();
+    assert!(too_many(&error), "{error}");
+    let error = save_sharded(&to, [("a", Unread), ("b", Unread)], &options).unwrap_err();
+    assert!(too_many(&error) && error.file() == to.to_str(), "{error}");
+    let planned = PlannedShards::new([("a", Unread), ("b", Unread)], &options);
+    assert!(too_many(&planned.unwrap_err()));
+    assert!(!to.exists());
+}

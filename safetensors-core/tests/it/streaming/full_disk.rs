@@ -1,0 +1,65 @@
+//! A disk without room for the file.
+
+use std::process::Command;
+use std::{fs, io};
+
+use safetensors_core::save::Sink;
+use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, TensorSource, save};
+use safetensors_testing::process::command_of;
+use tempfile::tempdir;
+
+use crate::support;
+
+/// A full disk is found before the first tensor is asked for its bytes, and leaves the old file.
+///
+/// The test runs itself again in a namespace of its own, where it may mount a small file system. It
+/// does nothing if the system forbids that.
+#[test]
+fn a_full_disk_is_found_before_any_work_is_done() {
+    struct NeverAsked([usize; 1]);
+    impl TensorSource for NeverAsked {
+        fn dtype(&self) -> Dtype {
+            Dtype::U8
+        }
+        fn shape(&self) -> &[usize] {
+            &self.0
+        }
+        fn write_to(&self, _: &mut Sink<'_>) -> Result<()> {
+            std::panic::resume_unwind(Box::new("asked for bytes"))
+        }
+    }
+
+    const MOUNTED: &str = "SAFETENSORS_TEST_SMALL_DISK";
+    if let Some(disk) = std::env::var_os(MOUNTED) {
+        let path = support::write(disk.as_ref(), "model.safetensors", "the old file");
+        let error = save(&path, [("a", NeverAsked([4 << 20]))], &SaveOptions::new()).unwrap_err();
+        let full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+        assert!(matches!(error.kind(), ErrorKind::Io(error) if full(error)), "{error}");
+        assert_eq!(support::names_in(disk.as_ref()), ["model.safetensors"]);
+        assert_eq!(fs::read(&path).unwrap(), b"the old file");
+        return;
+    }
+    const CANNOT_MOUNT: i32 = 77;
+    let directory = tempdir().unwrap();
+    let script = format!(
+        r#"mount -t tmpfs -o size=1m tmpfs "${MOUNTED}" || exit {CANNOT_MOUNT}
+        exec "$0" "$@""#
+    );
+    let itself = command_of(a_full_disk_is_found_before_any_work_is_done);
+    let run = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+        .arg(itself.get_program())
+        .args(itself.get_args())
+        .env(MOUNTED, directory.path())
+        .output();
+    match run {
+        Ok(run) if run.status.success() => {
+            assert!(String::from_utf8_lossy(&run.stdout).contains("1 passed"))
+        }
+        Ok(run) if !String::from_utf8_lossy(&run.stdout).contains("running 1 test") => {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&run.stderr));
+        }
+        Ok(run) => assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout)),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}

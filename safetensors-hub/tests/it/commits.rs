@@ -1,0 +1,82 @@
+//! Files of two commits never mix, also on a Hub that sends the bytes itself.
+
+use crate::server::repo::Repo;
+use crate::server::{Origin, Server};
+use crate::support::*;
+use safetensors_hub::client::{Client, HubFile};
+use safetensors_hub::{ErrorKind, RepoId, Result, Revision, download};
+
+const LEN: usize = 100_000;
+
+fn file(server: &Server) -> HubFile {
+    let repo = RepoId::parse(REPO).unwrap();
+    let client = Client::new(&client(server)).unwrap();
+    client.file(&repo, &Revision::main(), "model.safetensors").unwrap()
+}
+
+/// A server of two commits with files of the same length. `main` leads to the first.
+fn server() -> (Server, Repo, [String; 2]) {
+    let repo = single(LEN);
+    let first = repo.refs["main"].clone();
+    let repo = repo.commit("next", [("model.safetensors", tensor_file("x", LEN))]);
+    let next = repo.refs["next"].clone();
+    (Server::start([(REPO, repo.clone())]), repo, [first, next])
+}
+
+fn read(file: &HubFile, start: u64) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 1000];
+    file.read_exact_at(&mut bytes, start).map(|()| bytes)
+}
+
+#[test]
+fn a_branch_that_moves_does_not_change_an_open_file() {
+    let (server, mut repo, [first, next]) = server();
+    server.answer_directly();
+    let file = file(&server);
+    let whole = tensor_file("w", LEN);
+    assert_eq!(read(&file, 0).unwrap(), whole[..1000]);
+    repo.refs.insert("main".into(), next);
+    server.set(REPO, repo);
+    assert_eq!(read(&file, 0).unwrap(), whole[..1000]);
+    assert_eq!(read(&file, 50_000).unwrap(), whole[50_000..51_000]);
+    assert_eq!(server.count(Origin::Hub, "GET", "/resolve/main/"), 0);
+    assert_eq!(server.count(Origin::Hub, "GET", &format!("/resolve/{first}/")), 3);
+}
+
+#[test]
+fn an_answer_about_another_commit_is_an_error() {
+    let (server, mut repo, [first, next]) = server();
+    server.answer_directly();
+    let file = file(&server);
+    repo.refs.insert(first.clone(), next.clone());
+    server.set(REPO, repo);
+    let error = read(&file, 0).unwrap_err();
+    let Some(ErrorKind::Changed { what: "commit", before, now }) = error.other() else {
+        panic!("{error}")
+    };
+    assert_eq!((before, now), (&first, &next));
+}
+
+#[test]
+fn an_answer_with_another_etag_is_an_error() {
+    let (server, mut repo, [first, next]) = server();
+    server.answer_directly();
+    let file = file(&server);
+    let other = repo.commits[&next].clone();
+    repo.commits.insert(first, other);
+    server.set(REPO, repo);
+    let error = read(&file, 0).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::Changed { what: "ETag", .. })), "{error}");
+}
+
+#[test]
+fn a_list_of_another_commit_than_the_one_asked_for_is_an_error() {
+    let (server, mut repo, [first, next]) = server();
+    repo.refs.insert(first.clone(), next);
+    server.set(REPO, repo);
+    let cache = tempfile::tempdir().unwrap();
+    let wanted = options(&server, cache.path()).revision(&first);
+    let error = download(REPO, &wanted).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::Changed { what: "commit", .. })), "{error}");
+    assert_eq!(files(cache.path()), [""; 0]);
+}

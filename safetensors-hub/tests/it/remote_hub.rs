@@ -1,0 +1,141 @@
+//! Checkpoints of the Hub that are read by ranges, `hf://owner/name`.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use crate::server::repo::{Access, Repo};
+use crate::server::{Kind, Origin, Server, TOKEN};
+use crate::support::*;
+use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, Result};
+use safetensors_hub::remote::{RemoteFile, RemoteOptions, open_with};
+
+const LEN: usize = 3 << 20;
+
+fn remote(server: &Server) -> RemoteOptions {
+    RemoteOptions::new().environment(false).option("endpoint", &server.endpoint).retries(3)
+}
+
+fn open(server: &Server, path: &str) -> Result<Checkpoint<RemoteFile>> {
+    open_with(&format!("hf://{REPO}{path}"), &remote(server))
+}
+
+/// The bytes of a tensor in [`tensor_file`].
+fn values(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+#[test]
+fn a_header_is_two_requests_and_a_tensor_is_one() {
+    let server = Server::start([(REPO, single(LEN))]);
+    for address in ["/model.safetensors", "@main/model.safetensors"] {
+        server.clear_log();
+        let checkpoint = open(&server, address).unwrap();
+        assert_eq!(checkpoint.len(), 1);
+        // The Hub says where the file is, and its CDN sends the start.
+        let asked: Vec<_> =
+            server.log().into_iter().map(|seen| (seen.origin, seen.method)).collect();
+        assert_eq!(asked, [(Origin::Hub, "HEAD".to_owned()), (Origin::Cdn, "GET".to_owned())]);
+        assert_eq!(server.bytes(Origin::Cdn), 512 << 10);
+        let read = checkpoint.tensor("w").unwrap().read().unwrap();
+        assert_eq!(read.bytes(), values(LEN));
+        assert_eq!(server.log().len(), 3);
+    }
+}
+
+#[test]
+fn an_index_opens_by_its_own_address() {
+    let server = Server::start([(REPO, Repo::new(shards(LEN)))]);
+    for path in ["/model.safetensors.index.json", "@main/model.safetensors.index.json"] {
+        server.clear_log();
+        let checkpoint = open(&server, path).unwrap();
+        assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, 3));
+        // Each shard by a question and a range; the index by one question more, as small files are.
+        assert_eq!(server.log().len(), 9);
+        checkpoint.check_unchanged().unwrap();
+    }
+}
+
+#[test]
+fn a_repository_opens_at_one_commit() {
+    let repo = Repo::new(shards(LEN)).commit("other", shards(7));
+    let [first, other] = ["main", "other"].map(|name| repo.resolve(name).unwrap().to_owned());
+    let server = Server::start([(REPO, repo)]);
+    for (revision, len) in
+        [("", LEN), (&*format!("@{other}"), 7), ("@main", 7), (&*format!("@{first}"), LEN)]
+    {
+        server.clear_log();
+        // The branch leads to another commit once the files are listed.
+        server.change_after_listing(&other);
+        let checkpoint = open(&server, revision).unwrap();
+        let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
+        let lengths: Vec<_> = read.iter().map(|buf| buf.bytes().len()).collect();
+        assert_eq!(lengths, [len, len + 1, len + 2], "{revision}");
+        assert!(read.iter().all(|buf| buf.bytes() == values(buf.bytes().len())));
+        assert_eq!(server.count(Origin::Hub, "GET", "/api/models/"), 1);
+        checkpoint.check_unchanged().unwrap();
+    }
+}
+
+#[test]
+fn a_private_repository_needs_the_token_which_the_cdn_never_gets() {
+    let server = Server::start([(REPO, single(LEN).access(Access::Private))]);
+    let error = open(&server, "/model.safetensors").unwrap_err();
+    assert!(error.to_string().contains("private"), "{error}");
+    let options = remote(&server).option("token", TOKEN);
+    let checkpoint = open_with(&format!("hf://{REPO}"), &options).unwrap();
+    assert_eq!(checkpoint.tensor("w").unwrap().read().unwrap().bytes(), values(LEN));
+    assert!(server.log().iter().any(|seen| seen.authorization.is_some()));
+    assert!(!format!("{checkpoint:?} {options:?}").contains(TOKEN));
+}
+
+#[test]
+fn signed_addresses_that_expire_and_servers_that_fail_are_overcome() {
+    let server = Server::start([(REPO, single(18 << 20))]);
+    server.expire_after(2);
+    let expected = values(18 << 20);
+    for kind in [
+        Kind::Cut(100_000),
+        Kind::Short(10),
+        Kind::Status(503, Vec::new()),
+        Kind::OtherRange,
+        Kind::NoRange,
+        Kind::Stall(1000, Duration::from_secs(1)),
+    ] {
+        server.fault(Origin::Cdn, "", 2, kind);
+        let checkpoint = open(&server, "").unwrap();
+        let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
+        assert!(read[0].bytes() == expected);
+        server.heal();
+    }
+}
+
+#[test]
+fn what_is_not_there_is_an_error() {
+    let server = Server::start([(REPO, Repo::new([("config.json", b"{}".to_vec())]))]);
+    for (address, words) in [
+        (format!("hf://{REPO}/model.safetensors"), "no such file"),
+        (format!("hf://{REPO}@other/model.safetensors"), "no revision"),
+        (format!("hf://{REPO}@other"), "no revision"),
+        (format!("hf://{REPO}"), "config"),
+        ("hf://owner/other".to_owned(), "no such repository"),
+    ] {
+        let error = open_with(&address, &remote(&server)).unwrap_err();
+        let is_io = matches!(error.kind(), ErrorKind::Io(_));
+        let is_none = matches!(error.kind(), ErrorKind::NoCheckpoint { .. });
+        assert!(is_none || is_io && error.to_string().contains(words), "{address}: {error}");
+        assert!(error.file().unwrap().starts_with("hf://owner/"), "{error}");
+    }
+    let error = open(&server, "/model.safetensors").unwrap_err();
+    let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
+    assert_eq!(found.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_load_can_be_cancelled() {
+    let server = Server::start([(REPO, single(18 << 20))]);
+    let checkpoint = open(&server, "").unwrap();
+    let load = LoadOptions::new().progress(|_| ControlFlow::Break(()));
+    let error = checkpoint.read_all(&load).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+}

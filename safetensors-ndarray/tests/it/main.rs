@@ -1,0 +1,16 @@
+//! The tests of this package, as one program, because each program takes time to link.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[cfg(feature = "derive")]
+mod derive;
+mod layouts;
+#[cfg(feature = "npz")]
+mod npz;
+mod python;
+#[cfg(feature = "rayon")]
+mod rayon;
+mod round_trip;
+mod sharing;
+mod slices;
+mod views;
+mod writer;

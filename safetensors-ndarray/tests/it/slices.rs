@@ -1,0 +1,262 @@
+//! Slices of stored arrays, against the same slices of arrays in memory.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use half::bf16;
+use ndarray::{
+    Array2, Array3, ArrayD, Axis, IxDyn, NewAxis, ShapeBuilder, SliceInfoElem, array, s,
+};
+use num_complex::Complex;
+use proptest::prelude::*;
+use safetensors_core::{Checkpoint, ConvertOptions, ErrorKind, ReadAt, SaveOptions, serialize};
+use safetensors_ndarray::{
+    ArrayElement, ReadArrayExt, Reader, SliceArrayExt, WrongNdim, array_source,
+};
+
+/// A file in memory that counts what is read of it.
+#[derive(Debug)]
+struct Spy {
+    file: Vec<u8>,
+    bytes: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl ReadAt for Spy {
+    fn byte_len(&self) -> u64 {
+        self.file.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.file.read_exact_at(buf, offset)
+    }
+}
+
+fn reader<T: ArrayElement>(array: &ArrayD<T>) -> Reader<Spy> {
+    let file = serialize([("a", array_source(array))], &SaveOptions::new()).unwrap();
+    let spy = Spy { file, bytes: AtomicU64::new(0), calls: AtomicU64::new(0) };
+    Reader::new(Checkpoint::from_source(spy, "spied on").unwrap())
+}
+
+/// The bytes that `f` reads.
+fn read_by<T>(reader: &Reader<Spy>, f: impl FnOnce() -> T) -> u64 {
+    let spy = reader.checkpoint().files()[0].safetensors().source();
+    let before = spy.bytes.load(Ordering::Relaxed);
+    f();
+    spy.bytes.load(Ordering::Relaxed) - before
+}
+
+/// One axis of a slice, as fractions of a length that is not known yet.
+#[derive(Clone, Debug)]
+enum Part {
+    At(usize, bool),
+    Range(usize, usize, isize, bool),
+    New,
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let step = prop_oneof![-3..=-1_isize, 1..=3_isize];
+    prop_oneof![
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(at, from_end)| Part::At(at, from_end)),
+        6 => (any::<usize>(), any::<usize>(), step, any::<bool>())
+            .prop_map(|(start, end, step, from_end)| Part::Range(start, end, step, from_end)),
+        1 => Just(Part::New),
+    ]
+}
+
+/// The slice of an array of this shape that the parts describe. Every axis gets an element.
+fn elements(shape: &[usize], parts: &[Part]) -> Vec<SliceInfoElem> {
+    let mut lengths = shape.iter().copied();
+    let mut elements = Vec::new();
+    for part in parts {
+        let from_end = |position: usize, len: usize, from_end: bool| match from_end {
+            true if position < len => position as isize - len as isize,
+            _ => position as isize,
+        };
+        match *part {
+            Part::New => elements.push(SliceInfoElem::NewAxis),
+            Part::At(at, end) => match lengths.next() {
+                Some(0) => elements.push(SliceInfoElem::from(..)),
+                Some(len) => elements.push(SliceInfoElem::Index(from_end(at % len, len, end))),
+                None => {}
+            },
+            Part::Range(start, stop, step, end) => {
+                let Some(len) = lengths.next() else { continue };
+                let (start, stop) = (start % (len + 1), stop % (len + 2));
+                elements.push(SliceInfoElem::Slice {
+                    start: from_end(start, len, end),
+                    end: (stop <= len).then(|| from_end(stop, len, end)),
+                    step,
+                });
+            }
+        }
+    }
+    elements.extend(lengths.map(|_| SliceInfoElem::from(..)));
+    elements
+}
+
+/// Compares every way to read the slice with the slice of the array.
+fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(
+    shape: &[usize],
+    parts: &[Part],
+    element: impl Fn(usize) -> T,
+) {
+    let mut next = 0;
+    let array = ArrayD::from_shape_simple_fn(shape, || {
+        next += 1;
+        element(next)
+    });
+    let slice = elements(shape, parts);
+    let expected = array.slice(&slice[..]);
+    let reader = reader(&array);
+    let found = reader.slice::<T, _>("a", &slice[..]).unwrap();
+    assert_eq!(found, expected, "{slice:?}");
+    let lazy = reader.array("a").unwrap().slice_array(&slice[..]).unwrap();
+    assert_eq!(lazy.shape(), expected.shape());
+    assert_eq!(lazy.byte_len() as usize, expected.len() * size_of::<T>());
+    // Without gaps, not a byte too many.
+    let read = read_by(&reader, || {
+        let lazy = reader.array("a").unwrap().slice_array(&slice[..]).unwrap();
+        assert_eq!(lazy.gap(0).read::<T>().unwrap(), expected);
+    });
+    assert_eq!(read as usize, expected.len() * size_of::<T>());
+    let zero: T = bytemuck::Zeroable::zeroed();
+    let mut order = ArrayD::from_elem(expected.raw_dim(), zero);
+    reader.slice_into("a", &slice[..], order.view_mut()).unwrap();
+    assert_eq!(order, expected);
+    let mut fortran = ArrayD::from_elem(expected.raw_dim().f(), zero);
+    reader.slice_into("a", &slice[..], fortran.view_mut()).unwrap();
+    assert_eq!(fortran, expected);
+    if expected.ndim() > 0 {
+        let mut reversed = ArrayD::from_elem(expected.raw_dim(), zero);
+        reversed.invert_axis(Axis(expected.ndim() - 1));
+        reader.slice_into("a", &slice[..], reversed.view_mut()).unwrap();
+        assert_eq!(reversed, expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, cases: 600, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_slice_is_that_of_ndarray(
+        shape in prop::collection::vec(0..7_usize, 0..5),
+        parts in prop::collection::vec(part(), 0..7),
+        dtype in 0..5,
+    ) {
+        match dtype {
+            0 => check(&shape, &parts, |i| i as f64),
+            1 => check(&shape, &parts, |i| i as u8),
+            2 => check(&shape, &parts, |i| i % 3 == 0),
+            3 => check(&shape, &parts, |i| Complex::new(i as f32, -(i as f32))),
+            _ => check(&shape, &parts, |i| bf16::from_f32((i % 256) as f32)),
+        }
+    }
+}
+
+#[test]
+fn only_the_bytes_of_the_slice_are_read() {
+    let steps = Array3::from_shape_fn((50, 40, 30), |(t, y, x)| (t * 10_000 + y * 100 + x) as f64);
+    let all = steps.clone().into_dyn();
+    let reader = reader(&all);
+    // Rows of 240 bytes, 9,600 bytes apart: no gap is read.
+    let bytes = read_by(&reader, || {
+        let found = reader.slice::<f64, _>("a", s![..;-2, 3, ..]).unwrap();
+        assert_eq!(found, steps.slice(s![..;-2, 3, ..]));
+    });
+    assert_eq!(bytes, 25 * 30 * 8);
+    // One point over all steps.
+    let bytes = read_by(&reader, || {
+        let found = reader.slice::<f64, _>("a", s![.., 3, 4]).unwrap();
+        assert_eq!(found, steps.slice(s![.., 3, 4]));
+    });
+    assert_eq!(bytes, 50 * 8);
+    // The points of every other column lie 16 bytes apart: the gaps are read, and no more.
+    let bytes = read_by(&reader, || {
+        let found = reader.slice::<f64, _>("a", s![7, .., ..;2]).unwrap();
+        assert_eq!(found, steps.slice(s![7, .., ..;2]));
+    });
+    assert!((40 * 15 * 8..=40 * 30 * 8).contains(&bytes), "{bytes}");
+    // What is refused reads nothing.
+    let bytes = read_by(&reader, || {
+        reader.slice::<f32, _>("a", s![0, .., ..]).unwrap_err();
+        reader.slice::<f64, _>("a", s![0, ..]).unwrap_err();
+        reader.slice::<f64, _>("a", s![50, .., ..]).unwrap_err();
+    });
+    assert_eq!(bytes, 0);
+}
+
+#[test]
+fn converted_and_of_any_type() {
+    let halves = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]].mapv(bf16::from_f32);
+    let reader = reader(&halves.into_dyn());
+    let found = reader.slice_as::<f32, _>("a", s![.., NewAxis, ..;-1]).unwrap();
+    assert_eq!(found, array![[[3.0, 2.0, 1.0]], [[6.0, 5.0, 4.0]]]);
+    // A slice by positions of the core is read in the same ways as a tensor.
+    let row = reader.array("a").unwrap().slice((1,)).unwrap();
+    let wide = row.read_array_as::<f64, ndarray::Ix1>(&ConvertOptions::new()).unwrap();
+    assert_eq!(wide, array![4.0, 5.0, 6.0]);
+    assert_eq!(row.read_any().unwrap().shape(), [3]);
+    let error = row.read_array::<bf16, ndarray::Ix2>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        r#"spied on: tensor "a": ndarray: expected 2 dimensions, found 1: shape [3]"#
+    );
+}
+
+#[test]
+fn what_ndarray_would_panic_at_is_an_error() {
+    let reader = reader(&Array2::<i32>::zeros((3, 4)).into_dyn());
+    for (slice, dim, len, index) in [
+        (s![3, ..].as_ref(), 0, 3, 3),
+        (s![-4, ..].as_ref(), 0, 3, -4),
+        (s![.., 5..].as_ref(), 1, 4, 5),
+        (s![.., ..5].as_ref(), 1, 4, 5),
+        (s![.., -5..;-1].as_ref(), 1, 4, -5),
+    ] {
+        let error = reader.slice::<i32, _>("a", slice).unwrap_err();
+        assert!(
+            matches!(*error.kind(), ErrorKind::IndexOutOfBounds { dim: d, len: l, index: i }
+                if (d, l, i) == (dim, len, index)),
+            "{error}"
+        );
+        assert_eq!((error.tensor(), error.file()), (Some("a"), Some("spied on")));
+    }
+    let none = [SliceInfoElem::Slice { start: 0, end: None, step: 0 }, SliceInfoElem::from(..)];
+    let error = reader.slice::<i32, _>("a", &none[..]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ZeroStep { dim: 0 }), "{error}");
+    let error = reader.slice::<i32, _>("a", s![0, .., ..]).unwrap_err();
+    let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
+    let expected = WrongNdim { expected: 3, found: vec![3, 4] };
+    assert_eq!(source.downcast_ref::<WrongNdim>(), Some(&expected));
+    // As ndarray does: a range that ends before it begins is empty.
+    let (start, end) = (2, 1);
+    assert_eq!(reader.slice::<i32, _>("a", s![start..end, ..]).unwrap().dim(), (0, 4));
+
+    let mut small = Array2::<i32>::zeros((2, 2));
+    let error = reader.slice_into("a", s![..2, ..3], small.view_mut()).unwrap_err();
+    assert!(error.to_string().ends_with("expected shape [2, 3], found [2, 2]"), "{error}");
+    let mut other = Array2::<i64>::zeros((2, 3));
+    let error = reader.slice_into("a", s![..2, ..3], other.view_mut()).unwrap_err();
+    assert!(error.to_string().ends_with("expected dtype I64, found I32"), "{error}");
+    assert!(reader.slice::<i32, _>("b", s![0]).unwrap_err().to_string().contains("no such"));
+}
+
+#[test]
+fn a_whole_array_into_one_that_is_there() {
+    let array = Array3::from_shape_fn((2, 3, 4), |(i, j, k)| (100 * i + 10 * j + k) as u16);
+    let reader = reader(&array.clone().into_dyn());
+    let mut here = Array3::<u16>::zeros((2, 3, 4));
+    reader.read_into("a", here.view_mut()).unwrap();
+    assert_eq!(here, array);
+    let mut fortran = Array3::<u16>::zeros((2, 3, 4).f());
+    reader.read_into("a", fortran.view_mut()).unwrap();
+    assert_eq!(fortran, array);
+    let mut flat = ArrayD::<u16>::zeros(IxDyn(&[24]));
+    let error = reader.read_into("a", flat.view_mut()).unwrap_err();
+    assert!(error.to_string().ends_with("expected shape [2, 3, 4], found [24]"), "{error}");
+}

@@ -1,0 +1,114 @@
+//! Views borrow the file's bytes. If that is impossible, the error says why.
+
+use ndarray::{Ix0, Ix1, Ix2, Ix3, IxDyn, ShapeError, array};
+use safetensors_core::{Dtype, Error, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
+use safetensors_ndarray::{ViewArrayExt, WrongNdim};
+
+fn file() -> Vec<u8> {
+    let view = |dtype, shape: &'static [usize], data: &'static [u8]| {
+        TensorView::new(dtype, shape, data).unwrap()
+    };
+    let tensors = [
+        (
+            "floats",
+            view(Dtype::F32, &[2, 3], bytemuck::cast_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])),
+        ),
+        ("scalar", view(Dtype::I16, &[], &[0xfe, 0xff])),
+        ("empty", view(Dtype::U64, &[3, 0, 2], &[])),
+        ("mask", view(Dtype::BOOL, &[3], &[1, 0, 1])),
+        ("bad mask", view(Dtype::BOOL, &[3], &[1, 0, 2])),
+        ("vast and empty", view(Dtype::U8, &[1 << 40, 1 << 23, 0], &[])),
+    ];
+    serialize(tensors, &SaveOptions::new()).unwrap()
+}
+
+/// The error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
+fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
+    match error.kind() {
+        ErrorKind::Framework { framework: "ndarray", source } => source.downcast_ref().unwrap(),
+        kind => panic!("{kind:?}"),
+    }
+}
+
+#[test]
+fn views_lie_in_the_files_bytes() {
+    let archive = SafeTensors::parse(file()).unwrap();
+    let view = archive.view("floats").unwrap();
+    let array = view.as_array::<f32, Ix2>().unwrap();
+    assert_eq!(array, array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+    assert_eq!(array.as_ptr().cast(), view.data().as_ptr());
+    let lazy = archive.tensor("floats").unwrap().as_array_dyn::<f32>().unwrap();
+    assert_eq!(lazy.as_ptr(), array.as_ptr());
+    // The view outlives the tensor that lent it.
+    let mask = { archive.view("mask").unwrap().as_array::<bool, Ix1>().unwrap() };
+    assert_eq!(mask, array![true, false, true]);
+}
+
+#[test]
+fn scalars_and_empty_tensors_have_views() {
+    let archive = SafeTensors::parse(file()).unwrap();
+    assert_eq!(archive.view("scalar").unwrap().as_array::<i16, Ix0>().unwrap().into_scalar(), &-2);
+    let empty = archive.view("empty").unwrap().as_array::<u64, Ix3>().unwrap();
+    assert_eq!(empty.shape(), [3, 0, 2]);
+}
+
+#[test]
+fn another_dtype_or_ndim_is_an_error_that_says_which() {
+    let archive = SafeTensors::parse(file()).unwrap();
+    let error = archive.tensor("floats").unwrap().as_array::<f64, Ix2>().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F64, found: Dtype::F32 }),
+        "{error}"
+    );
+    assert_eq!(error.tensor(), Some("floats"));
+    let error = archive.tensor("floats").unwrap().as_array::<f32, Ix3>().unwrap_err();
+    assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 3, found: vec![2, 3] });
+    assert_eq!(error.tensor(), Some("floats"));
+    let message = r#"tensor "floats": ndarray: expected 3 dimensions, found 2: shape [2, 3]"#;
+    assert_eq!(error.to_string(), message);
+    let error = archive.view("scalar").unwrap().as_array::<i16, Ix1>().unwrap_err();
+    assert_eq!(said::<WrongNdim>(&error).expected, 1);
+}
+
+#[test]
+fn bytes_that_are_no_booleans_are_refused() {
+    let archive = SafeTensors::parse(file()).unwrap();
+    let error = archive.tensor("bad mask").unwrap().as_array_dyn::<bool>().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 2 }), "{error}");
+    assert!(error.to_string().contains("bad mask"), "{error}");
+}
+
+#[test]
+fn misaligned_bytes_are_refused() {
+    let file = file();
+    let mut moved = vec![0; file.len() + 8];
+    // The data starts at a multiple of 8 in the file, so here it lies at an odd address.
+    let start = (1..=8).find(|start| (moved.as_ptr().addr() + start) % 8 == 1).unwrap();
+    moved[start..start + file.len()].copy_from_slice(&file);
+    let archive = SafeTensors::parse(&moved[start..start + file.len()]).unwrap();
+
+    let error = archive.tensor("floats").unwrap().as_array::<f32, Ix2>().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, .. }),
+        "{error}"
+    );
+    let ErrorKind::Misaligned { address, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "tensor \"floats\": the data lies at address {address:#x}, but F32 elements need a \
+             multiple of 4: copy it instead"
+        )
+    );
+    // Elements of one byte and empty tensors need no alignment.
+    assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());
+    assert!(archive.view("empty").unwrap().as_array::<u64, Ix3>().is_ok());
+}
+
+#[test]
+fn a_shape_that_ndarray_refuses_is_an_error() {
+    let archive = SafeTensors::parse(file()).unwrap();
+    let error = archive.tensor("vast and empty").unwrap().as_array::<u8, IxDyn>().unwrap_err();
+    assert_eq!(said::<ShapeError>(&error).kind(), ndarray::ErrorKind::Overflow);
+    assert_eq!(error.tensor(), Some("vast and empty"));
+}

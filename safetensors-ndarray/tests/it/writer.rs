@@ -1,0 +1,329 @@
+//! [`Writer`] and [`Reader`]: arrays of any layout there and back, and runs that are killed.
+
+use std::fs;
+use std::path::Path;
+
+use half::f16;
+use ndarray::{
+    Array0, Array1, Array2, Array3, ArrayD, ArrayViewD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder,
+    arr0, array, s,
+};
+use num_complex::Complex;
+use proptest::prelude::*;
+use safetensors_core::save::Order;
+use safetensors_core::{Dtype, ErrorKind, SaveOptions, ShardOptions, TensorView, serialize};
+use safetensors_ndarray::{
+    ArrayElement, DynArray, FileBytes, Reader, Writer, array_source, recover, save_sharded,
+    synced_directory,
+};
+use safetensors_testing::process::command_of;
+
+/// Another memory layout of an array with the same elements, and a view of some of them.
+fn view_of<'a, T: Clone>(
+    array: &'a ArrayD<T>,
+    order: &[usize],
+    steps: &[isize],
+) -> ArrayViewD<'a, T> {
+    let mut view = array.view();
+    for (axis, &step) in steps.iter().enumerate().take(view.ndim()) {
+        view.slice_axis_inplace(Axis(axis), ndarray::Slice::new(0, None, step));
+    }
+    let mut axes: Vec<usize> = (0..view.ndim()).collect();
+    axes.sort_by_key(|&axis| order.get(axis).copied().unwrap_or(axis));
+    view.permuted_axes(axes)
+}
+
+fn counted<T>(shape: &[usize], fortran: bool, element: impl Fn(usize) -> T) -> ArrayD<T> {
+    let mut next = 0;
+    ArrayD::from_shape_simple_fn(IxDyn(shape).set_f(fortran), || {
+        next += 1;
+        element(next)
+    })
+}
+
+/// Writes an array whole, and step by step along each of its axes. Reads all of them back.
+fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(array: &ArrayViewD<'_, T>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let w = Writer::create(&path).unwrap();
+    w.add("whole", array).unwrap();
+    for axis in 0..array.ndim() {
+        let mut step_shape = array.shape().to_vec();
+        let steps = step_shape.remove(axis);
+        let by_one = w.grow(&format!("by one {axis}"), Axis(axis), &step_shape).unwrap();
+        array.axis_iter(Axis(axis)).for_each(|step| by_one.append(&step).unwrap());
+        assert_eq!(by_one.steps() as usize, steps);
+        let by_some = w.grow(&format!("by some {axis}"), Axis(axis), &step_shape).unwrap();
+        array.axis_chunks_iter(Axis(axis), 2).for_each(|steps| by_some.extend(&steps).unwrap());
+    }
+    w.finish().unwrap();
+    let r = Reader::open_in_memory(&path).unwrap();
+    for name in r.names() {
+        assert_eq!(r.read::<T, IxDyn>(name).unwrap(), array, "{name}");
+        assert_eq!(r.view::<T, IxDyn>(name).unwrap(), array, "{name}");
+    }
+    assert_eq!(r.len(), 1 + 2 * array.ndim());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, cases: 150, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_layout_is_written_whole_and_step_by_step(
+        shape in prop::collection::vec(0..7_usize, 0..4),
+        fortran in any::<bool>(),
+        order in prop::collection::vec(0..4_usize, 4),
+        steps in prop::collection::vec(prop_oneof![-2..=-1_isize, 1..=3_isize], 0..4),
+        dtype in 0..5,
+    ) {
+        match dtype {
+            0 => check(&view_of(&counted(&shape, fortran, |i| i as f64), &order, &steps)),
+            1 => check(&view_of(&counted(&shape, fortran, |i| i as i8), &order, &steps)),
+            2 => check(&view_of(&counted(&shape, fortran, |i| i % 3 == 0), &order, &steps)),
+            3 => check(&view_of(&counted(&shape, fortran, |i| f16::from_f32(i as f32)), &order, &steps)),
+            _ => check(&view_of(
+                &counted(&shape, fortran, |i| Complex::new(i as f32, -1.0)), &order, &steps,
+            )),
+        }
+    }
+}
+
+#[test]
+fn names_prefixes_attributes_and_metadata() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let w = Writer::create_with(&path, &SaveOptions::new().metadata([("title", "t")])).unwrap();
+    w.add("u", &array![[1.0, 2.0]]).unwrap();
+    w.attribute("u", "units", "m/s").unwrap();
+    let error = w.attribute("uu", "units", "m/s").unwrap_err();
+    assert_eq!((error.tensor(), error.similar()), (Some("uu"), &["u".to_owned()][..]));
+    w.add("grid/x", &Array1::<f32>::zeros(4)).unwrap();
+    // The value of an attribute may be the name of an array, and makes no alias of it.
+    w.attribute("u", "coordinates", "grid/x").unwrap();
+    w.attribute("u", "units", "km/h").unwrap();
+    w.add("scalar", &arr0(3_i64)).unwrap();
+    w.add_tensor("any", &DynArray::from(array![true, false])).unwrap();
+    w.finish().unwrap();
+
+    let r = Reader::open(&path).unwrap();
+    assert!(r.names().eq(["u", "grid/x", "scalar", "any"]));
+    assert!(
+        r.with_prefix("grid/").map(|(name, array)| (name, array.dtype())).eq([("x", Dtype::F32)])
+    );
+    assert!(r.attributes("u").eq([("coordinates", "grid/x"), ("units", "km/h")]));
+    assert_eq!((r.attribute("u", "units"), r.attribute("grid/x", "units")), (Some("km/h"), None));
+    assert_eq!(r.metadata()["title"], "t");
+    assert_eq!(r.checkpoint().aliases().count(), 0);
+    assert_eq!(
+        (r.len(), r.is_empty(), r.contains("any"), r.contains("x")),
+        (4, false, true, false)
+    );
+    assert_eq!(r.read::<i64, ndarray::Ix0>("scalar").unwrap(), Array0::from_elem((), 3));
+    assert_eq!(r.read_any("any").unwrap(), DynArray::from(array![true, false]));
+    assert_eq!(r.read_as::<f32, Ix2>("u").unwrap(), array![[1.0_f32, 2.0]]);
+    let error = r.read::<f64, Ix3>("u").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}: tensor \"u\": ndarray: expected 3 dimensions, found 2: shape [1, 2]",
+            path.display()
+        )
+    );
+    let error = r.read::<f32, Ix2>("u").unwrap_err();
+    let expected = format!(r#"{}: tensor "u": expected dtype F32, found F64"#, path.display());
+    assert_eq!(error.to_string(), expected);
+    // Every way to ask for an array that does not exist says which one may have been meant.
+    let mut here = Array1::<f32>::zeros(4);
+    for error in [
+        r.read::<f32, Ix1>("grid/y").unwrap_err(),
+        r.read_as::<f32, Ix1>("grid/y").unwrap_err(),
+        r.read_any("grid/y").unwrap_err(),
+        r.read_into("grid/y", here.view_mut()).unwrap_err(),
+        r.slice::<f32, _>("grid/y", s![..]).unwrap_err(),
+        r.slice_as::<f64, _>("grid/y", s![..]).unwrap_err(),
+        r.slice_into("grid/y", s![..], here.view_mut()).unwrap_err(),
+        r.array("grid/y").unwrap_err(),
+        Reader::open_in_memory(&path).unwrap().view::<f32, Ix1>("grid/y").unwrap_err(),
+    ] {
+        let expected = format!(
+            r#"{}: tensor "grid/y": there is no such tensor; did you mean "grid/x"?"#,
+            path.display()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
+    let error = r.read::<f64, Ix2>("v").unwrap_err();
+    assert!(error.to_string().contains(r#"tensor "v": there is no such tensor"#), "{error}");
+}
+
+#[test]
+fn from_shards_bytes_and_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let arrays = [("a", array![1.0_f64, 2.0]), ("b", array![3.0, 4.0]), ("c", array![5.0, 6.0])];
+    let arrays = arrays.map(|(name, array)| (name, DynArray::from(array)));
+    let options = ShardOptions::new().max_shard_size(16.into());
+    let saved =
+        save_sharded(dir.path(), arrays.iter().map(|(name, array)| (name, array)), &options);
+    assert_eq!(saved.unwrap().files.len(), 3);
+    let r = Reader::open(dir.path()).unwrap();
+    assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![3.0, 4.0]);
+    let r = Reader::open_in_memory(dir.path()).unwrap();
+    assert_eq!(r.view::<f64, Ix1>("c").unwrap(), array![5.0, 6.0]);
+
+    // A tensor of one byte before it misaligns `b`, which can be read, and not borrowed.
+    let (flag, b) = ([true], array![3.0_f64, 4.0]);
+    let flag = TensorView::from_slice(&[1], &flag).unwrap();
+    let b = array_source(&b);
+    let tensors: [(&str, &dyn safetensors_core::TensorSource); 2] = [("flag", &flag), ("b", &b)];
+    let file = serialize(tensors, &SaveOptions::new().order(Order::Given)).unwrap();
+    let r = Reader::from_bytes(FileBytes::copy_of(&file).unwrap()).unwrap();
+    assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![3.0, 4.0]);
+    let error = r.view::<f64, Ix1>("b").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F64, .. }), "{error}");
+    assert!(error.to_string().starts_with(r#"bytes in memory: tensor "b": "#), "{error}");
+    let r = Reader::from_bytes(file).unwrap();
+    assert_eq!(r.read::<bool, Ix1>("flag").unwrap(), array![true]);
+    Reader::from_bytes(&b"no file"[..]).unwrap_err();
+}
+
+#[test]
+fn steps_of_another_shape_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let w = Writer::create(&path).unwrap();
+    let u = w.grow("u", Axis(1), &[3]).unwrap();
+    u.append(&array![1.0, 2.0, 3.0]).unwrap();
+    let error = u.append(&array![1.0, 2.0]).unwrap_err();
+    assert!(error.to_string().ends_with("expected shape [3], found [2]"), "{error}");
+    u.append(&array![[1.0, 2.0, 3.0]]).unwrap_err();
+    // Of several steps, the error shows all axes, in the order of the array.
+    let shown = path.display();
+    for (error, says) in [
+        (u.extend(&Array2::zeros((5, 2))), "expected shape [3, 2], found [5, 2]"),
+        (u.extend(&array![1.0, 2.0, 3.0]), "expected shape [3, 3], found [3]"),
+        (u.extend(&arr0(1.0)), "expected shape [3, 1], found []"),
+    ] {
+        let says = format!(r#"{shown}: tensor "u": {says}"#);
+        assert_eq!(error.unwrap_err().to_string(), says);
+    }
+    u.extend(&Array2::zeros((3, 0))).unwrap();
+    u.push(1.0).unwrap_err();
+    assert_eq!(u.steps(), 1);
+    w.finish().unwrap();
+    let r = Reader::open(&path).unwrap();
+    assert_eq!(r.read::<f64, Ix2>("u").unwrap(), array![[1.0], [2.0], [3.0]]);
+}
+
+#[test]
+fn of_two_writers_of_one_path_the_last_to_finish_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (a, b) = (Writer::create(&path).unwrap(), Writer::create(&path).unwrap());
+    a.add("a", &array![1.0]).unwrap();
+    b.add("b", &array![2.0]).unwrap();
+    // Only one of them can keep its steps beside the file.
+    a.sync().unwrap();
+    let error = b.sync().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+    b.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["b"]));
+    a.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["a"]));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// The variable that tells this program to be the run that is killed, and where it writes.
+const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
+
+#[test]
+fn a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps() {
+    if let Some(path) = std::env::var_os(RUN) {
+        killed_run(Path::new(&path));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.safetensors");
+    fs::write(&path, "old").unwrap();
+    let status = command_of(a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps)
+        .env(RUN, &path)
+        .output()
+        .unwrap()
+        .status;
+    assert!(!status.success());
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+
+    // Every file of synced steps is a whole file.
+    let synced = synced_directory(&path);
+    assert_eq!(synced, dir.path().join("run.safetensors.synced"));
+    let first = Reader::open(synced.join("00000001.safetensors")).unwrap();
+    assert_eq!(first.read::<f64, Ix3>("u").unwrap().dim(), (10, 20, 300));
+    assert_eq!(first.read::<f32, Ix1>("x").unwrap(), array![1.0]);
+    let recovered = dir.path().join("recovered.safetensors");
+    recover(&path, &recovered).unwrap();
+    let r = Reader::open(&recovered).unwrap();
+    let time = r.read::<f64, Ix1>("time").unwrap();
+    assert_eq!(time, Array1::from_iter((0..30).map(f64::from)));
+    let u = r.read::<f64, Ix3>("u").unwrap();
+    assert_eq!(u.dim(), (30, 20, 300));
+    assert_eq!(u.slice(s![.., 19, 299]), time);
+    let columns = r.read::<f64, Ix2>("columns").unwrap();
+    assert_eq!(columns.dim(), (2, 30));
+    assert_eq!(columns.row(1), time);
+    assert_eq!(r.attribute("u", "units"), Some("m/s"));
+    // An array that had not grown yet comes back without steps.
+    assert_eq!(r.read::<f32, Ix1>("late").unwrap().dim(), 0);
+    assert_eq!(r.attribute("late", "units"), Some("s"));
+
+    // Nothing is lost by starting again too soon.
+    let error = Writer::create(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+    fs::remove_dir_all(synced).unwrap();
+    Writer::create(&path).unwrap().finish().unwrap();
+    // And the temporary files of the killed run are gone.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+/// Appends 35 steps, syncs every 10, and is killed.
+fn killed_run(path: &Path) -> ! {
+    let w = Writer::create(path).unwrap().sync_every(10);
+    w.add("x", &array![1.0_f32]).unwrap();
+    let time = w.grow("time", Axis(0), &[]).unwrap();
+    let u = w.grow("u", Axis(0), &[20, 300]).unwrap();
+    let columns = w.grow("columns", Axis(1), &[2]).unwrap();
+    w.grow::<f32>("late", Axis(0), &[]).unwrap();
+    w.attribute("u", "units", "m/s").unwrap();
+    w.attribute("late", "units", "s").unwrap();
+    for step in 0..35 {
+        let step = f64::from(step);
+        time.push(step).unwrap();
+        // In Fortran order.
+        u.append(&Array2::from_elem((300, 20), step).t()).unwrap();
+        columns.append(&array![0.0, step]).unwrap();
+    }
+    std::process::abort();
+}
+
+#[test]
+fn several_threads_append() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let w = Writer::create(&path).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let grown = w.grow::<f32>(&format!("{thread}"), Axis(0), &[100, 7]).unwrap();
+            scope.spawn(move || {
+                for step in 0..100 {
+                    let step = Array2::from_elem((7, 100), (1000 * thread + step) as f32);
+                    grown.append(&step.t()).unwrap();
+                }
+            });
+        }
+    });
+    w.finish().unwrap();
+    let r = Reader::open(&path).unwrap();
+    for thread in 0..3 {
+        let array: Array3<f32> = r.read(&format!("{thread}")).unwrap();
+        let expected = Array1::from_iter((0..100).map(|step| (1000 * thread + step) as f32));
+        assert_eq!(array.slice(s![.., 50, 3]), expected);
+    }
+}

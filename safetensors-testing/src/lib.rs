@@ -1,0 +1,9 @@
+//! What the tests of several packages share.
+//!
+//! The unit tests of the core cannot use what implements a trait of the core here: they are compiled
+//! with a second copy of the core, whose traits are others to the compiler. Its integration tests
+//! can.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+pub mod memory;
+pub mod process;

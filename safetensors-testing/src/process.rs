@@ -1,0 +1,44 @@
+//! Tests that need a process for themselves: one that is killed, whose memory is measured, or whose
+//! environment differs.
+
+use std::any::type_name;
+use std::env;
+use std::process::Command;
+
+const ALONE: &str = "SAFETENSORS_TEST_ALONE";
+
+/// This test program, to be started again with only `test`, whose output is passed on.
+///
+/// `test` is the test's function itself, so that no name has to be kept up to date.
+pub fn command_of<T>(test: T) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", name_of(&test), "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Runs a test in a process for itself: returns `true` in that process. In the process that started
+/// it, returns `false` after the test has passed there.
+///
+/// # Panics
+///
+/// If the test fails, with all that it printed.
+#[track_caller]
+pub fn is_alone<T>(test: T) -> bool {
+    let name = name_of(&test);
+    if env::var_os(ALONE).is_some_and(|alone| alone == name) {
+        return true;
+    }
+    let output = command_of(test).env(ALONE, name).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    false
+}
+
+/// The name of a test's function below the root of its program.
+fn name_of<T>(_: &T) -> &'static str {
+    type_name::<T>().split_once("::").unwrap().1
+}
