@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
+use safetensors_hub::remote::RemoteOptions;
 pub(crate) use safetensors_hub::remote::abort_uploads;
-use safetensors_hub::remote::{self, RemoteOptions};
 
 use super::printable;
 use crate::input::{Checkpoint, Rewrite};
@@ -103,7 +103,7 @@ pub(crate) fn save(
     rewrite: &Rewrite<'_>,
     options: &SaveOptions,
 ) -> anyhow::Result<()> {
-    Ok(remote::save_rewrite(address, rewrite, options, &RemoteOptions::new())?)
+    Ok(RemoteOptions::new().save_rewrite(address, rewrite, options)?)
 }
 
 /// Saves everything to a directory, as one file or several.
@@ -112,7 +112,7 @@ pub(crate) fn save_sharded(
     rewrite: &Rewrite<'_>,
     options: &ShardOptions,
 ) -> anyhow::Result<()> {
-    remote::save_rewrite_sharded(address, rewrite, options, &RemoteOptions::new())?;
+    RemoteOptions::new().save_rewrite_sharded(address, rewrite, options)?;
     Ok(())
 }
 

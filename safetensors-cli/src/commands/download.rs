@@ -187,7 +187,8 @@ mod what {
             if !patterns.is_empty() {
                 options = options.no_checkpoint();
             }
-            options = patterns.into_iter().chain(&args.also).fold(options, DownloadOptions::file);
+            options =
+                patterns.into_iter().chain(&args.also).fold(options, DownloadOptions::include);
             options = args.exclude.iter().fold(options, DownloadOptions::exclude);
             let follow = progress.following();
             options.progress(move |progress| {

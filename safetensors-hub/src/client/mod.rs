@@ -76,8 +76,8 @@ impl Client {
         let http = Http::new(url, token, connect_timeout, timeout, &environment)?;
         let patience = Patience {
             retries: options.retries,
-            pause: options.pause,
-            longest_wait: options.longest_wait,
+            retry_delay: options.retry_delay,
+            max_retry_delay: options.max_retry_delay,
             connect_timeout,
         };
         let follow_renames = options.follow_renames;

@@ -27,7 +27,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// Downloads a checkpoint from the Hub into the cache, and returns where it is there.
 ///
 /// Only the files that are needed are downloaded: one file of tensors, or an index and then its
-/// shards, several at once; other files if [asked for](DownloadOptions::file). Files that are in
+/// shards, several at once; other files if [asked for](DownloadOptions::include). Files that are in
 /// the cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are
 /// not downloaded again. Unfinished downloads are gone on with, also after the process was killed.
 /// A file gets its place in the cache only after its size and its digest have been checked.
@@ -40,7 +40,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// use safetensors_core::Checkpoint;
 /// use safetensors_hub::{DownloadOptions, download};
 ///
-/// let model = download("openai-community/gpt2", &DownloadOptions::new().file("config.json"))?;
+/// let model = download("openai-community/gpt2", &DownloadOptions::new().include("config.json"))?;
 /// let checkpoint = Checkpoint::open(&model)?;
 /// println!("{} tensors at commit {}", checkpoint.len(), model.commit());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -49,7 +49,7 @@ fn errors_say_what_to_do() {
     fails("owner/gated", &right, &["accept the conditions", "with the account of the token"]);
 
     fails(REPO, &open.clone().revision("v9"), &["no revision", "v9"]);
-    fails(REPO, &open.clone().file("absent.json"), &["absent.json", "config.json"]);
+    fails(REPO, &open.clone().include("absent.json"), &["absent.json", "config.json"]);
     fails(REPO, &open.clone().checkpoint("absent"), &["absent", "no such file"]);
     let none = Server::start([("o/none", Repo::new([("README.md", b"x".to_vec())]))]);
     fails(
@@ -93,7 +93,7 @@ fn a_renamed_repository_is_an_error_or_followed() {
 fn the_token_goes_to_the_hub_only() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
-    let wanted = options(&server, cache.path()).token(TOKEN).file("config.json");
+    let wanted = options(&server, cache.path()).token(TOKEN).include("config.json");
     download(REPO, &wanted).unwrap();
     let log = server.log();
     let bearer = format!("Bearer {TOKEN}");
@@ -106,7 +106,7 @@ fn the_token_goes_to_the_hub_only() {
     let other = Server::start([(REPO, single(10))]);
     let location = format!("{}/api/models/{REPO}/revision/main", other.endpoint);
     server.fault(Origin::Hub, "/api/", 1, Kind::Status(307, vec![("Location", location)]));
-    download(REPO, &wanted.clone().file("tokenizer.json")).unwrap_err();
+    download(REPO, &wanted.clone().include("tokenizer.json")).unwrap_err();
     let location = format!("{}/{REPO}/resolve/main/tokenizer.json", other.endpoint);
     server.fault_of(
         "HEAD",
@@ -115,7 +115,7 @@ fn the_token_goes_to_the_hub_only() {
         1,
         Kind::Status(307, vec![("Location", location)]),
     );
-    download(REPO, &wanted.file("tokenizer.json")).unwrap_err();
+    download(REPO, &wanted.include("tokenizer.json")).unwrap_err();
     assert!(other.log().iter().all(|seen| seen.authorization.is_none()));
 }
 
@@ -123,7 +123,7 @@ fn the_token_goes_to_the_hub_only() {
 #[test]
 fn child() {
     let Ok(expected) = std::env::var("HUB_TEST_EXPECT") else { return };
-    let options = DownloadOptions::new().file("config.json");
+    let options = DownloadOptions::new().include("config.json");
     let shown = match download("owner/private", &options) {
         Ok(snapshot) => snapshot.dir().display().to_string(),
         Err(error) => error.to_string(),

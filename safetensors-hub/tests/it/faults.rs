@@ -18,7 +18,7 @@ fn attempt(prepare: impl FnOnce(&Server)) -> (Server, Result<Snapshot, Error>) {
     prepare(&server);
     let cache = tempfile::tempdir().unwrap();
     let patient = client(&server).token(TOKEN).timeout(Duration::from_millis(700));
-    let wanted = options(&server, cache.path()).client(patient).file("config.json");
+    let wanted = options(&server, cache.path()).client(patient).include("config.json");
     let result = download(REPO, &wanted);
     assert_blobs_are_right(cache.path());
     match &result {
@@ -87,7 +87,7 @@ fn a_server_that_cannot_be_reached_is_given_up_soon() {
     let nothing_answers = full.as_ref().map(|full| format!("http://{}", full.address));
     for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
         let client = ClientOptions::new().anonymous().endpoint(&endpoint).retries(1000);
-        let client = client.pause(patience / 20).connect_timeout(patience);
+        let client = client.retry_delay(patience / 20).connect_timeout(patience);
         let wanted = DownloadOptions::new().client(client).cache(cache.path()).offline(false);
         let begin = Instant::now();
         let error = download(REPO, &wanted).unwrap_err();
@@ -105,7 +105,7 @@ fn a_server_that_was_reached_is_waited_for() {
     server.fault(Origin::Hub, "/api/", 3, Kind::Status(503, Vec::new()));
     server.fault(Origin::Cdn, "", 3, Kind::Cut(LEN / 8));
     let cache = tempfile::tempdir().unwrap();
-    let hasty = client(&server).pause(Duration::from_millis(120));
+    let hasty = client(&server).retry_delay(Duration::from_millis(120));
     let hasty = hasty.connect_timeout(Duration::from_millis(200));
     download(REPO, &options(&server, cache.path()).client(hasty)).unwrap();
 }

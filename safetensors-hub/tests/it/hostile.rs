@@ -11,7 +11,7 @@ use safetensors_hub::{Error, ErrorKind, download};
 fn attempt(server: &Server) -> Result<(), Error> {
     let outside = tempfile::tempdir().unwrap();
     let cache = outside.path().join("a/b/cache");
-    let result = download(REPO, &options(server, &cache).file("*"));
+    let result = download(REPO, &options(server, &cache).include("*"));
     for name in files(outside.path()) {
         assert!(name.starts_with("a/b/cache/"), "{name}");
     }

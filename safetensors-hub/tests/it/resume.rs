@@ -255,7 +255,7 @@ fn a_cache_that_cannot_be_written_but_has_all_is_enough() {
     fs::remove_dir_all(&refs).unwrap();
     fs::write(&refs, "").unwrap();
     assert_eq!(download(REPO, &wanted).unwrap(), first);
-    let error = download(REPO, &wanted.file("config.json")).unwrap_err();
+    let error = download(REPO, &wanted.include("config.json")).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::Io(_)), "{error}");
 }
 

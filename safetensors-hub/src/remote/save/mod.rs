@@ -14,7 +14,7 @@ mod upload;
 
 use std::io;
 
-pub use ranks::{save_rank, save_rank_with};
+pub use ranks::RankSaver;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::write_to;
 use safetensors_core::{
@@ -55,59 +55,106 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    save_with(address, tensors, options, &RemoteOptions::new())
+    RemoteOptions::new().save(address, tensors, options)
 }
 
-/// [`save`] with options for the connection.
-///
-/// # Errors
-///
-/// Those of [`save`].
-pub fn save_with<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &SaveOptions,
-    remote: &RemoteOptions,
-) -> Result<()> {
-    if let Some(path) = local_path(address)? {
-        return safetensors_core::save(path, tensors, options);
+/// Saving through a connection with these options.
+impl RemoteOptions {
+    /// [`save`] with these options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save`].
+    pub fn save<N: AsRef<str>, S: TensorSource>(
+        &self,
+        address: &str,
+        tensors: impl IntoIterator<Item = (N, S)>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        if let Some(path) = local_path(address)? {
+            return safetensors_core::save(path, tensors, options);
+        }
+        save_if(address, tensors, options, self, || Ok(()))
     }
-    save_if(address, tensors, options, remote, || Ok(()))
-}
 
-/// Saves everything that a rewrite has to one file, as [`save_with`] does. The sources of the
-/// rewrite must not have changed when the file takes its place.
-///
-/// ```
-/// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
-/// use safetensors_hub::remote::{self, RemoteOptions};
-///
-/// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-/// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
-/// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
-/// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
-/// let address = "memory:///rewritten.safetensors";
-/// remote::save_rewrite(address, &rewrite, &SaveOptions::new(), &RemoteOptions::new())?;
-/// assert!(remote::open(address)?.get("head.bias").is_some());
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`save`], of [`Rewrite::plan`], and of
-/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
-pub fn save_rewrite<S: ReadAt>(
-    address: &str,
-    rewrite: &Rewrite<'_, S>,
-    options: &SaveOptions,
-    remote: &RemoteOptions,
-) -> Result<()> {
-    if let Some(path) = local_path(address)? {
-        return rewrite.save(path, options);
+    /// Saves everything that a rewrite has to one file, as [`save`] does. The sources of the
+    /// rewrite must not have changed when the file takes its place.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+    /// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
+    /// let address = "memory:///rewritten.safetensors";
+    /// RemoteOptions::new().save_rewrite(address, &rewrite, &SaveOptions::new())?;
+    /// assert!(remote::open(address)?.get("head.bias").is_some());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save`], of [`Rewrite::plan`], and of
+    /// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+    pub fn save_rewrite<S: ReadAt>(
+        &self,
+        address: &str,
+        rewrite: &Rewrite<'_, S>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        if let Some(path) = local_path(address)? {
+            return rewrite.save(path, options);
+        }
+        rewrite.plan(options)?;
+        let options = rewrite.save_options(options);
+        save_if(address, rewrite.tensors(), &options, self, || rewrite.check_unchanged())
     }
-    rewrite.plan(options)?;
-    let options = rewrite.save_options(options);
-    save_if(address, rewrite.tensors(), &options, remote, || rewrite.check_unchanged())
+
+    /// [`save_sharded`] with these options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save_sharded`].
+    pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
+        &self,
+        address: &str,
+        tensors: impl IntoIterator<Item = (N, S)>,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        if let Some(directory) = local_path(address)? {
+            return safetensors_core::save_sharded(directory, tensors, options);
+        }
+        let place = writable(address, self)?;
+        let saved = shards::save(&place, tensors, options, || Ok(()));
+        saved.map_err(|error| error.in_file(&place.shown))
+    }
+
+    /// Saves everything that a rewrite has to a directory, as [`save_sharded`] does. The sources
+    /// of the rewrite must not have changed when the first file takes its place. They may lie in the
+    /// same directory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save_sharded`], of [`Rewrite::plan_sharded`], and of
+    /// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+    pub fn save_rewrite_sharded<S: ReadAt>(
+        &self,
+        address: &str,
+        rewrite: &Rewrite<'_, S>,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        if let Some(directory) = local_path(address)? {
+            return rewrite.save_sharded(directory, options);
+        }
+        let place = writable(address, self)?;
+        rewrite.plan_sharded(options)?;
+        let options = rewrite.shard_options(options);
+        let check = || rewrite.check_unchanged();
+        let saved = shards::save(&place, rewrite.tensors(), &options, check);
+        saved.map_err(|error| error.in_file(&place.shown))
+    }
 }
 
 /// Saves to one file, if `check` succeeds before the file takes its place.
@@ -156,7 +203,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
 /// 5. The files of the earlier checkpoint and the second names are removed, with everything that
-///    [`save_rank`](super::save_rank) has begun before in this directory.
+///    [`RankSaver`](super::RankSaver) has begun before in this directory.
 ///
 /// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
 /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because
@@ -193,51 +240,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    save_sharded_with(address, tensors, options, &RemoteOptions::new())
-}
-
-/// [`save_sharded`] with options for the connection.
-///
-/// # Errors
-///
-/// Those of [`save_sharded`].
-pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &ShardOptions,
-    remote: &RemoteOptions,
-) -> Result<SavedShards> {
-    if let Some(directory) = local_path(address)? {
-        return safetensors_core::save_sharded(directory, tensors, options);
-    }
-    let place = writable(address, remote)?;
-    let saved = shards::save(&place, tensors, options, || Ok(()));
-    saved.map_err(|error| error.in_file(&place.shown))
-}
-
-/// Saves everything that a rewrite has to a directory, as [`save_sharded_with`] does. The sources
-/// of the rewrite must not have changed when the first file takes its place. They may lie in the
-/// same directory.
-///
-/// # Errors
-///
-/// Those of [`save_sharded`], of [`Rewrite::plan_sharded`], and of
-/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
-pub fn save_rewrite_sharded<S: ReadAt>(
-    address: &str,
-    rewrite: &Rewrite<'_, S>,
-    options: &ShardOptions,
-    remote: &RemoteOptions,
-) -> Result<SavedShards> {
-    if let Some(directory) = local_path(address)? {
-        return rewrite.save_sharded(directory, options);
-    }
-    let place = writable(address, remote)?;
-    rewrite.plan_sharded(options)?;
-    let options = rewrite.shard_options(options);
-    let check = || rewrite.check_unchanged();
-    let saved = shards::save(&place, rewrite.tensors(), &options, check);
-    saved.map_err(|error| error.in_file(&place.shown))
+    RemoteOptions::new().save_sharded(address, tensors, options)
 }
 
 /// The place of an address, if its store takes files.
