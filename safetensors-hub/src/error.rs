@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "download")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use safetensors_core as core;
@@ -25,6 +27,12 @@ pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {
     core::ErrorKind::Cancelled.into()
+}
+
+/// Fails as [`cancelled`] if the flag says that the work is to stop.
+#[cfg(feature = "download")]
+pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(cancelled()) } else { Ok(()) }
 }
 
 /// The error as one of the system: not found, permission denied, storage full, or the like.

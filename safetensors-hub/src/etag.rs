@@ -11,9 +11,8 @@ use std::sync::atomic::AtomicBool;
 
 use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-use crate::error::{ErrorKind, Result, io_at};
+use crate::error::{ErrorKind, Result, check_stop, io_at};
 use crate::repo::is_hex;
-use crate::stop;
 
 /// The most bytes of an ETag.
 const LONGEST: usize = 128;
@@ -116,7 +115,7 @@ impl Etag {
         };
         let mut buffer = vec![0; 1 << 20];
         loop {
-            stop::check(stop)?;
+            check_stop(stop)?;
             work();
             match file.read(&mut buffer) {
                 Ok(0) => break,

@@ -44,9 +44,10 @@ impl RepoId {
             Some((owner, name)) => is_name(owner) && is_name(name),
             None => is_name(text),
         };
-        match is_repo {
-            true => Ok(Self(text.into())),
-            false => Err(ErrorKind::BadRepoId { found: text.into() }.into()),
+        if is_repo {
+            Ok(Self(text.into()))
+        } else {
+            Err(ErrorKind::BadRepoId { found: text.into() }.into())
         }
     }
 
@@ -107,9 +108,10 @@ impl Revision {
             && text.split('/').all(is_part)
             && text.chars().all(is_char)
             && !text.contains("..");
-        match is_ref {
-            true => Ok(Self(text.into())),
-            false => Err(ErrorKind::BadRevision { found: text.into() }.into()),
+        if is_ref {
+            Ok(Self(text.into()))
+        } else {
+            Err(ErrorKind::BadRevision { found: text.into() }.into())
         }
     }
 
@@ -163,9 +165,10 @@ pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
 pub(crate) fn check_file_name(name: &str) -> Result<()> {
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
     let is_char = |c: char| !c.is_control() && !matches!(c, '\\' | ':');
-    match name.split('/').all(is_part) && name.chars().all(is_char) {
-        true => Ok(()),
-        false => Err(ErrorKind::UnsafeName { found: name.into() }.into()),
+    if name.split('/').all(is_part) && name.chars().all(is_char) {
+        Ok(())
+    } else {
+        Err(ErrorKind::UnsafeName { found: name.into() }.into())
     }
 }
 

@@ -203,10 +203,10 @@ fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A path below a directory, from a name with `/`.
-fn joined(dir: &Path, name: &str) -> PathBuf {
+/// A path below a directory, from a name with `/`; the directory itself for an empty one.
+pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
-    path.extend(name.split('/'));
+    path.extend(name.split('/').filter(|part| !part.is_empty()));
     path
 }
 

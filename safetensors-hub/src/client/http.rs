@@ -156,10 +156,7 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
         _ => "the request failed".to_owned(),
     };
     let network = ErrorKind::Network { host: url.host(), problem };
-    match is_unreached(error) {
-        true => Failure::Unreached(network.into()),
-        false => Failure::passing(network),
-    }
+    if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
 /// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
@@ -237,9 +234,10 @@ impl Answer {
         let location =
             self.header("location").ok_or_else(|| bad("a redirect without an address"))?;
         let target = self.url.join(location).ok_or_else(|| bad("a redirect to no address"))?;
-        match self.url.is_encrypted() && !target.is_encrypted() {
-            true => Err(Failure::Final(self.bad("a redirect to a host without encryption"))),
-            false => Ok(target),
+        if self.url.is_encrypted() && !target.is_encrypted() {
+            Err(Failure::Final(self.bad("a redirect to a host without encryption")))
+        } else {
+            Ok(target)
         }
     }
 

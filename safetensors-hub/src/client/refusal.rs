@@ -41,12 +41,11 @@ impl Asked<'_> {
 
     /// Fails if the question was about a commit, and the answer is about another one.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
-        match self.revision.is_commit() && self.revision != found {
-            true => {
-                let (before, now) = (self.revision.to_string(), found.to_string());
-                Err(ErrorKind::Changed { what: "commit", before, now }.into())
-            }
-            false => Ok(()),
+        if self.revision.is_commit() && self.revision != found {
+            let (before, now) = (self.revision.to_string(), found.to_string());
+            Err(ErrorKind::Changed { what: "commit", before, now }.into())
+        } else {
+            Ok(())
         }
     }
 

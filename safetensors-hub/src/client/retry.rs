@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::stop;
+use crate::error::{Error, Result, check_stop};
 
 /// The longest pause between two attempts, unless the server asks for one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
@@ -123,7 +122,7 @@ impl<'a> Attempts<'a> {
         self.failed += 1;
         let end = Instant::now() + pause;
         loop {
-            stop::check(self.stop)?;
+            check_stop(self.stop)?;
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());

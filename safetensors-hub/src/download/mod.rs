@@ -14,7 +14,7 @@ pub use options::DownloadOptions;
 pub use progress::DownloadProgress;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
-use crate::client::{Client, HubFile};
+use crate::client::{Client, HubFile, RepoFiles};
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
@@ -62,7 +62,6 @@ pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
-    let environment = Environment::PROCESS;
     let revision = match &options.revision {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
@@ -74,7 +73,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         None => Cache::from_environment()?,
     };
     let cached = cache.repo(repo);
-    let is_offline = options.offline.unwrap_or_else(|| environment.is_offline());
+    let is_offline = options.offline.unwrap_or_else(|| Environment::PROCESS.is_offline());
     if is_offline || revision.is_commit() {
         let missing = match cached.commit(&revision)? {
             None => Missing(format!("revision {revision}")),
@@ -96,43 +95,22 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         let found = commit.and_then(|commit| wanted.find_cached(&cached, &commit, true).ok());
         if found.is_some_and(|found| found.is_ok()) { hint_at_cache(error) } else { error }
     })?;
-    let commit = listed.commit;
-    let found = wanted.find(repo, &listed.files)?;
-    let mut names = wanted.matched(&listed.files)?;
     let job = Job {
         client: &client,
-        source: &listed.repo,
+        listed: &listed,
         cached: &cached,
-        commit: &commit,
         threads: options.threads,
         meter: &meter,
         has_fetched: AtomicBool::new(false),
     };
-    let checkpoint = match &found {
-        None => None,
-        Some(Found::File(file)) => {
-            names.insert(0, file.clone());
-            Some(file)
-        }
-        Some(Found::Index(index)) => {
-            job.fetch(std::slice::from_ref(index))?;
-            let path = cached.pointer(&commit, index);
-            let shards = select::shards(&cached.snapshot_dir(&commit), &path, &listed.files)?;
-            names.splice(0..0, [vec![index.clone()], shards].concat());
-            Some(index)
-        }
-    };
-    let mut seen = HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    job.fetch(&names)?;
-    // Only now does the revision lead here: until then, an older snapshot is found offline. A cache
-    // that cannot be written but has everything is good enough.
-    let is_set = cached.set_commit(&revision, &commit);
+    let found = job.fetch_wanted(&wanted, repo)?;
+    // The revision leads to the new snapshot only now: until then, an older one is found offline.
+    // A cache that cannot be written but has everything is good enough.
+    let is_set = cached.set_commit(&revision, &listed.commit);
     if job.has_fetched() {
         is_set?;
     }
-    let checkpoint = checkpoint.map(|name| cached.pointer(&commit, name));
-    Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
+    Ok(Snapshot::new(&cached, listed.commit, found))
 }
 
 /// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
@@ -146,10 +124,9 @@ fn hint_at_cache(error: Error) -> Error {
 /// What the threads of a download share.
 struct Job<'a> {
     client: &'a Client,
-    /// The repository on the Hub, which may have a new name.
-    source: &'a RepoId,
+    /// The files of the commit. The repository may have a new name there.
+    listed: &'a RepoFiles,
     cached: &'a CachedRepo,
-    commit: &'a Revision,
     threads: usize,
     meter: &'a Meter,
     has_fetched: AtomicBool,
@@ -161,16 +138,42 @@ impl Job<'_> {
         self.has_fetched.load(Ordering::Relaxed)
     }
 
+    /// Downloads what is wanted: the index of a checkpoint first, because it names the shards.
+    fn fetch_wanted(&self, wanted: &Wanted<'_>, repo: &RepoId) -> Result<Cached> {
+        let RepoFiles { commit, files: listed, .. } = self.listed;
+        let found = wanted.find(repo, listed)?;
+        let mut names = wanted.matched(listed)?;
+        let checkpoint = match found {
+            None => None,
+            Some(Found::File(file)) => {
+                names.insert(0, file.clone());
+                Some(file)
+            }
+            Some(Found::Index(index)) => {
+                self.fetch(std::slice::from_ref(&index))?;
+                let path = self.cached.pointer(commit, &index);
+                let shards = select::shards(&self.cached.snapshot_dir(commit), &path, listed)?;
+                names.splice(0..0, [vec![index.clone()], shards].concat());
+                Some(index)
+            }
+        };
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        self.fetch(&names)?;
+        let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
+        Ok(Cached { checkpoint, files: names })
+    }
+
     /// Downloads these files, except those that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
-        let is_missing = |name: &&String| !self.cached.pointer(self.commit, name).is_file();
+        let is_missing = |name: &&String| !self.cached.pointer(&self.listed.commit, name).is_file();
         let missing: Vec<&String> = names.iter().filter(is_missing).collect();
         if missing.is_empty() {
             return Ok(());
         }
         self.has_fetched.store(true, Ordering::Relaxed);
         let ask = |name: &&String| {
-            self.client.file_until(self.source, self.commit, name, self.meter.stop())
+            self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
         };
         let files = parallel::each(&missing, self.threads, self.meter, ask)?;
         self.check_space(&files)?;
@@ -186,21 +189,21 @@ impl Job<'_> {
         let missing = |file: &HubFile| {
             let (etag, size) = (file.checked_etag(), file.byte_len());
             let blob = self.cached.blob(etag);
-            match blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
-                true => 0,
-                false => size - resumable_bytes(self.cached, etag, size),
+            if blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
+                0
+            } else {
+                size - resumable_bytes(self.cached, etag, size)
             }
         };
         // Files with the same content have one blob.
         let mut seen = HashSet::new();
         let blobs = files.iter().filter(|file| seen.insert(file.etag()));
         let needed = blobs.map(missing).fold(0, u64::saturating_add);
-        match needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
-            true => Ok(()),
-            false => {
-                let error = Error::from(ErrorKind::NoSpace { needed, free });
-                Err(error.in_file(self.cached.dir().display()))
-            }
+        if needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
+            Ok(())
+        } else {
+            let error = Error::from(ErrorKind::NoSpace { needed, free });
+            Err(error.in_file(self.cached.dir().display()))
         }
     }
 }
@@ -274,11 +277,4 @@ impl From<&Snapshot> for PathBuf {
     fn from(snapshot: &Snapshot) -> Self {
         snapshot.path().to_owned()
     }
-}
-
-/// A path below a directory, from a name with `/`; the directory itself for an empty one.
-fn joined(dir: &Path, name: &str) -> PathBuf {
-    let mut path = dir.to_owned();
-    path.extend(name.split('/').filter(|part| !part.is_empty()));
-    path
 }

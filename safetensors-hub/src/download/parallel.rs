@@ -67,7 +67,7 @@ mod tests {
                 return Err(ErrorKind::FileNotFound.into());
             }
             loop {
-                crate::stop::check(meter.stop())?;
+                crate::error::check_stop(meter.stop())?;
                 thread::sleep(Duration::from_millis(1));
             }
             #[allow(unreachable_code, reason = "the type of the result")]

@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::error::{Result, cancelled};
-use crate::stop;
+use crate::error::{Result, cancelled, check_stop};
 
 /// How far a download has come.
 ///
@@ -64,12 +63,9 @@ impl Meter {
     ///
     /// `Cancelled` if the callback says so, or another thread has failed.
     pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
-        stop::check(&self.stop)?;
+        check_stop(&self.stop)?;
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
-        match before / STEP == before.wrapping_add(bytes) / STEP {
-            true => Ok(()),
-            false => self.report(file),
-        }
+        if before / STEP == before.wrapping_add(bytes) / STEP { Ok(()) } else { self.report(file) }
     }
 
     /// Subtracts bytes that are downloaded again.

@@ -7,7 +7,7 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::glob::Pattern;
 
-use crate::cache::CachedRepo;
+use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
 
@@ -62,7 +62,7 @@ impl<'a> Wanted<'a> {
                 ErrorKind::UnsafeName { found }.into()
             })
         };
-        match CheckpointPath::find_in(&store, super::joined(root, path)) {
+        match CheckpointPath::find_in(&store, joined(root, path)) {
             Ok(CheckpointPath::File(path)) => Ok(Some(Found::File(name(&path)?))),
             Ok(CheckpointPath::Index(path)) => Ok(Some(Found::Index(name(&path)?))),
             Err(_) if !path.is_empty() && !has(listed, path) => {
@@ -130,7 +130,7 @@ impl<'a> Wanted<'a> {
         }
         let mut cached = Cached { checkpoint: None, files: Vec::new() };
         if let Some(path) = self.checkpoint {
-            let Ok(found) = CheckpointPath::find(super::joined(&dir, path)) else {
+            let Ok(found) = CheckpointPath::find(joined(&dir, path)) else {
                 return Ok(Err(Missing("the checkpoint".into())));
             };
             let shards = found.files()?;
@@ -139,7 +139,7 @@ impl<'a> Wanted<'a> {
                 CheckpointPath::Index(path) => (path, true),
             };
             // The Hub may have a file that comes before this one.
-            if !is_offline && !is_standard && *main != super::joined(&dir, path) {
+            if !is_offline && !is_standard && *main != joined(&dir, path) {
                 return Ok(Err(Missing("the list of files".into())));
             }
             let paths = match &found {
@@ -149,9 +149,10 @@ impl<'a> Wanted<'a> {
             for path in &paths {
                 let name = path.strip_prefix(&dir).ok().and_then(slashed);
                 let name = name.unwrap_or_else(|| path.display().to_string());
-                match path.is_file() {
-                    true => cached.files.push(name),
-                    false => return Ok(Err(Missing(name))),
+                if path.is_file() {
+                    cached.files.push(name)
+                } else {
+                    return Ok(Err(Missing(name)));
                 }
             }
             cached.checkpoint = Some(main.clone());
@@ -170,9 +171,10 @@ impl<'a> Wanted<'a> {
                 return Ok(Err(Missing(pattern.as_str().to_owned())));
             }
             for name in names.filter(|name| !self.leaves_out(name)) {
-                match repo.pointer(commit, name).is_file() {
-                    true => cached.files.push(name.clone()),
-                    false => return Ok(Err(Missing(name.clone()))),
+                if repo.pointer(commit, name).is_file() {
+                    cached.files.push(name.clone())
+                } else {
+                    return Ok(Err(Missing(name.clone())));
                 }
             }
         }

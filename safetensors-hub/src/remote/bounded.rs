@@ -40,10 +40,11 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_range = request.headers().contains_key("range");
         let (head, body) = self.0.call(request).await?.into_parts();
-        let body = match has_range && head.status.is_success() {
+        let body = if has_range && head.status.is_success() {
             // It is passed on as it arrives, and compared with the range.
-            true => body,
-            false => whole(head.status, body.bytes_stream()).await?.into(),
+            body
+        } else {
+            whole(head.status, body.bytes_stream()).await?.into()
         };
         Ok(HttpResponse::from_parts(head, body))
     }

@@ -64,10 +64,7 @@ impl Connector {
     ) -> object_store::Result<reqwest::Client> {
         use ClientConfigKey as Key;
 
-        let policy = match self.follows_redirects {
-            true => Policy::custom(redirect),
-            false => Policy::none(),
-        };
+        let policy = if self.follows_redirects { Policy::custom(redirect) } else { Policy::none() };
         let mut client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(policy)

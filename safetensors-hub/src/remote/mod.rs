@@ -87,6 +87,7 @@ mod fetch;
 mod file;
 mod files;
 mod hub;
+mod hub_reads;
 mod local;
 mod object;
 mod options;

@@ -3,12 +3,10 @@
 
 mod directory;
 mod problem;
-#[cfg(test)]
-mod races;
-#[cfg(test)]
-mod racing;
 mod ranks;
 mod shards;
+#[cfg(test)]
+mod tests;
 mod unfinished;
 mod upload;
 
@@ -23,7 +21,7 @@ use safetensors_core::{
 pub use unfinished::abort_uploads;
 use upload::Upload;
 
-use super::place::{Listing, Place};
+use super::place::Place;
 use super::{RemoteOptions, local_path};
 
 /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
@@ -126,7 +124,7 @@ impl RemoteOptions {
         if let Some(directory) = local_path(address)? {
             return safetensors_core::save_sharded(directory, tensors, options);
         }
-        let place = writable(address, self)?;
+        let place = Place::writable(address, self)?;
         let saved = shards::save(&place, tensors, options, || Ok(()));
         saved.map_err(|error| error.in_file(&place.shown))
     }
@@ -148,7 +146,7 @@ impl RemoteOptions {
         if let Some(directory) = local_path(address)? {
             return rewrite.save_sharded(directory, options);
         }
-        let place = writable(address, self)?;
+        let place = Place::writable(address, self)?;
         rewrite.plan_sharded(options)?;
         let options = rewrite.shard_options(options);
         let check = || rewrite.check_unchanged();
@@ -165,7 +163,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
     remote: &RemoteOptions,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let place = writable(address, remote)?;
+    let place = Place::writable(address, remote)?;
     let save = || {
         if place.key.as_ref().is_empty() || address.ends_with('/') {
             let message = "expected the address of a file, found that of a directory";
@@ -241,15 +239,4 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     options: &ShardOptions,
 ) -> Result<SavedShards> {
     RemoteOptions::new().save_sharded(address, tensors, options)
-}
-
-/// The place of an address, if its store takes files.
-fn writable(address: &str, options: &RemoteOptions) -> Result<Place> {
-    let place = Place::of(address, options)?;
-    if place.listing == Listing::Impossible {
-        let message = "files are not saved to web servers; expected an address of a bucket";
-        let error = io::Error::new(io::ErrorKind::Unsupported, message);
-        return Err(Error::from(ErrorKind::Io(error)).in_file(&place.shown));
-    }
-    Ok(place)
 }

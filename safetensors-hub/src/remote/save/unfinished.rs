@@ -148,11 +148,10 @@ impl Drop for Step {
 /// The uploads. Fails if the process is about to end, so that it begins nothing any more.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     let uploads = locked();
-    match uploads.is_ending {
-        true => {
-            Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
-        }
-        false => Ok(uploads),
+    if uploads.is_ending {
+        Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
+    } else {
+        Ok(uploads)
     }
 }
 

@@ -6,14 +6,11 @@ mod manifest;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-
 use attempt::Attempt;
 use safetensors_core::ranks::{PlannedRank, RankPlan, RankSaved};
-use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
+use safetensors_core::{ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
-use super::writable;
 use crate::remote::place::Place;
 use crate::remote::{RemoteOptions, local_path};
 
@@ -149,7 +146,7 @@ impl<'a> RankSaver<'a> {
         if let Some(directory) = local_path(address)? {
             return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
         }
-        let place = writable(address, remote)?;
+        let place = Place::writable(address, remote)?;
         let planned = PlannedRank::new(plan, rank, tensors, attempt, options);
         let saved = planned.and_then(|planned| save(&place, &planned, rank, attempt));
         saved.map_err(|error| error.in_file(&place.shown))
@@ -211,9 +208,4 @@ fn send<T: TensorSource>(
         sent.map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
     }
     Ok(())
-}
-
-/// The error of a store.
-fn failed(error: io::Error) -> Error {
-    ErrorKind::Io(error).into()
 }
