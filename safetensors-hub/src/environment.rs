@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::{fs, io, path::Path};
 
 #[cfg(feature = "download")]
-use crate::error::{ErrorKind, Result, io_at};
+use crate::error::io_at;
+use crate::error::{ErrorKind, Result};
 #[cfg(feature = "download")]
 use crate::token::Token;
 

@@ -152,7 +152,7 @@ impl FromStr for Revision {
     }
 }
 
-/// Whether a text has exactly so many lower-case hex digits, and nothing else.
+/// Whether a text has `digits` lower-case hex digits, and nothing else.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

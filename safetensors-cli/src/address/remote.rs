@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
-use safetensors_hub::remote::RemoteOptions;
 pub(crate) use safetensors_hub::remote::abort_uploads;
+use safetensors_hub::remote::{self, RemoteOptions};
 
 use super::printable;
 use crate::input::{Checkpoint, Rewrite};

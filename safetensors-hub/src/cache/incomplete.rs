@@ -128,7 +128,7 @@ pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     })
 }
 
-/// The bytes of a blob of `size` bytes that need no more room: those of the longest unfinished
+/// The bytes of a blob of `size` bytes that are on the disk already, in the longest unfinished
 /// download, unless it has to be copied.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
     if !etag.is_digest() {

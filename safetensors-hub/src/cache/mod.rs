@@ -147,7 +147,7 @@ impl CachedRepo {
     }
 
     /// The directory of a commit's files. It need not exist.
-    pub fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
+    pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
     }
 

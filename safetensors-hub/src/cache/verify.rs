@@ -149,7 +149,7 @@ fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
 }
 
-/// Whether a file is a copy of a blob. The digests are those of the blobs, by their lengths.
+/// Whether a file is a copy of a blob. `by_len` has the digests of the blobs by their lengths.
 fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result, check_stop, to_io};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision, check_file_name};
 
-/// Each so many bytes that arrive allow one more failure.
+/// Each time this many bytes have arrived, one more failure is allowed.
 const FORGIVING: u64 = 1 << 20;
 
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
@@ -49,7 +49,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; those of [`Client::files`].
+    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`], and the errors of [`Client::files`].
     pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
         self.file_until(repo, revision, path, &AtomicBool::new(false))
     }
@@ -123,7 +123,7 @@ impl HubFile {
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](HubFile::read_exact_at); `Cancelled`.
+    /// `Cancelled`, and the errors of [`read_exact_at`](HubFile::read_exact_at).
     pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.byte_len()) else {

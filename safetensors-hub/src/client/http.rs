@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::Proxies;
 use crate::token::Token;
 
-/// The head of an answer may take so many times the time of silence.
+/// The head of an answer may take this many times the time of silence.
 const HEAD: u32 = 4;
 
 /// The most connections to one host that stay open between requests.
@@ -177,7 +177,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
         | ureq::Error::Timeout(Resolve | Connect) => true,
         ureq::Error::Io(error) => match error.kind() {
             ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable => true,
-            // The name of a host that is not found has no kind of its own.
+            // The name of a host that is not found has no other kind.
             _ => error.to_string().contains("failed to lookup address"),
         },
         _ => false,

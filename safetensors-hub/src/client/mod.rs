@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// The address of the Hub, without `/` at its end.
-    pub fn endpoint(&self) -> &str {
+    fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }
 

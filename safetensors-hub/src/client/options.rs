@@ -22,7 +22,7 @@ pub struct ClientOptions {
 /// Which token is sent.
 #[derive(Clone, Debug)]
 pub(super) enum TokenChoice {
-    /// That of the environment, if there is one.
+    /// The environment's token, if there is one.
     Environment,
     /// None.
     Anonymous,

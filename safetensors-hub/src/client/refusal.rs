@@ -58,7 +58,7 @@ impl Asked<'_> {
     }
 }
 
-/// The failure of a status that has no meaning of its own on the Hub.
+/// The failure of a status that has no special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

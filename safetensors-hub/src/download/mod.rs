@@ -244,7 +244,7 @@ impl Snapshot {
         &self.commit
     }
 
-    /// The names of the files that were asked for: those of the checkpoint first. The directory may
+    /// The names of the files that were asked for, first the checkpoint's. The directory may
     /// have more.
     pub fn files(&self) -> &[String] {
         &self.files

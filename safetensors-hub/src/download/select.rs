@@ -128,35 +128,10 @@ impl<'a> Wanted<'a> {
         if !dir.is_dir() {
             return Ok(Err(Missing("the snapshot".into())));
         }
-        let mut cached = Cached { checkpoint: None, files: Vec::new() };
-        if let Some(path) = self.checkpoint {
-            let Ok(found) = CheckpointPath::find(joined(&dir, path)) else {
-                return Ok(Err(Missing("the checkpoint".into())));
-            };
-            let shards = found.files()?;
-            let (main, is_standard) = match &found {
-                CheckpointPath::File(path) => (path, path.ends_with("model.safetensors")),
-                CheckpointPath::Index(path) => (path, true),
-            };
-            // The Hub may have a file that comes before this one.
-            if !is_offline && !is_standard && *main != joined(&dir, path) {
-                return Ok(Err(Missing("the list of files".into())));
-            }
-            let paths = match &found {
-                CheckpointPath::File(_) => shards,
-                CheckpointPath::Index(index) => [vec![index.clone()], shards].concat(),
-            };
-            for path in &paths {
-                let name = path.strip_prefix(&dir).ok().and_then(slashed);
-                let name = name.unwrap_or_else(|| path.display().to_string());
-                if path.is_file() {
-                    cached.files.push(name)
-                } else {
-                    return Ok(Err(Missing(name)));
-                }
-            }
-            cached.checkpoint = Some(main.clone());
-        }
+        let mut cached = match self.cached_checkpoint(&dir, is_offline)? {
+            Ok(cached) => cached,
+            Err(missing) => return Ok(Err(missing)),
+        };
         let mut patterns = self.patterns.iter().map(Pattern::as_str);
         let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
             self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
@@ -183,10 +158,44 @@ impl<'a> Wanted<'a> {
         }
         Ok(Ok(cached))
     }
+
+    /// Finds the checkpoint in a snapshot, if it is wanted, as [`find_cached`](Self::find_cached)
+    /// does.
+    fn cached_checkpoint(&self, dir: &Path, is_offline: bool) -> Result<Result<Cached, Missing>> {
+        let Some(path) = self.checkpoint else { return Ok(Ok(Cached::default())) };
+        let Ok(found) = CheckpointPath::find(joined(dir, path)) else {
+            return Ok(Err(Missing("the checkpoint".into())));
+        };
+        let mut paths = found.files()?;
+        let (main, is_standard) = match found {
+            CheckpointPath::File(path) => {
+                let is_standard = path.ends_with("model.safetensors");
+                (path, is_standard)
+            }
+            CheckpointPath::Index(path) => {
+                paths.insert(0, path.clone());
+                (path, true)
+            }
+        };
+        // The Hub may have a file that comes before this one.
+        if !is_offline && !is_standard && main != joined(dir, path) {
+            return Ok(Err(Missing("the list of files".into())));
+        }
+        let mut files = Vec::new();
+        for path in paths {
+            let name = path.strip_prefix(dir).ok().and_then(slashed);
+            let name = name.unwrap_or_else(|| path.display().to_string());
+            if !path.is_file() {
+                return Ok(Err(Missing(name)));
+            }
+            files.push(name);
+        }
+        Ok(Ok(Cached { checkpoint: Some(main), files }))
+    }
 }
 
 /// What is wanted, in the cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) files: Vec<String>,

@@ -50,7 +50,7 @@ impl HttpService for Bounded {
     }
 }
 
-/// All bytes of an answer without a range, which arrive in pieces. That of an error is cut.
+/// All bytes of an answer without a range, which arrive in pieces. The answer of an error is cut.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,

@@ -124,7 +124,7 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]. What goes wrong with the store or the network is
+/// As of [`Checkpoint::open`]. What goes wrong with the store or the network is
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
@@ -144,10 +144,6 @@ impl RemoteOptions {
     /// let checkpoint = options.open("memory:///o/m.safetensors")?;
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As of [`open`].
     pub fn open(&self, address: &str) -> Result<Checkpoint<RemoteFile>> {
         let store = RemoteStore::new(address, self)?;
         let path = store.path();

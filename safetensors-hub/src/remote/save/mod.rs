@@ -28,7 +28,7 @@ use super::{RemoteOptions, local_path};
 ///
 /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
 /// other. At most eight parts are in memory. The store shows the file when all parts have arrived;
-/// after an error it is told to forget them. The bytes are those of
+/// after an error it is told to forget them. The bytes are the same as of
 /// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is saved as
 /// core [saves](safetensors_core::save()) it, by this and by all functions below.
 ///
@@ -45,7 +45,7 @@ use super::{RemoteOptions, local_path};
 ///
 /// # Errors
 ///
-/// Those of [`write_to`]; [`ErrorKind::Io`] of the store. After an error the store has the file
+/// As of [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the store has the file
 /// that it had before, unless the last request has reached it and only the answer was lost. Web
 /// servers and the Hub take no files.
 pub fn save<N: AsRef<str>, S: TensorSource>(
@@ -59,10 +59,6 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 /// Saving through a connection with these options.
 impl RemoteOptions {
     /// [`save`] with these options.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save`].
     pub fn save<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -94,8 +90,7 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// Those of [`save`], of [`Rewrite::plan`], and of
-    /// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+    /// As of [`save`] and of [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has changed.
     pub fn save_rewrite<S: ReadAt>(
         &self,
         address: &str,
@@ -111,10 +106,6 @@ impl RemoteOptions {
     }
 
     /// [`save_sharded`] with these options.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save_sharded`].
     pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -135,8 +126,8 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// Those of [`save_sharded`], of [`Rewrite::plan_sharded`], and of
-    /// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+    /// As of [`save_sharded`] and of [`Rewrite::plan_sharded`]; [`ErrorKind::Io`] if a
+    /// source has changed.
     pub fn save_rewrite_sharded<S: ReadAt>(
         &self,
         address: &str,
@@ -187,7 +178,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 }
 
 /// Saves tensors to a directory of a remote store, as one file, or as several and their index if
-/// they do not fit into one: the same files as those of
+/// they do not fit into one: the same files as by
 /// [`save_sharded`](safetensors_core::save_sharded).
 ///
 /// At every moment, also after an interruption, the directory opens as the complete earlier
@@ -228,7 +219,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
+/// As of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
 /// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint. If the earlier
 /// checkpoint is one file, the new one has several, and the store refuses to remove that one file,
 /// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory

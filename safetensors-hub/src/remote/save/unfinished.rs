@@ -57,10 +57,6 @@ pub(super) struct Begun(u64);
 
 impl Begun {
     /// Begins an upload.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; if all uploads were aborted.
     pub(super) fn new(service: Arc<Service>, key: Key) -> io::Result<Self> {
         let _step = Step::begin()?;
         let upload = run(async move {
@@ -76,10 +72,6 @@ impl Begun {
     }
 
     /// Begins to send the next part. `spawn` is given the request.
-    ///
-    /// # Errors
-    ///
-    /// Those of `spawn`; if all uploads were aborted.
     pub(super) fn put_part(
         &self,
         payload: PutPayload,
@@ -94,10 +86,6 @@ impl Begun {
     }
 
     /// Makes the object visible. If that fails, the upload is aborted.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; if all uploads were aborted.
     pub(super) fn complete(self, service: Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends meanwhile: it waits for this step.

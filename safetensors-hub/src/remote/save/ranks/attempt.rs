@@ -84,10 +84,6 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     }
 
     /// Whether the attempt is not complete, and can still be.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check_unchanged`](Self::check_unchanged).
     pub(super) fn is_open(&self) -> Result<bool> {
         let name = self.planned.pattern().index_name();
         let now = self.directory.list(&name).map_err(failed)?;

@@ -62,7 +62,7 @@ use crate::remote::{RemoteOptions, local_path};
 /// 2. Each rank sends its files, then its mark, and lists the marks.
 /// 3. A rank that finds the marks of all ranks looks whether the checkpoint is still the one from
 ///    the beginning, or that of an attempt that began before. Then it writes the index, which names
-///    the files where they are, on the condition that nobody replaces the one in place meanwhile.
+///    the files where they are, on the condition that the one in place is not replaced meanwhile.
 /// 4. It removes the files of the earlier checkpoint, the attempts that began before this one, and
 ///    the marks.
 ///
@@ -128,7 +128,7 @@ impl<'a> RankSaver<'a> {
     /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
     /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
     ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-    /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and those of
+    /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the errors of
     ///   [`save_sharded`](super::save_sharded).
     ///
     /// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
@@ -165,7 +165,7 @@ fn save<T: TensorSource>(
     let attempt = Attempt::enter(place, planned, name)?;
     let turn = attempt.turn(rank);
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
-        // There is no mark, so nobody uses the files. Those that stay do no harm.
+        // Without a mark no rank uses the files, so files that stay do no harm.
         let _ = attempt.forget(&turn);
         return Err(error);
     }
