@@ -222,6 +222,20 @@ impl From<ErrorKind> for Error {
     }
 }
 
+#[cfg(feature = "std")]
+impl From<RankProblem> for ErrorKind {
+    fn from(problem: RankProblem) -> Self {
+        Self::Ranks { problem }
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<RankProblem> for Error {
+    fn from(problem: RankProblem) -> Self {
+        ErrorKind::from(problem).into()
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.0.file {

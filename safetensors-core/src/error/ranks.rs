@@ -92,15 +92,3 @@ pub enum RankProblem {
     )]
     AttemptSuperseded { attempt: String },
 }
-
-impl From<RankProblem> for super::ErrorKind {
-    fn from(problem: RankProblem) -> Self {
-        Self::Ranks { problem }
-    }
-}
-
-impl From<RankProblem> for super::Error {
-    fn from(problem: RankProblem) -> Self {
-        super::ErrorKind::from(problem).into()
-    }
-}

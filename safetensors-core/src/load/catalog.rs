@@ -5,8 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::LazyTensor;
-use crate::header::{Metadata, NameTable, PARTS_KEY, is_reserved, whole_of_part};
+use crate::header::{Metadata, NameTable, PARTS_KEY, TensorInfo, is_reserved, whole_of_part};
 use crate::io::{FileSource, SafeTensors};
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
@@ -35,17 +34,17 @@ pub(crate) struct Place {
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint. A [`LazyTensor`] finds others of its checkpoint here, such as its
+/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as its
 /// scales.
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
     /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
     /// Finds the position of a name in `places`. `None` for a single file without an index: its
     /// header has such a table.
     table: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
-    aliases: BTreeMap<Arc<str>, Place>,
+    pub(super) aliases: BTreeMap<Arc<str>, Place>,
     /// The same by the places of the tensors, sorted.
     aliases_by_place: Vec<(Place, Arc<str>)>,
     /// What ranks have divided, if they have divided anything.
@@ -141,15 +140,6 @@ impl<S> Catalog<S> {
         &self.places
     }
 
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
-        self.places.iter().filter_map(|&place| self.lazy(place))
-    }
-
-    /// The aliases, sorted, each with its tensor.
-    pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
-        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
-    }
-
     /// The aliases of the tensor with this name, sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.places[position]);
@@ -159,11 +149,6 @@ impl<S> Catalog<S> {
             &rest[..rest.partition_point(|(other, _)| *other == place)]
         });
         aliases.iter().map(|(_, name)| &**name)
-    }
-
-    /// The tensor of this name or alias.
-    pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
-        self.tensor_at(self.position(name)?)
     }
 
     /// The position of the tensor of this name or alias.
@@ -208,10 +193,6 @@ impl<S> Catalog<S> {
         Some(divided)
     }
 
-    pub(crate) fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
-        self.places.get(position).and_then(|&place| self.lazy(place))
-    }
-
     /// The position of the tensor that has this name in its file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table {
@@ -221,13 +202,13 @@ impl<S> Catalog<S> {
     }
 
     fn name_at(&self, i: usize) -> &str {
-        self.lazy(self.places[i]).map_or("", |tensor| tensor.name())
+        self.info(self.places[i]).map_or("", |(_, info)| info.name())
     }
 
-    fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
+    /// The tensor at a place, and its file.
+    pub(super) fn info(&self, place: Place) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
-        let info = file.archive.header().tensor_at(place.position)?;
-        Some(LazyTensor::of_catalog(info, file, self, place.file))
+        Some((file, file.archive.header().tensor_at(place.position)?))
     }
 }
 

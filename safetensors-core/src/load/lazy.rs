@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
-use crate::load::catalog::{Catalog, CheckpointFile};
+use crate::load::catalog::{Catalog, CheckpointFile, Place};
 use crate::load::streaming::read_pieces;
 use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource, TensorView};
 
@@ -76,17 +76,6 @@ impl<'a, S> LazyTensor<'a, S> {
         file: Option<&'a Path>,
     ) -> Self {
         Self { info, archive, catalog: None, file, file_index: 0 }
-    }
-
-    /// A tensor of a checkpoint, in the file at this position among its files.
-    pub(super) fn of_catalog(
-        info: TensorInfo<'a>,
-        file: &'a CheckpointFile<S>,
-        catalog: &'a Catalog<S>,
-        file_index: usize,
-    ) -> Self {
-        let CheckpointFile { path, archive } = file;
-        Self { info, archive, catalog: Some(catalog), file: Some(path), file_index }
     }
 
     /// The name.
@@ -307,6 +296,33 @@ impl<S> SafeTensors<S> {
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         let names = || self.header().iter().map(|info| info.name());
         self.get(name).ok_or_else(|| Error::not_found(name, names()))
+    }
+}
+
+/// The tensors of a checkpoint.
+impl<S> Catalog<S> {
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
+        self.places.iter().filter_map(|&place| self.lazy(place))
+    }
+
+    /// The aliases, sorted, each with its tensor.
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
+        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
+    }
+
+    /// The tensor of this name or alias.
+    pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.tensor_at(self.position(name)?)
+    }
+
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
+        self.places.get(position).and_then(|&place| self.lazy(place))
+    }
+
+    fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
+        let (CheckpointFile { path, archive }, info) = self.info(place)?;
+        let (catalog, file) = (Some(self), Some(path.as_path()));
+        Some(LazyTensor { info, archive, catalog, file, file_index: place.file })
     }
 }
 

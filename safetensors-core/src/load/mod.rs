@@ -17,6 +17,7 @@ mod size;
 pub(crate) mod slice;
 pub(crate) mod staged;
 pub(crate) mod streaming;
+mod wanted;
 
 use std::slice::from_ref;
 
@@ -24,9 +25,9 @@ pub use lazy::LazyTensor;
 pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
 pub use pieces::Piece;
-use plan::{Job, Reserved, Scratch, Wanted};
-use scaled::read_scales;
+use plan::{Job, Scratch};
 pub use slice::LazySlice;
+use wanted::{Reserved, Wanted, read_scales};
 
 use crate::error::Result;
 use crate::io::ReadAt;

@@ -1,105 +1,19 @@
 //! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::slice::from_ref;
 
-use crate::convert::{ReadConversion, Scales};
+use crate::convert::ReadConversion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
+use crate::load::LazyTensor;
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
-use crate::load::scaled::Scaling;
 use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::read_runs;
-use crate::load::{LazySlice, LazyTensor, LoadOptions, LoadedDtype};
+use crate::load::wanted::{Reserved, Wanted};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
-use crate::tensor::shape::Positions;
-
-/// A tensor, or a part of one, that is to be read.
-pub(super) struct Wanted<'t, 'a, S> {
-    pub(super) tensor: &'t LazyTensor<'a, S>,
-    pub(super) shape: &'t [usize],
-    /// The bytes to read, counted from the tensor's first byte.
-    pub(super) runs: Runs,
-    /// Runs with at most this many bytes between them are read in one call.
-    pub(super) gap: u64,
-    /// What the elements become.
-    pub(super) loaded: LoadedDtype,
-    /// Where the scales lie that the elements are multiplied by, until they are read.
-    pub(super) scaling: Option<Box<Scaling<'a, S>>>,
-    /// The scales, once they are read.
-    pub(super) scales: Option<Scales>,
-    /// The positions of a slice in its tensor.
-    positions: Option<&'t [Positions]>,
-}
-
-/// A buffer, and the conversion of the elements that are read into it, if there is one.
-pub(super) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
-
-impl<'t, 'a, S> Wanted<'t, 'a, S> {
-    /// All of a tensor.
-    pub(super) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
-        let (loaded, scaling) = tensor.decide(options)?;
-        Ok(Self {
-            tensor,
-            shape: tensor.shape(),
-            runs: Runs::whole(tensor.byte_len()),
-            gap: 0,
-            loaded,
-            scaling: scaling.map(Box::new),
-            scales: None,
-            positions: None,
-        })
-    }
-
-    /// A slice of a tensor.
-    pub(super) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
-        Ok(Self {
-            shape: slice.shape(),
-            runs: slice.runs(),
-            gap: slice.gap_len(),
-            positions: Some(slice.positions()),
-            ..Self::whole(slice.tensor(), options)?
-        })
-    }
-
-    /// The positions in the tensor.
-    pub(super) fn positions(&self) -> Cow<'t, [Positions]> {
-        match self.positions {
-            Some(positions) => positions.into(),
-            None => Positions::whole(self.tensor.shape()).into(),
-        }
-    }
-
-    /// The conversion while its elements are read, if there is one.
-    pub(super) fn conversion(
-        &self,
-        options: &LoadOptions,
-    ) -> Result<Option<ReadConversion<'_>>, ErrorKind> {
-        let options = options.conversions();
-        let conversion = self.loaded.conversion(&options)?;
-        let scaled = |to| ReadConversion::new(to, self.scales.as_ref(), &options);
-        conversion.map(scaled).transpose()
-    }
-
-    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
-    pub(super) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
-        let reserve = || {
-            let conversion = self.conversion(options)?;
-            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
-            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
-        };
-        reserve().map_err(|error| self.tensor.locate(error))
-    }
-
-    /// Finishes the tensor after its buffer is filled.
-    pub(super) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
-        let finished = self.loaded.finish(buf, &options.conversions());
-        finished.map_err(|error| self.tensor.locate(error))
-    }
-}
 
 /// Bytes to read, and where they go. The jobs of one load fill disjoint memory, so threads can run
 /// them in any order.

@@ -4,15 +4,13 @@
 use std::iter;
 
 use super::catalog::alias_of;
-use super::plan::Wanted;
-use super::{LazySlice, LazyTensor, LoadOptions, LoadedDtype, read_slices};
-use crate::convert::{FoundScales, ScaleLayout, Scales, find_scales, may_have_scales};
+use super::{LazyTensor, LoadOptions, LoadedDtype};
+use crate::convert::{FoundScales, ScaleLayout, find_scales, may_have_scales};
 #[cfg(doc)]
 use crate::error::RankProblem;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::header::whole_of_part;
 use crate::io::ReadAt;
-use crate::slice::Index;
 use crate::tensor::shape::Positions;
 use crate::tensor::{ScaleSource, TensorSource};
 
@@ -27,8 +25,8 @@ struct Found<'a, S> {
 
 /// The scales that a weight is multiplied by, and the elements that each scale belongs to.
 pub(super) struct Scaling<'a, S> {
-    tensor: LazyTensor<'a, S>,
-    layout: ScaleLayout,
+    pub(super) tensor: LazyTensor<'a, S>,
+    pub(super) layout: ScaleLayout,
 }
 
 impl<'a, S> LazyTensor<'a, S> {
@@ -191,37 +189,4 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             whole: whole.map(Into::into),
         })
     }
-}
-
-/// Reads the scales that tensors and slices are multiplied by, all of them in one go, which is
-/// fewer reads than one for each weight.
-pub(super) fn read_scales<S: ReadAt>(
-    wanted: &mut [Wanted<'_, '_, S>],
-    options: &LoadOptions,
-) -> Result<()> {
-    let mut needed: Vec<LazySlice<'_, S>> = Vec::new();
-    let mut scaled = Vec::new();
-    for wanted in wanted {
-        let Some(scaling) = wanted.scaling.take() else { continue };
-        let positions = wanted.positions();
-        let ranges = scaling.layout.needed(&positions);
-        needed.push(scaling.tensor.slice(ranges.into_iter().map(Index::from).collect::<Vec<_>>())?);
-        scaled.push((wanted, scaling, positions));
-    }
-    if needed.is_empty() {
-        return Ok(());
-    }
-    let values = read_slices(&needed, &options.for_scales())?;
-    for ((wanted, scaling, positions), values) in scaled.into_iter().zip(values) {
-        let Scaling { tensor, layout } = &*scaling;
-        let values = values.into_vec::<f32>().map_err(|error| tensor.locate(error))?;
-        let found = values.len() as u64;
-        let scales = Scales::of_part(layout, &positions, values).ok_or_else(|| {
-            let needed = layout.needed(&positions);
-            let expected = needed.iter().map(|range| range.len() as u64).product();
-            tensor.locate(ErrorKind::SourceLength { expected, found }.into())
-        });
-        wanted.scales = Some(scales?);
-    }
-    Ok(())
 }

@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::RankSaved;
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{Contention, Index, NewDirectories, SavedShards, ShardOptions, Staging};
@@ -49,6 +48,18 @@ struct Manifest {
     sequence: u64,
     /// The digest of what all ranks have in common.
     digest: String,
+}
+
+/// What [`save`](super::save()) has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RankSaved {
+    /// The rank's parts are saved. The checkpoint appears when the other ranks have saved theirs.
+    Waiting {
+        /// The number of ranks that have not saved yet.
+        missing: usize,
+    },
+    /// This rank was the last one, and the checkpoint is in its place.
+    Complete(SavedShards),
 }
 
 /// An attempt of ranks to save a checkpoint.

@@ -39,6 +39,20 @@ pub(super) struct SavedPart<'p> {
     record: Option<PartRecord>,
 }
 
+impl RankPlan {
+    /// Checks that what ranks [save](super::save()) by this plan can be opened: that the index is
+    /// not larger than the default [`Limits`](crate::Limits) allow. Saving checks this, too, before
+    /// a byte is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::DuplicateTensor`] if a tensor has the name of another
+    /// tensor's part.
+    pub fn check_index(&self, options: &ShardOptions) -> Result<()> {
+        RankFiles::new(self, options)?.check_index("")
+    }
+}
+
 impl<'p> RankFiles<'p> {
     pub(super) fn new(plan: &'p RankPlan, options: &ShardOptions) -> Result<Self> {
         refuse_ambiguous_names(plan)?;

@@ -72,11 +72,12 @@ mod save;
 #[cfg(test)]
 mod tests;
 
+pub use attempt::RankSaved;
 pub use division::Division;
 pub use gather::{GatheredTensor, gather, is_divided};
 pub use plan::{RankPlan, RankTensor};
 pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;
 pub use rules::RankRules;
+pub use save::save;
 pub(crate) use save::save_if;
-pub use save::{RankSaved, save};

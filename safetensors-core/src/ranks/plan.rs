@@ -5,9 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
 use super::Division;
-use super::files::RankFiles;
 use super::rank::check_world_size;
-use crate::checkpoint::ShardOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
 use crate::slice::TensorPart;
@@ -252,18 +250,6 @@ impl RankPlan {
             true => Ok(()),
             false => Err(ErrorKind::Mismatches { mismatches }.into()),
         }
-    }
-
-    /// Checks that what ranks [save](super::save()) by this plan can be opened: that the index is
-    /// not larger than the default [`Limits`](crate::Limits) allow. Saving checks this, too, before
-    /// a byte is written.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::DuplicateTensor`] if a tensor has the name of another
-    /// tensor's part.
-    pub fn check_index(&self, options: &ShardOptions) -> Result<()> {
-        RankFiles::new(self, options)?.check_index("")
     }
 
     /// For each tensor, the rank that saves it if it is replicated: the one with the fewest bytes

@@ -1,6 +1,5 @@
 //! [`Rank`]: which of the processes of a job this one is.
 
-use super::launcher;
 use crate::error::{ErrorKind, RankProblem, Result};
 
 /// The most ranks of a job. It bounds what a plan from a stranger can cost.
@@ -67,69 +66,6 @@ impl Rank {
         self.local_rank = Some(local_rank);
         self.local_world_size = Some(local_world_size);
         Ok(self)
-    }
-
-    /// Reads the rank from the environment of the process; `None` if no launcher has set it.
-    ///
-    /// | launcher | rank | world size | local rank | local world size |
-    /// |---|---|---|---|---|
-    /// | torchrun, Ray Train | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `LOCAL_WORLD_SIZE` |
-    /// | Open MPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_SIZE` |
-    /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
-    /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
-    ///
-    /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. Slurm's must agree too, unless they are
-    /// those of another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
-    /// `torchrun`, often one for each machine, and never the other way round. So the inner
-    /// launcher's numbers are taken
-    ///
-    /// - if the world sizes differ;
-    /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
-    ///   processes in the order in which they come.
-    ///
-    /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
-    /// size, and is no rank either: it is one process, whatever `SLURM_NTASKS` says. `srun` starts
-    /// the others.
-    ///
-    /// # Errors
-    ///
-    /// [`RankProblem::BadVariable`] for a value that is not a whole number in plain digits;
-    /// [`RankProblem::Contradiction`] for a rank that is not below its world size, for a rank
-    /// without a world size, and for launchers that disagree. It names both variables with their
-    /// values.
-    pub fn from_env() -> Result<Option<Self>> {
-        Self::from_variables(|name| {
-            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-        })
-    }
-
-    /// [`from_env`](Rank::from_env) for other variables than those of the process. `lookup` returns
-    /// the value of the variable of a name.
-    ///
-    /// ```
-    /// use safetensors_core::ranks::Rank;
-    ///
-    /// let of = |variables: &[(&str, &str)]| {
-    ///     Rank::from_variables(|name| {
-    ///         let found = variables.iter().find(|(variable, _)| *variable == name);
-    ///         found.map(|(_, value)| value.to_string())
-    ///     })
-    /// };
-    /// let torchrun = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")];
-    /// let rank = of(&torchrun)?.unwrap();
-    /// assert_eq!((rank.rank(), rank.world_size(), rank.local_rank()), (3, 4, Some(1)));
-    ///
-    /// let error = of(&[("RANK", "4"), ("WORLD_SIZE", "4")]).unwrap_err();
-    /// assert!(error.to_string().contains("RANK=4, but WORLD_SIZE=4"), "{error}");
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`from_env`](Rank::from_env).
-    pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        Ok(launcher::find(&lookup)?)
     }
 
     /// A rank whose numbers were checked where they came from.

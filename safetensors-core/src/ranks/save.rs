@@ -3,26 +3,14 @@
 use std::path::Path;
 
 use super::PlannedRank;
-use super::attempt::Attempt;
+use super::attempt::{Attempt, RankSaved};
 use super::files::RankFiles;
 use super::plan::RankPlan;
-use crate::checkpoint::{SavedShards, ShardOptions, check_directory};
+use crate::checkpoint::{ShardOptions, check_directory};
 use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{ErrorKind, RankProblem};
 use crate::tensor::TensorSource;
-
-/// What [`save`] has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RankSaved {
-    /// The rank's parts are saved. The checkpoint appears when the other ranks have saved theirs.
-    Waiting {
-        /// The number of ranks that have not saved yet.
-        missing: usize,
-    },
-    /// This rank was the last one, and the checkpoint is in its place.
-    Complete(SavedShards),
-}
 
 /// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
 /// last puts the files of all of them in their places, with one index over all. Nobody waits.

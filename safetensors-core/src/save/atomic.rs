@@ -5,16 +5,13 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::SaveOptions;
-use super::cached::check_cached;
+use super::cached::{MAX_LINKS, check_cached};
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::lock::DirectoryLock;
-
-/// How many links in a row lead somewhere: as many as the kernel follows.
-pub(super) const MAX_LINKS: usize = 40;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
 /// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if

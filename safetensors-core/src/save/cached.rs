@@ -9,8 +9,11 @@ use std::fs;
 use std::path::Path;
 
 use super::SaveOptions;
-use super::atomic::{MAX_LINKS, directory};
 use crate::error::{ErrorKind, Result};
+use crate::io::hidden::directory;
+
+/// How many links in a row lead somewhere: as many as the kernel follows.
+pub(super) const MAX_LINKS: usize = 40;
 
 /// [`refuse_cached`], unless the options of a save allow it.
 pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {

@@ -131,7 +131,7 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
 
     use rustix::fs::OFlags;
 
-    use super::temporary::{Lock, is_at, lock};
+    use super::lock::{Lock, is_at, lock};
 
     // Links are not followed, and opening a FIFO does not wait.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

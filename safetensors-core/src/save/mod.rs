@@ -28,6 +28,8 @@ mod growing;
 pub(crate) mod layout;
 #[cfg(feature = "std")]
 mod leftovers;
+#[cfg(feature = "std")]
+mod lock;
 mod options;
 #[cfg(feature = "std")]
 pub(crate) mod permissions;

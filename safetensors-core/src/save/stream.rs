@@ -12,7 +12,6 @@ use super::layout::Layout;
 use super::ranges::Ranges;
 use super::sequential::prefix_with_digests;
 use super::spec::Spec;
-use super::tensor_writer::TensorWriter;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
@@ -50,17 +49,17 @@ use crate::parallel::{Meter, in_parallel, progress};
 #[derive(Debug)]
 pub struct StreamWriter {
     pub(super) file: AtomicFile,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) progress: Meter,
     /// For a file that will be synchronised, unless it is short.
     early: Option<Early>,
     /// The options to write the header again with, if digests are recorded.
     pub(super) digest_options: Option<SaveOptions>,
     /// The tensors in the order of their declaration.
-    tensors: Vec<Declared>,
-    names: NameTable,
+    pub(super) tensors: Vec<Declared>,
+    pub(super) names: NameTable,
     /// The positions in `tensors`, in file order.
-    order: Vec<usize>,
+    pub(super) order: Vec<usize>,
 }
 
 /// A declared tensor, and what has been written of it.
@@ -168,24 +167,6 @@ impl StreamWriter {
         Ok(writer)
     }
 
-    /// The writer of the tensor of this name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::TensorNotFound`] if none was declared under this name.
-    pub fn tensor(&self, name: &str) -> Result<TensorWriter<'_>> {
-        match self.names.find(name, |i| &self.tensors[i].name) {
-            Some(i) => Ok(self.at(i)),
-            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name).in_path(&self.path)),
-        }
-    }
-
-    /// The writers of all tensors, in file order. Writing in this order writes the file
-    /// sequentially.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
-        self.order.iter().map(|&i| self.at(i))
-    }
-
     /// The path that the file will have.
     pub fn path(&self) -> &Path {
         &self.path
@@ -255,10 +236,5 @@ impl StreamWriter {
     /// The positions of the tensors among the declarations, in file order.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
-    }
-
-    /// The tensor that was declared at this position.
-    pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
-        TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
+use super::lock::{Lock, is_at, lock};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
@@ -302,36 +303,4 @@ fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;
 
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
-}
-
-/// The result of trying to lock a file.
-#[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
-pub(super) enum Lock {
-    Taken,
-    /// Somebody else holds the lock.
-    Busy,
-    /// The file system has no locks.
-    None,
-}
-
-#[cfg(unix)]
-pub(super) fn lock(file: &File) -> Lock {
-    match file.try_lock() {
-        Ok(()) => Lock::Taken,
-        Err(fs::TryLockError::WouldBlock) => Lock::Busy,
-        Err(fs::TryLockError::Error(_)) => Lock::None,
-    }
-}
-
-#[cfg(not(unix))]
-fn lock(_: &File) -> Lock {
-    Lock::None
-}
-
-/// Whether a path leads to this file.
-pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    if failpoint::lacks("lasting numbers of files") {
-        return Ok(false);
-    }
-    Ok(Some(Identity::of(&file.metadata()?)) == Identity::at(path)?)
 }

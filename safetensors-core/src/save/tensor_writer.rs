@@ -36,6 +36,31 @@ pub struct TensorWriter<'a> {
     pub(super) tensor: &'a Declared,
 }
 
+impl StreamWriter {
+    /// The writer of the tensor of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`] if none was declared under this name.
+    pub fn tensor(&self, name: &str) -> Result<TensorWriter<'_>> {
+        match self.names.find(name, |i| &self.tensors[i].name) {
+            Some(i) => Ok(self.at(i)),
+            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name).in_path(&self.path)),
+        }
+    }
+
+    /// The writers of all tensors, in file order. Writing in this order writes the file
+    /// sequentially.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
+        self.order.iter().map(|&i| self.at(i))
+    }
+
+    /// The tensor that was declared at this position.
+    pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
+        TensorWriter { writer: self, tensor: &self.tensors[position] }
+    }
+}
+
 impl<'a> TensorWriter<'a> {
     /// The name.
     pub fn name(&self) -> &'a str {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use bytemuck::allocation::try_cast_vec;
 use bytemuck::{CheckedBitPattern, NoUninit, Pod, Zeroable};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -44,6 +45,23 @@ pub trait Element:
 {
     /// The dtype whose elements this type holds.
     const DTYPE: Dtype;
+}
+
+impl Words {
+    pub(crate) fn from_vec<T: Element>(values: Vec<T>) -> Self {
+        match T::DTYPE.alignment() {
+            1 => Self::W8(cast_vec(values)),
+            2 => Self::W16(cast_vec(values)),
+            4 => Self::W32(cast_vec(values)),
+            _ => Self::W64(cast_vec(values)),
+        }
+    }
+}
+
+/// Moves the values into words. Copies them if the capacity is not a whole number of words.
+fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
+    try_cast_vec(values)
+        .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())
 }
 
 macro_rules! elements {

@@ -4,10 +4,9 @@ use alloc::vec::Vec;
 #[cfg(feature = "std")]
 use core::ops::Range;
 
+use bytemuck::Pod;
 use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
-use bytemuck::{NoUninit, Pod};
 
-use super::Element;
 use crate::dtype::Dtype;
 
 /// Owned storage for the elements of any dtype. The variant gives the alignment that the dtype
@@ -85,15 +84,6 @@ impl Words {
         with_words!(self, vec => room(vec))
     }
 
-    pub(crate) fn from_vec<T: Element>(values: Vec<T>) -> Self {
-        match T::DTYPE.alignment() {
-            1 => Self::W8(cast_vec(values)),
-            2 => Self::W16(cast_vec(values)),
-            4 => Self::W32(cast_vec(values)),
-            _ => Self::W64(cast_vec(values)),
-        }
-    }
-
     pub(crate) fn as_bytes(&self) -> &[u8] {
         with_words!(self, vec => bytemuck::cast_slice(vec))
     }
@@ -110,10 +100,4 @@ impl Words {
             Self::W64(vec) => try_cast_vec(vec).map_err(|(_, vec)| Self::W64(vec)),
         }
     }
-}
-
-/// Moves the values into words. Copies them if the capacity is not a whole number of words.
-fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
-    try_cast_vec(values)
-        .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())
 }

@@ -12,8 +12,7 @@ use parts::Plan;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::fused::ReadScratch;
-use crate::load::plan::Wanted;
-use crate::load::scaled::read_scales;
+use crate::load::wanted::{Wanted, read_scales};
 use crate::load::{LazyTensor, LoadOptions, one_a_file};
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it

@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadScratch, read_converted};
-use crate::load::plan::Wanted;
+use crate::load::wanted::Wanted;
 use crate::load::{LazyTensor, LoadOptions, LoadedDtype};
 use crate::tensor::{TensorBuf, shape, swap_on_big_endian};
 

@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::recover::{axis_of, file_name, last_file};
+use super::synced::{axis_of, file_name, last_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, Hasher};
 use crate::io::remove::unless_missing;

@@ -8,6 +8,7 @@ mod series;
 mod steps;
 mod stored;
 mod sync;
+mod synced;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -17,10 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use body::{Body, Place};
-pub use recover::{recover_synced, synced_directory};
+pub use recover::recover_synced;
 pub use series::GrowingTensor;
 use series::Series;
 use sync::Synced;
+pub use synced::synced_directory;
 
 use super::SaveOptions;
 use super::pieces::Pieces;

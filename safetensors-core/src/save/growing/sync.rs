@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::{fs, io};
 
-use super::recover::{file_name, last_file, synced_directory};
 use super::series::{Series, SeriesState};
+use super::synced::{file_name, last_file, synced_directory};
 use super::{Entry, GrowingWriter, Whole, finished};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::AXIS_PREFIX;
