@@ -32,7 +32,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// `Cancelled`(crate::ErrorKind::Cancelled).
+    /// [`Cancelled`](safetensors_core::ErrorKind::Cancelled) if `stop` is set.
     pub(crate) fn wait(
         path: &Path,
         stop: &AtomicBool,

@@ -100,7 +100,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// `Io`(crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn repos(&self) -> Result<Vec<CachedRepo>> {
         let mut ids: Vec<_> =
             names(&self.dir)?.iter().filter_map(|name| RepoId::of_folder(name)).collect();
@@ -133,7 +133,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// `Io`(crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the reference cannot be read.
     pub fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));

@@ -66,7 +66,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// `Io`(crate::ErrorKind::Io) if the files cannot be listed.
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the files cannot be listed.
     pub fn verify(&self) -> Result<Verification> {
         let mut found = Verification::default();
         let blobs = self.blobs();

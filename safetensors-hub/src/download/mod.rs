@@ -48,14 +48,22 @@ const SPARE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// Each says what to do. [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`],
-/// [`ErrorKind::FileNotFound`], [`ErrorKind::NoMatch`] if a pattern matches no file or all of them
-/// are excluded, [`ErrorKind::Gated`], [`ErrorKind::Renamed`],
-/// [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like; [`ErrorKind::NotInCache`] if no
-/// request may be made; [`ErrorKind::WrongSize`] and [`ErrorKind::WrongDigest`] for a file that is
-/// not what the Hub says; [`ErrorKind::NoSpace`] before anything is downloaded;
-/// `Cancelled`; `Io`; an error of the core for a repository without a
-/// checkpoint, or with several or a hostile index.
+/// Each says what to do. The [`ErrorKind`] inside it, which
+/// [`other`](safetensors_core::Error::other) gives, says what is wrong:
+///
+/// - with the question: [`RepoNotFound`](ErrorKind::RepoNotFound),
+///   [`RevisionNotFound`](ErrorKind::RevisionNotFound), [`FileNotFound`](ErrorKind::FileNotFound),
+///   [`Gated`](ErrorKind::Gated), [`Renamed`](ErrorKind::Renamed), and
+///   [`NoMatch`](ErrorKind::NoMatch) if a pattern matches no file or all files are excluded;
+/// - with the network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited),
+///   and [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
+/// - with what arrived: [`WrongSize`](ErrorKind::WrongSize),
+///   [`WrongDigest`](ErrorKind::WrongDigest);
+/// - with the disk: [`NoSpace`](ErrorKind::NoSpace) before anything is downloaded, and
+///   [`DiskFull`](ErrorKind::DiskFull).
+///
+/// The core's own kinds are `Cancelled`, `Io`, and what opening a directory fails with: a
+/// repository without a checkpoint, with several, or with a hostile index.
 pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
     let repo = RepoId::parse(repo)?;
     download_repo(&repo, options).map_err(|error| error.in_file(&repo))
