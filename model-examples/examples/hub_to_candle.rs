@@ -42,7 +42,7 @@ fn main() -> Result<()> {
 
 /// Downloads a model, and prints the most likely next tokens after a prompt.
 fn of_the_hub(repo: &str, prompt: &str) -> Result<()> {
-    let options = DownloadOptions::new().file("config.json").file("tokenizer.json");
+    let options = DownloadOptions::new().include("config.json").include("tokenizer.json");
     let model = download(repo, &options)?;
     println!("{}", model.dir().display());
     let tokenizer = Tokenizer::from_file(model.dir().join("tokenizer.json"));
@@ -115,7 +115,7 @@ fn of_a_server() -> Result<()> {
     let options = DownloadOptions::new()
         .endpoint(&server.endpoint)
         .cache(dir.path().join("cache"))
-        .file("config.json");
+        .include("config.json");
     for offline in [false, true] {
         server.clear_log();
         let model = download("owner/small-llama", &options.clone().offline(offline))?;

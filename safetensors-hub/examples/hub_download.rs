@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let repo = arguments.next().ok_or("expected the name of a repository, such as owner/name")?;
-    let options = arguments.fold(DownloadOptions::new(), DownloadOptions::file);
+    let options = arguments.fold(DownloadOptions::new(), DownloadOptions::include);
     let options = options.progress(|progress| {
         eprint!("\r{} of {} bytes  ", progress.bytes_done, progress.bytes_total);
         ControlFlow::Continue(())

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::{fs, io, path::Path};
 
 #[cfg(feature = "download")]
-use crate::error::Error;
+use crate::error::io_at;
 use crate::error::{ErrorKind, Result};
 #[cfg(feature = "download")]
 use crate::token::Token;
@@ -131,7 +131,7 @@ impl Environment<'_> {
             Ok(token) if token.trim().is_empty() => Ok(None),
             Ok(token) => Token::new(&token).map(Some),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io(error, &path)),
+            Err(error) => Err(io_at(error, &path)),
         }
     }
 
@@ -170,7 +170,7 @@ fn is_absent(error: &io::Error) -> bool {
 /// Reads a file of certificates that a variable names.
 #[cfg(feature = "download")]
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| Error::io(error, path))
+    fs::read(path).map_err(|error| io_at(error, path))
 }
 
 /// Calls a function with the environment of these pairs.
@@ -207,7 +207,10 @@ mod tests {
         ] {
             assert_eq!(with(pairs, |env| env.cache()).unwrap(), PathBuf::from(cache));
         }
-        assert!(matches!(with(&[], |env| env.cache()).unwrap_err().kind(), ErrorKind::NoHome));
+        assert!(matches!(
+            with(&[], |env| env.cache()).unwrap_err().other(),
+            Some(ErrorKind::NoHome)
+        ));
     }
 
     #[cfg(feature = "download")]

@@ -1,164 +1,69 @@
-//! The one error type: what went wrong, in which repository, for which of its files.
+//! [`ErrorKind`]: what only this crate knows can go wrong, and its place in the library's errors.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+#[cfg(feature = "download")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{fmt, io};
 
 use safetensors_core as core;
-use safetensors_core::framework::{NameList, Quoted, debug_error};
+use safetensors_core::framework::{NameList, Quoted};
+pub use safetensors_core::{Error, Result};
 
 use crate::text::{Bytes, Plain};
 
-/// The result of everything here that can fail.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::from_other(kind)
+    }
+}
 
-/// What went wrong, and where.
+/// The error of the system about a path on the disk.
+pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
+    Error::from(core::ErrorKind::Io(error)).in_path(path)
+}
+
+/// The error with which work ends that was told to stop.
+#[cfg(feature = "download")]
+pub(crate) fn cancelled() -> Error {
+    core::ErrorKind::Cancelled.into()
+}
+
+/// Fails as [`cancelled`] if the flag says that the work is to stop.
+#[cfg(feature = "download")]
+pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(cancelled()) } else { Ok(()) }
+}
+
+/// The error as one of the system: not found, permission denied, storage full, or the like.
+#[cfg(feature = "download")]
+pub(crate) fn to_io(error: Error) -> io::Error {
+    let kind = match (error.kind(), error.other()) {
+        (core::ErrorKind::Cancelled, _) => io::ErrorKind::Interrupted,
+        (_, Some(kind)) => ErrorKind::of_system(kind),
+        (core::ErrorKind::Io(error), _) => error.kind(),
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+/// What can go wrong with the Hub, a download or the cache, with what was expected and what was
+/// found.
 ///
-/// [`kind`](Error::kind) says what, with the numbers. [`repo`](Error::repo) and
-/// [`file`](Error::file) say where, as far as it is known. The message has all of it.
+/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and says which repository
+/// and file it is about: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path
+/// on the disk. What other crates fail with too has a kind of the core: `Io` for errors of the
+/// system, `Cancelled` if a progress callback stopped the work.
 ///
-/// No error has a token, or the query of a signed address. A message has at most 2,000 bytes and
-/// `Debug` shows at most 4 KiB, whatever a server answers.
+/// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
+/// the query of a signed address.
 ///
 /// ```
 /// use safetensors_hub::{ErrorKind, RepoId};
 ///
 /// let error = RepoId::parse("owner/../name").unwrap_err();
-/// assert!(matches!(error.kind(), ErrorKind::BadRepoId { .. }));
+/// assert!(matches!(error.other(), Some(ErrorKind::BadRepoId { .. })));
 /// ```
-pub struct Error(Box<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    kind: ErrorKind,
-    repo: Option<String>,
-    file: Option<String>,
-}
-
-impl Error {
-    /// What went wrong.
-    pub fn kind(&self) -> &ErrorKind {
-        &self.0.kind
-    }
-
-    /// What went wrong, without the place.
-    pub fn into_kind(self) -> ErrorKind {
-        self.0.kind
-    }
-
-    /// The repository that the error is about, such as `owner/name`.
-    pub fn repo(&self) -> Option<&str> {
-        self.0.repo.as_deref()
-    }
-
-    /// The file that the error is about: a name in the repository, or a path on the disk.
-    /// Unescaped: quote it before printing.
-    pub fn file(&self) -> Option<&str> {
-        self.0.file.as_deref()
-    }
-
-    /// Says which repository the error is about, unless it says so already.
-    #[cfg(any(feature = "download", test))]
-    #[must_use]
-    pub(crate) fn in_repo(mut self, repo: impl fmt::Display) -> Self {
-        self.0.repo.get_or_insert_with(|| repo.to_string());
-        self
-    }
-
-    /// Says which file the error is about, unless it says so already.
-    #[must_use]
-    pub(crate) fn in_file(mut self, file: impl fmt::Display) -> Self {
-        self.0.file.get_or_insert_with(|| file.to_string());
-        self
-    }
-
-    /// The error of the system about a path on the disk.
-    pub(crate) fn io(error: io::Error, path: &std::path::Path) -> Self {
-        Self::from(ErrorKind::Io(error)).in_file(path.display())
-    }
-}
-
-impl From<ErrorKind> for Error {
-    fn from(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, repo: None, file: None }))
-    }
-}
-
-impl From<core::Error> for Error {
-    fn from(error: core::Error) -> Self {
-        ErrorKind::Core(error).into()
-    }
-}
-
-/// As an error of core, for files that core reads through this crate. What only this crate knows
-/// of becomes an [`io::Error`] with this error inside.
-impl From<Error> for core::Error {
-    fn from(error: Error) -> Self {
-        match *error.0 {
-            Inner { kind: ErrorKind::Core(error), .. } => error,
-            Inner { kind: ErrorKind::Cancelled, .. } => core::ErrorKind::Cancelled.into(),
-            inner => core::ErrorKind::Io(Error(Box::new(inner)).into()).into(),
-        }
-    }
-}
-
-/// As an error of the system: not found, permission denied, timed out, or the like.
-impl From<Error> for io::Error {
-    fn from(error: Error) -> Self {
-        let kind = match error.kind() {
-            ErrorKind::Io(error) => error.kind(),
-            ErrorKind::RepoNotFound { .. }
-            | ErrorKind::RevisionNotFound { .. }
-            | ErrorKind::FileNotFound
-            | ErrorKind::NotInCache { .. }
-            | ErrorKind::Renamed { .. } => io::ErrorKind::NotFound,
-            ErrorKind::Gated { .. } | ErrorKind::Refused { .. } => io::ErrorKind::PermissionDenied,
-            ErrorKind::NoSpace { .. } | ErrorKind::DiskFull { .. } => io::ErrorKind::StorageFull,
-            ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. } => {
-                io::ErrorKind::InvalidData
-            }
-            ErrorKind::Cancelled => io::ErrorKind::Interrupted,
-            _ => io::ErrorKind::Other,
-        };
-        io::Error::new(kind, error)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, repo, file } = &*self.0;
-        // An error of core may name a path that begins with the repository.
-        let is_named = |repo: &&String| match kind {
-            ErrorKind::Core(error) => !error.file().is_some_and(|file| file.starts_with(*repo)),
-            _ => true,
-        };
-        if let Some(repo) = repo.as_ref().filter(is_named) {
-            write!(f, "{}: ", Plain(repo))?;
-        }
-        if let Some(file) = file {
-            write!(f, "{}: ", Plain(file))?;
-        }
-        kind.fmt(f)
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug_error(&self.0, f)
-    }
-}
-
-impl std::error::Error for Error {
-    /// What lies behind the system's or core's error. That error itself is part of the message,
-    /// and in [`kind`](Error::kind).
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.0.kind)?.source()
-    }
-}
-
-/// Every way in which a download can fail, with what was expected and what was found.
-///
-/// Sizes are in bytes. Messages shorten text from outside, fields do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -256,12 +161,7 @@ pub enum ErrorKind {
 
     /// The disk became full. What was written stays there, and the next attempt goes on with it.
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
-    DiskFull {
-        written: u64,
-        free: u64,
-        #[source]
-        error: io::Error,
-    },
+    DiskFull { written: u64, free: u64, error: io::Error },
 
     // The cache.
     /// Without a network, the cache does not have what is asked for.
@@ -277,23 +177,31 @@ pub enum ErrorKind {
     /// The index of a checkpoint names a file that the repository does not have.
     #[error("the index names {}, which the repository does not have", Quoted(.shard))]
     ShardNotFound { shard: String },
+}
 
-    /// The progress callback stopped the download.
-    #[error("cancelled")]
-    Cancelled,
-    /// An error of the core, such as a repository without a checkpoint, or a hostile index.
-    #[error("{0}")]
-    Core(#[source] core::Error),
-    /// An error of the system.
-    #[error("{0}")]
-    Io(#[source] io::Error),
+#[cfg(feature = "download")]
+impl ErrorKind {
+    /// What the operating system would call it.
+    fn of_system(&self) -> io::ErrorKind {
+        match self {
+            Self::RepoNotFound { .. }
+            | Self::RevisionNotFound { .. }
+            | Self::FileNotFound
+            | Self::NotInCache { .. }
+            | Self::Renamed { .. } => io::ErrorKind::NotFound,
+            Self::Gated { .. } | Self::Refused { .. } => io::ErrorKind::PermissionDenied,
+            Self::NoSpace { .. } | Self::DiskFull { .. } => io::ErrorKind::StorageFull,
+            Self::WrongSize { .. } | Self::WrongDigest { .. } => io::ErrorKind::InvalidData,
+            _ => io::ErrorKind::Other,
+        }
+    }
 }
 
 /// Displays the text of a server's answer after a colon, if there is any.
 struct Detail<'a>(&'a str);
 
-impl fmt::Display for Detail<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Display for Detail<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0.trim() {
             "" => Ok(()),
             text => write!(f, ": {}", Plain(text)),
@@ -314,7 +222,7 @@ mod tests {
             ErrorKind::ShardNotFound { shard: long.clone() },
         ];
         for kind in kinds {
-            let error = Error::from(kind).in_repo("owner/name").in_file(&long);
+            let error = Error::from(kind).in_file(format_args!("owner/name: {long}"));
             let message = error.to_string();
             assert!(message.len() < 2000 && message.starts_with("owner/name: "), "{message}");
             assert!(format!("{error:?}").len() <= 4096 + 3);
@@ -323,14 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_become_those_of_core_and_of_the_system() {
-        let io = |kind: ErrorKind| io::Error::from(Error::from(kind).in_repo("o/n"));
-        assert_eq!(io(ErrorKind::FileNotFound).kind(), io::ErrorKind::NotFound);
+    fn errors_become_those_of_the_system() {
+        let io = |error: Error| to_io(error.in_file("o/n"));
+        let missing = io(ErrorKind::FileNotFound.into());
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         let gated = ErrorKind::Gated { page: "p".into(), has_token: false };
-        assert_eq!(io(gated).kind(), io::ErrorKind::PermissionDenied);
-        let core = core::Error::from(Error::from(ErrorKind::FileNotFound).in_repo("o/n"));
+        assert_eq!(io(gated.into()).kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(io(cancelled()).kind(), io::ErrorKind::Interrupted);
+        let denied = io(core::ErrorKind::Io(io::ErrorKind::PermissionDenied.into()).into());
+        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
+
+        let core = Error::from(core::ErrorKind::Io(missing));
         assert!(core.to_string().contains("o/n: the repository has no such file"), "{core}");
-        let core = core::Error::from(Error::from(ErrorKind::Cancelled));
-        assert!(matches!(core.kind(), core::ErrorKind::Cancelled));
+        assert!(matches!(core.other(), Some(ErrorKind::FileNotFound)));
     }
 }

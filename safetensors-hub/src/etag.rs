@@ -11,9 +11,8 @@ use std::sync::atomic::AtomicBool;
 
 use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result, check_stop, io_at};
 use crate::repo::is_hex;
-use crate::stop;
 
 /// The most bytes of an ETag.
 const LONGEST: usize = 128;
@@ -86,8 +85,8 @@ impl Etag {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; [`ErrorKind::Io`];
-    /// [`ErrorKind::Cancelled`].
+    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`;
+    /// `Cancelled`.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
         self.check_while(path, size, stop, &mut || ())
     }
@@ -100,8 +99,8 @@ impl Etag {
         stop: &AtomicBool,
         work: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut file = File::open(path).map_err(|error| Error::io(error, path))?;
-        let found = file.metadata().map_err(|error| Error::io(error, path))?.len();
+        let mut file = File::open(path).map_err(|error| io_at(error, path))?;
+        let found = file.metadata().map_err(|error| io_at(error, path))?.len();
         if let Some(expected) = size.filter(|size| *size != found) {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
@@ -116,13 +115,13 @@ impl Etag {
         };
         let mut buffer = vec![0; 1 << 20];
         loop {
-            stop::check(stop)?;
+            check_stop(stop)?;
             work();
             match file.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(error, path)),
+                Err(error) => return Err(io_at(error, path)),
             }
         }
         let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();
@@ -180,11 +179,11 @@ mod tests {
             check(good, Some(3)).unwrap();
             check(good, None).unwrap();
             let error = check(good, Some(4)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::WrongSize { expected: 4, found: 3 }));
+            assert!(matches!(error.other(), Some(ErrorKind::WrongSize { expected: 4, found: 3 })));
         }
         for bad in [ABC.replace('b', "c"), git.replace('f', "e")] {
             let error = check(&bad, Some(3)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::WrongDigest { .. }), "{error}");
+            assert!(matches!(error.other(), Some(ErrorKind::WrongDigest { .. })), "{error}");
         }
     }
 }

@@ -40,8 +40,6 @@ mod etag;
 #[cfg(feature = "download")]
 mod proxy;
 mod repo;
-#[cfg(feature = "download")]
-mod stop;
 mod text;
 #[cfg(feature = "download")]
 mod token;

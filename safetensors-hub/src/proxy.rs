@@ -117,7 +117,7 @@ struct Direct {
 /// The hosts that an entry means.
 enum Hosts {
     All,
-    /// The addresses that have so many bits in common with this one.
+    /// The addresses that begin with the same bits, and how many bits that are.
     Network(IpAddr, u32),
     /// The domain and all below it.
     Domain(String),

@@ -44,9 +44,10 @@ impl RepoId {
             Some((owner, name)) => is_name(owner) && is_name(name),
             None => is_name(text),
         };
-        match is_repo {
-            true => Ok(Self(text.into())),
-            false => Err(ErrorKind::BadRepoId { found: text.into() }.into()),
+        if is_repo {
+            Ok(Self(text.into()))
+        } else {
+            Err(ErrorKind::BadRepoId { found: text.into() }.into())
         }
     }
 
@@ -107,9 +108,10 @@ impl Revision {
             && text.split('/').all(is_part)
             && text.chars().all(is_char)
             && !text.contains("..");
-        match is_ref {
-            true => Ok(Self(text.into())),
-            false => Err(ErrorKind::BadRevision { found: text.into() }.into()),
+        if is_ref {
+            Ok(Self(text.into()))
+        } else {
+            Err(ErrorKind::BadRevision { found: text.into() }.into())
         }
     }
 
@@ -150,7 +152,7 @@ impl FromStr for Revision {
     }
 }
 
-/// Whether a text has exactly so many lower-case hex digits, and nothing else.
+/// Whether a text has `digits` lower-case hex digits, and nothing else.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -163,9 +165,10 @@ pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
 pub(crate) fn check_file_name(name: &str) -> Result<()> {
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
     let is_char = |c: char| !c.is_control() && !matches!(c, '\\' | ':');
-    match name.split('/').all(is_part) && name.chars().all(is_char) {
-        true => Ok(()),
-        false => Err(ErrorKind::UnsafeName { found: name.into() }.into()),
+    if name.split('/').all(is_part) && name.chars().all(is_char) {
+        Ok(())
+    } else {
+        Err(ErrorKind::UnsafeName { found: name.into() }.into())
     }
 }
 

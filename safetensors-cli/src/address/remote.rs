@@ -57,15 +57,12 @@ fn advise(error: Error, address: &str) -> anyhow::Error {
 /// What to do about a store that refuses, lacks or does not answer a request. Other errors say it
 /// themselves.
 fn remedy(error: &Error, address: &str) -> Option<&'static str> {
+    if let Some(safetensors_hub::ErrorKind::Network { .. }) = error.other() {
+        return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
+    }
     let ErrorKind::Io(error) = error.kind() else { return None };
-    let of_hub = error.get_ref().and_then(|inner| inner.downcast_ref());
     match (error.kind(), address.split_once("://")?.0) {
-        (_, "hf") => match safetensors_hub::Error::kind(of_hub?) {
-            safetensors_hub::ErrorKind::Network { .. } => {
-                Some("check the network; HF_ENDPOINT names another Hub, such as a mirror")
-            }
-            _ => None,
-        },
+        (_, "hf") => None,
         (io::ErrorKind::NotFound, _) => {
             Some("check the address: expected that of a file, an index or a directory")
         }
@@ -106,7 +103,7 @@ pub(crate) fn save(
     rewrite: &Rewrite<'_>,
     options: &SaveOptions,
 ) -> anyhow::Result<()> {
-    Ok(remote::save_rewrite(address, rewrite, options, &RemoteOptions::new())?)
+    Ok(RemoteOptions::new().save_rewrite(address, rewrite, options)?)
 }
 
 /// Saves everything to a directory, as one file or several.
@@ -115,7 +112,7 @@ pub(crate) fn save_sharded(
     rewrite: &Rewrite<'_>,
     options: &ShardOptions,
 ) -> anyhow::Result<()> {
-    remote::save_rewrite_sharded(address, rewrite, options, &RemoteOptions::new())?;
+    RemoteOptions::new().save_rewrite_sharded(address, rewrite, options)?;
     Ok(())
 }
 
@@ -128,7 +125,7 @@ mod tests {
     fn a_hub_out_of_reach_is_named_with_a_remedy() {
         let (host, problem) = ("huggingface.co".into(), "Connection refused".into());
         let kind = safetensors_hub::ErrorKind::Network { host, problem };
-        let error = advise(safetensors_hub::Error::from(kind).into(), "hf://owner/name");
+        let error = advise(kind.into(), "hf://owner/name");
         assert_eq!(
             error.to_string(),
             "hf://owner/name: huggingface.co: Connection refused; check the network; HF_ENDPOINT \
@@ -136,7 +133,7 @@ mod tests {
         );
         // Others say what to do themselves.
         let kind = safetensors_hub::ErrorKind::RepoNotFound { has_token: false };
-        let error = advise(safetensors_hub::Error::from(kind).into(), "hf://owner/name");
+        let error = advise(kind.into(), "hf://owner/name");
         assert!(error.to_string().ends_with("check the name, and set HF_TOKEN"), "{error}");
     }
 }

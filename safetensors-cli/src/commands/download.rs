@@ -127,7 +127,7 @@ mod what {
 
     impl What {
         pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
-            let wrong = |error: safetensors_hub::Error| wrong_usage(error);
+            let wrong = |error: safetensors_core::Error| wrong_usage(error);
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let (repo, revision, path) = if HubAddress::is_address(&args.repo) {
@@ -187,7 +187,8 @@ mod what {
             if !patterns.is_empty() {
                 options = options.no_checkpoint();
             }
-            options = patterns.into_iter().chain(&args.also).fold(options, DownloadOptions::file);
+            options =
+                patterns.into_iter().chain(&args.also).fold(options, DownloadOptions::include);
             options = args.exclude.iter().fold(options, DownloadOptions::exclude);
             let follow = progress.following();
             options.progress(move |progress| {

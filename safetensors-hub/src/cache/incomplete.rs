@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::lock::PATIENCE;
 use super::{CachedRepo, create_parent, names, unique};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, io_at};
 use crate::etag::Etag;
 
 /// How the name of an unfinished download ends.
@@ -31,7 +31,7 @@ impl Incomplete {
     pub(crate) fn open(repo: &CachedRepo, etag: &Etag, size: u64, is_alone: bool) -> Result<Self> {
         let blobs = repo.blobs();
         let path = blobs.join(unique::name(&format!("{etag}."), SUFFIX));
-        create_parent(&path).map_err(|error| Error::io(error, &path))?;
+        create_parent(&path).map_err(|error| io_at(error, &path))?;
         if is_alone {
             for old in unfinished(&blobs, etag)? {
                 if !etag.is_digest() {
@@ -47,12 +47,12 @@ impl Incomplete {
                         let len = file.metadata()?.len();
                         Ok(Self { file, path: path.clone(), len })
                     };
-                    return open().map_err(|error| Error::io(error, &path));
+                    return open().map_err(|error| io_at(error, &path));
                 }
             }
         }
         let create = || OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = create().map_err(|error| Error::io(error, &path))?;
+        let file = create().map_err(|error| io_at(error, &path))?;
         Ok(Self { file, path, len: 0 })
     }
 
@@ -86,7 +86,7 @@ impl Incomplete {
     /// Removes all bytes, because they are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
-        self.file.set_len(0).map_err(|error| Error::io(error, &self.path))
+        self.file.set_len(0).map_err(|error| io_at(error, &self.path))
     }
 
     /// Removes the file, because its bytes are wrong.
@@ -100,7 +100,7 @@ impl Incomplete {
             self.file.sync_all()?;
             fs::rename(&self.path, blob)
         };
-        finish().map_err(|error| Error::io(error, blob))
+        finish().map_err(|error| io_at(error, blob))
     }
 
     /// The error of a write. What is on the disk stays there, for the next attempt.
@@ -111,7 +111,7 @@ impl Incomplete {
                 Error::from(ErrorKind::DiskFull { written: self.len, free, error })
                     .in_file(self.path.display())
             }
-            _ => Error::io(error, &self.path),
+            _ => io_at(error, &self.path),
         }
     }
 }
@@ -128,7 +128,7 @@ pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     })
 }
 
-/// The bytes of a blob of `size` bytes that need no more room: those of the longest unfinished
+/// The bytes of a blob of `size` bytes that are on the disk already, in the longest unfinished
 /// download, unless it has to be copied.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
     if !etag.is_digest() {

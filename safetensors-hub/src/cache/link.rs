@@ -40,10 +40,7 @@ fn link_by(
     let Err(error) = placed else { return Ok(()) };
     let _ = fs::remove_file(&temporary);
     let is_moved = || !blob.exists() && fs::symlink_metadata(pointer).is_ok_and(|it| it.is_file());
-    match error.kind() == io::ErrorKind::NotFound && is_moved() {
-        true => Ok(()),
-        false => Err(error),
-    }
+    if error.kind() == io::ErrorKind::NotFound && is_moved() { Ok(()) } else { Err(error) }
 }
 
 #[cfg(unix)]

@@ -7,8 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::create_parent;
-use crate::error::Result;
-use crate::stop;
+use crate::error::{Result, check_stop};
 
 /// The pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,7 +32,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// [`Cancelled`](safetensors_core::ErrorKind::Cancelled) if `stop` is set.
     pub(crate) fn wait(
         path: &Path,
         stop: &AtomicBool,
@@ -60,7 +59,7 @@ impl Lock {
                 Err(TryLockError::Error(_)) => return Ok(None),
                 Err(TryLockError::WouldBlock) => {}
             }
-            stop::check(stop)?;
+            check_stop(stop)?;
             let now = progress();
             if now.is_none() || (seen == now && since.elapsed() > patience) {
                 return Ok(None);

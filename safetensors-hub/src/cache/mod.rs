@@ -56,7 +56,7 @@ pub(crate) use space::free_bytes;
 pub use verify::{DamagedFile, UnverifiedFile, Verification};
 
 use crate::environment::Environment;
-use crate::error::{Error, Result};
+use crate::error::{Result, io_at};
 use crate::repo::{RepoId, Revision};
 
 /// A directory with the caches of repositories.
@@ -100,7 +100,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn repos(&self) -> Result<Vec<CachedRepo>> {
         let mut ids: Vec<_> =
             names(&self.dir)?.iter().filter_map(|name| RepoId::of_folder(name)).collect();
@@ -133,7 +133,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the reference cannot be read.
     pub fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
@@ -142,12 +142,12 @@ impl CachedRepo {
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Revision::parse(text.trim()).ok().filter(Revision::is_commit)),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io(error, &path)),
+            Err(error) => Err(io_at(error, &path)),
         }
     }
 
     /// The directory of a commit's files. It need not exist.
-    pub fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
+    pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
     }
 
@@ -192,7 +192,7 @@ impl CachedRepo {
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            Error::io(error, &path)
+            io_at(error, &path)
         })
     }
 }
@@ -203,10 +203,10 @@ fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A path below a directory, from a name with `/`.
-fn joined(dir: &Path, name: &str) -> PathBuf {
+/// A path below a directory, from a name with `/`; the directory itself for an empty one.
+pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
-    path.extend(name.split('/'));
+    path.extend(name.split('/').filter(|part| !part.is_empty()));
     path
 }
 
@@ -223,7 +223,7 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     match list() {
         Ok(names) => Ok(names),
         Err(error) if is_absent(&error) => Ok(Vec::new()),
-        Err(error) => Err(Error::io(error, dir)),
+        Err(error) => Err(io_at(error, dir)),
     }
 }
 

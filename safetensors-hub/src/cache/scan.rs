@@ -26,7 +26,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
         let mut revisions = Vec::new();
         for name in files_below(&self.dir.join("refs"))? {
@@ -54,7 +54,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn byte_len(&self) -> Result<u64> {
         let blobs = self.blobs();
         let mut paths: Vec<_> = names(&blobs)?.iter().map(|name| blobs.join(name)).collect();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::scan::broken_links_below;
 use super::{CachedRepo, CachedSnapshot, joined, names};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, io_at};
 use crate::etag::Etag;
 
 /// What [`CachedRepo::verify`] found. Each file of the cache is in one of the three.
@@ -66,7 +66,7 @@ impl CachedRepo {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the files cannot be listed.
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the files cannot be listed.
     pub fn verify(&self) -> Result<Verification> {
         let mut found = Verification::default();
         let blobs = self.blobs();
@@ -79,7 +79,7 @@ impl CachedRepo {
             let byte_len = fs::metadata(&path).map(|metadata| metadata.len());
             match Etag::of_blob(name).filter(Etag::is_digest) {
                 Some(digest) => {
-                    found.compare(self, path, &digest);
+                    found.compare(path, &digest);
                     if let Ok(byte_len) = byte_len {
                         by_len.entry(byte_len).or_default().push(digest);
                     }
@@ -93,7 +93,7 @@ impl CachedRepo {
                 let path = joined(&snapshot.dir, file);
                 match digests.get(file) {
                     _ if is_link_to(&path, &blobs, &names) => {}
-                    Some(digest) => found.compare(self, path, digest),
+                    Some(digest) => found.compare(path, digest),
                     None if is_copy(&path, &by_len) => found.intact += 1,
                     None => found.unverified.push(UnverifiedFile { path, reason: COPY }),
                 }
@@ -101,7 +101,7 @@ impl CachedRepo {
             for file in broken_links_below(&snapshot.dir)? {
                 let path = joined(&snapshot.dir, &file);
                 if let Err(error) = fs::metadata(&path) {
-                    found.add_damaged(self, Error::io(error, &path), path);
+                    found.add_damaged(io_at(error, &path), path);
                 }
             }
         }
@@ -125,15 +125,15 @@ impl CachedRepo {
 
 impl Verification {
     /// Compares a file with its digest.
-    fn compare(&mut self, repo: &CachedRepo, path: PathBuf, digest: &Etag) {
+    fn compare(&mut self, path: PathBuf, digest: &Etag) {
         match digest.check(&path, None, &AtomicBool::new(false)) {
             Ok(()) => self.intact += 1,
-            Err(error) => self.add_damaged(repo, error, path),
+            Err(error) => self.add_damaged(error, path),
         }
     }
 
-    fn add_damaged(&mut self, repo: &CachedRepo, error: Error, path: PathBuf) {
-        let error = error.in_repo(&repo.id).in_file(path.display());
+    fn add_damaged(&mut self, error: Error, path: PathBuf) {
+        let error = error.in_path(&path);
         self.damaged.push(DamagedFile { path, error });
     }
 }
@@ -149,7 +149,7 @@ fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
 }
 
-/// Whether a file is a copy of a blob. The digests are those of the blobs, by their lengths.
+/// Whether a file is a copy of a blob. `by_len` has the digests of the blobs by their lengths.
 fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();
@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::error::ErrorKind;
+    use safetensors_core as core;
 
     const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
     const SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -210,8 +211,8 @@ mod tests {
         fs::write(repo.blobs().join(GIT), "abd").unwrap();
         let damaged = repo.verify().unwrap().damaged;
         assert!(damaged[0].path.ends_with(GIT) && damaged.len() == 1);
-        assert!(matches!(damaged[0].error.kind(), ErrorKind::WrongDigest { .. }));
-        assert_eq!(damaged[0].error.repo(), Some("a/b"));
+        assert!(matches!(damaged[0].error.other(), Some(ErrorKind::WrongDigest { .. })));
+        assert_eq!(damaged[0].error.file(), damaged[0].path.to_str());
     }
 
     #[test]
@@ -277,7 +278,7 @@ mod tests {
         symlink(format!("../../blobs/{SHA256}"), snapshot.join(".0123abcd.tmp")).unwrap();
         assert_eq!(found(&repo), (2, vec!["lost".into()], vec![]));
         let damaged = repo.verify().unwrap().damaged;
-        assert!(matches!(damaged[0].error.kind(), ErrorKind::Io(_)), "{}", damaged[0].error);
+        assert!(matches!(damaged[0].error.kind(), core::ErrorKind::Io(_)), "{}", damaged[0].error);
         // A blob may itself be a link into a store for all models.
         let blob = repo.blobs().join(GIT);
         fs::rename(&blob, dir.path().join("stored")).unwrap();

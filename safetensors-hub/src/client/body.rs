@@ -123,12 +123,11 @@ fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result
     let is_right = found.split_once('/').is_some_and(|(found, total)| {
         found.eq_ignore_ascii_case(&expected) && (total == "*" || total.parse() == Ok(size))
     });
-    match is_right {
-        true => Ok(()),
-        false => {
-            let problem = format!("asked for {expected}/{size}, it answers with {found:?}");
-            Err(Failure::passing(answer.bad(problem)))
-        }
+    if is_right {
+        Ok(())
+    } else {
+        let problem = format!("asked for {expected}/{size}, it answers with {found:?}");
+        Err(Failure::passing(answer.bad(problem)))
     }
 }
 
@@ -161,12 +160,11 @@ impl Opened {
             sink(&buffer[..read])?;
             self.left -= read as u64;
         }
-        match self.ends_with_range && self.body.read(&mut buffer[..1]).is_ok_and(|read| read > 0) {
-            true => {
-                let problem = "it sends more bytes than the file has".into();
-                Err(Failure::Final(ErrorKind::BadAnswer { host: self.url.host(), problem }.into()))
-            }
-            false => Ok(()),
+        if self.ends_with_range && self.body.read(&mut buffer[..1]).is_ok_and(|read| read > 0) {
+            let problem = "it sends more bytes than the file has".into();
+            Err(Failure::Final(ErrorKind::BadAnswer { host: self.url.host(), problem }.into()))
+        } else {
+            Ok(())
         }
     }
 

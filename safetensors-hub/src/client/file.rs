@@ -14,12 +14,11 @@ use super::body::{self, Opened};
 use super::resolve::{Resolved, changed};
 use super::retry::{Attempts, Failure};
 use super::url::Url;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, check_stop, to_io};
 use crate::etag::Etag;
-use crate::repo::{RepoId, Revision};
-use crate::stop;
+use crate::repo::{RepoId, Revision, check_file_name};
 
-/// Each so many bytes that arrive allow one more failure.
+/// Each time this many bytes have arrived, one more failure is allowed.
 const FORGIVING: u64 = 1 << 20;
 
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
@@ -44,8 +43,34 @@ struct Known {
     has_worked: bool,
 }
 
+impl Client {
+    /// Asks for a file of a repository: its size, its ETag, and the commit that the revision is.
+    /// No byte of it is read. This is one request.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`], and the errors of [`Client::files`].
+    pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
+        self.file_until(repo, revision, path, &AtomicBool::new(false))
+    }
+
+    pub(crate) fn file_until(
+        &self,
+        repo: &RepoId,
+        revision: &Revision,
+        path: &str,
+        stop: &AtomicBool,
+    ) -> Result<HubFile> {
+        check_file_name(path).map_err(|error| error.in_file(repo))?;
+        let resolve = || self.resolve(repo, revision, path);
+        let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
+            .run(resolve)?;
+        Ok(HubFile::new(self.clone(), path, resolved))
+    }
+}
+
 impl HubFile {
-    pub(super) fn new(client: Client, path: &str, resolved: Resolved) -> Self {
+    fn new(client: Client, path: &str, resolved: Resolved) -> Self {
         let known = Known { url: resolved.url.clone(), has_worked: false };
         Self { client, path: path.into(), resolved, known: Mutex::new(Some(known)) }
     }
@@ -98,7 +123,7 @@ impl HubFile {
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](HubFile::read_exact_at); [`ErrorKind::Cancelled`].
+    /// `Cancelled`, and the errors of [`read_exact_at`](HubFile::read_exact_at).
     pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.byte_len()) else {
@@ -125,11 +150,11 @@ impl HubFile {
         let mut attempts = Attempts::new(shared.patience, shared.http.was_reached(), stop);
         let (mut at, mut forgiven) = (range.start, range.start);
         while at < range.end {
-            stop::check(stop)?;
+            check_stop(stop)?;
             let rest = at..range.end;
             let copied = self.open(&rest, stop).and_then(|mut opened| {
                 opened.copy(|bytes| {
-                    stop::check(stop)?;
+                    check_stop(stop)?;
                     sink(bytes)?;
                     at += bytes.len() as u64;
                     Ok(())
@@ -149,7 +174,7 @@ impl HubFile {
     /// Asks for a range, and resolves the file again if its address is not known any more.
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<Opened, Failure> {
         loop {
-            stop::check(stop)?;
+            check_stop(stop)?;
             let url = self.url()?;
             let failure = match body::open(self.client.http(), &url, range, &self.resolved) {
                 Ok(opened) => {
@@ -205,7 +230,7 @@ impl HubFile {
 
     /// Adds the repository and the file to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
-        error.in_repo(self.repo()).in_file(&self.path)
+        error.in_file(format_args!("{}: {}", self.repo(), self.path))
     }
 }
 
@@ -226,6 +251,6 @@ impl ReadAt for HubFile {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        HubFile::read_exact_at(self, buf, offset).map_err(io::Error::from)
+        HubFile::read_exact_at(self, buf, offset).map_err(to_io)
     }
 }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::Proxies;
 use crate::token::Token;
 
-/// The head of an answer may take so many times the time of silence.
+/// The head of an answer may take this many times the time of silence.
 const HEAD: u32 = 4;
 
 /// The most connections to one host that stay open between requests.
@@ -156,21 +156,14 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
         _ => "the request failed".to_owned(),
     };
     let network = ErrorKind::Network { host: url.host(), problem };
-    match is_unreached(error) {
-        true => Failure::Unreached(network.into()),
-        false => Failure::passing(network),
-    }
+    if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
 /// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
 fn through(error: Error, proxy: &Proxy) -> Error {
-    match error.into_kind() {
-        ErrorKind::Network { host, problem } => {
-            let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
-            ErrorKind::Network { host, problem }.into()
-        }
-        kind => kind.into(),
-    }
+    let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
+    let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
+    ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
 /// Whether an error says that no connection to the server came about.
@@ -184,7 +177,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
         | ureq::Error::Timeout(Resolve | Connect) => true,
         ureq::Error::Io(error) => match error.kind() {
             ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable => true,
-            // The name of a host that is not found has no kind of its own.
+            // The name of a host that is not found has no other kind.
             _ => error.to_string().contains("failed to lookup address"),
         },
         _ => false,
@@ -241,9 +234,10 @@ impl Answer {
         let location =
             self.header("location").ok_or_else(|| bad("a redirect without an address"))?;
         let target = self.url.join(location).ok_or_else(|| bad("a redirect to no address"))?;
-        match self.url.is_encrypted() && !target.is_encrypted() {
-            true => Err(Failure::Final(self.bad("a redirect to a host without encryption"))),
-            false => Ok(target),
+        if self.url.is_encrypted() && !target.is_encrypted() {
+            Err(Failure::Final(self.bad("a redirect to a host without encryption")))
+        } else {
+            Ok(target)
         }
     }
 

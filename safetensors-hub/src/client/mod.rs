@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::BadEndpoint`]; [`ErrorKind::BadSetting`] for a malformed token or file of
-    /// certificates, or a proxy that cannot be used; [`ErrorKind::Io`].
+    /// certificates, or a proxy that cannot be used; `Io`.
     pub fn new(options: &ClientOptions) -> Result<Self> {
         let environment = Environment::PROCESS;
         let text = options.endpoint.clone().unwrap_or_else(|| environment.endpoint());
@@ -76,8 +76,8 @@ impl Client {
         let http = Http::new(url, token, connect_timeout, timeout, &environment)?;
         let patience = Patience {
             retries: options.retries,
-            pause: options.pause,
-            longest_wait: options.longest_wait,
+            retry_delay: options.retry_delay,
+            max_retry_delay: options.max_retry_delay,
             connect_timeout,
         };
         let follow_renames = options.follow_renames;
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// The address of the Hub, without `/` at its end.
-    pub fn endpoint(&self) -> &str {
+    fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }
 
@@ -133,7 +133,7 @@ mod tests {
         for bad in ["", "huggingface.co", "ftp://x", "http://", "http://x?y", "http://a:pw@x"] {
             let options = ClientOptions::new().anonymous().endpoint(bad);
             let error = Client::new(&options).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::BadEndpoint { .. }), "{bad}");
+            assert!(matches!(error.other(), Some(ErrorKind::BadEndpoint { .. })), "{bad}");
             assert!(!format!("{error} {error:?}").contains("pw"), "{error}");
         }
         let options = ClientOptions::new().endpoint("http://x/y//").token("hf_secret");

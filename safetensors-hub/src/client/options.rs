@@ -13,8 +13,8 @@ pub struct ClientOptions {
     pub(super) token: TokenChoice,
     pub(super) follow_renames: bool,
     pub(super) retries: u32,
-    pub(super) pause: Duration,
-    pub(super) longest_wait: Duration,
+    pub(super) retry_delay: Duration,
+    pub(super) max_retry_delay: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) timeout: Duration,
 }
@@ -22,7 +22,7 @@ pub struct ClientOptions {
 /// Which token is sent.
 #[derive(Clone, Debug)]
 pub(super) enum TokenChoice {
-    /// That of the environment, if there is one.
+    /// The environment's token, if there is one.
     Environment,
     /// None.
     Anonymous,
@@ -48,8 +48,8 @@ impl ClientOptions {
             token: TokenChoice::Environment,
             follow_renames: false,
             retries: 5,
-            pause: Duration::from_millis(500),
-            longest_wait: Duration::from_secs(60),
+            retry_delay: Duration::from_millis(500),
+            max_retry_delay: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
         }
@@ -96,15 +96,15 @@ impl ClientOptions {
     /// Sets the pause before the first retry (0.5 s by default). Each further pause is twice as
     /// long, and up to half of it is random.
     #[must_use]
-    pub fn pause(self, pause: Duration) -> Self {
-        Self { pause, ..self }
+    pub fn retry_delay(self, delay: Duration) -> Self {
+        Self { retry_delay: delay, ..self }
     }
 
     /// Sets the longest time (60 s by default) that a server may ask to wait for by `Retry-After`.
     /// A longer one is an error.
     #[must_use]
-    pub fn longest_wait(self, wait: Duration) -> Self {
-        Self { longest_wait: wait, ..self }
+    pub fn max_retry_delay(self, delay: Duration) -> Self {
+        Self { max_retry_delay: delay, ..self }
     }
 
     /// Sets how long a request tries to reach a server that was not reached yet (10 s by default),

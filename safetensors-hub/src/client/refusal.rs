@@ -41,26 +41,24 @@ impl Asked<'_> {
 
     /// Fails if the question was about a commit, and the answer is about another one.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
-        match self.revision.is_commit() && self.revision != found {
-            true => {
-                let (before, now) = (self.revision.to_string(), found.to_string());
-                Err(ErrorKind::Changed { what: "commit", before, now }.into())
-            }
-            false => Ok(()),
+        if self.revision.is_commit() && self.revision != found {
+            let (before, now) = (self.revision.to_string(), found.to_string());
+            Err(ErrorKind::Changed { what: "commit", before, now }.into())
+        } else {
+            Ok(())
         }
     }
 
     /// Adds the repository and the file.
     pub(super) fn locate(&self, error: Error) -> Error {
-        let error = error.in_repo(self.repo);
         match self.file {
-            Some(file) => error.in_file(file),
-            None => error,
+            Some(file) => error.in_file(format_args!("{}: {file}", self.repo)),
+            None => error.in_file(self.repo),
         }
     }
 }
 
-/// The failure of a status that has no meaning of its own on the Hub.
+/// The failure of a status that has no special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

@@ -1,15 +1,13 @@
-//! [`Client::file`]: what the Hub says of a file, and where its bytes are.
+//! [`Resolved`]: what the Hub says of a file, and where its bytes are.
 
-use std::sync::atomic::AtomicBool;
-
+use super::Client;
 use super::http::{Answer, Method};
 use super::refusal::Asked;
-use super::retry::{Attempts, Failure};
+use super::retry::Failure;
 use super::url::Url;
-use super::{Client, HubFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
-use crate::repo::{RepoId, Revision, check_file_name, is_hex, percent_encoded};
+use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
 /// The most redirects within the Hub that are followed for one file.
 const REDIRECTS: usize = 5;
@@ -28,30 +26,6 @@ pub(super) struct Resolved {
 }
 
 impl Client {
-    /// Asks for a file of a repository: its size, its ETag, and the commit that the revision is.
-    /// No byte of it is read. This is one request.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; those of [`Client::files`].
-    pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
-        self.file_until(repo, revision, path, &AtomicBool::new(false))
-    }
-
-    pub(crate) fn file_until(
-        &self,
-        repo: &RepoId,
-        revision: &Revision,
-        path: &str,
-        stop: &AtomicBool,
-    ) -> Result<HubFile> {
-        check_file_name(path).map_err(|error| error.in_repo(repo))?;
-        let resolve = || self.resolve(repo, revision, path);
-        let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
-            .run(resolve)?;
-        Ok(HubFile::new(self.clone(), path, resolved))
-    }
-
     /// Asks once.
     pub(super) fn resolve(
         &self,
@@ -89,9 +63,10 @@ impl Client {
                     // The branch may lead to another commit by the time the bytes are asked for.
                     let is_of_branch = url.has_origin_of(self.http().endpoint())
                         && url.path() == self.at(&format!("/{repo}{rest}"))?.path();
-                    let url = match is_of_branch {
-                        true => self.at(&format!("/{repo}/resolve/{commit}/{file}"))?,
-                        false => url,
+                    let url = if is_of_branch {
+                        self.at(&format!("/{repo}/resolve/{commit}/{file}"))?
+                    } else {
+                        url
                     };
                     return Ok(Resolved { repo, commit, etag, etag_is_of_body, size, url });
                 }
@@ -143,9 +118,10 @@ impl Client {
 
     /// The new repository, if renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
-        match self.shared.follow_renames {
-            true => Ok(new),
-            false => Err(ErrorKind::Renamed { to: new.to_string() }.into()),
+        if self.shared.follow_renames {
+            Ok(new)
+        } else {
+            Err(ErrorKind::Renamed { to: new.to_string() }.into())
         }
     }
 }

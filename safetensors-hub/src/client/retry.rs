@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::stop;
+use crate::error::{Error, Result, check_stop};
 
 /// The longest pause between two attempts, unless the server asks for one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
@@ -58,8 +57,8 @@ impl<E: Into<Error>> From<E> for Failure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) retries: u32,
-    pub(super) pause: Duration,
-    pub(super) longest_wait: Duration,
+    pub(super) retry_delay: Duration,
+    pub(super) max_retry_delay: Duration,
     /// How long it is tried to reach a server at all, with all attempts together.
     pub(super) connect_timeout: Duration,
 }
@@ -109,11 +108,12 @@ impl<'a> Attempts<'a> {
             Failure::Expired(error) | Failure::Unreached(error) => (error, None),
         };
         if self.failed >= self.patience.retries
-            || wait.is_some_and(|wait| wait > self.patience.longest_wait)
+            || wait.is_some_and(|wait| wait > self.patience.max_retry_delay)
         {
             return Err(error);
         }
-        let own = self.patience.pause.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
+        let own =
+            self.patience.retry_delay.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
         let pause = wait.unwrap_or_default().max(own.mul_f64(random_part()));
         let was_reached = self.was_reached.load(Ordering::Relaxed);
         if !was_reached && self.begin.elapsed() + pause > self.patience.connect_timeout {
@@ -122,7 +122,7 @@ impl<'a> Attempts<'a> {
         self.failed += 1;
         let end = Instant::now() + pause;
         loop {
-            stop::check(self.stop)?;
+            check_stop(self.stop)?;
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
@@ -150,7 +150,7 @@ mod tests {
     fn patience(retries: u32) -> Patience {
         let second = Duration::from_secs(1);
         let pause = Duration::from_micros(1);
-        Patience { retries, pause, longest_wait: second, connect_timeout: second }
+        Patience { retries, retry_delay: pause, max_retry_delay: second, connect_timeout: second }
     }
 
     fn passing(wait: Option<Duration>) -> Failure {
@@ -181,14 +181,14 @@ mod tests {
         assert!((short..Duration::from_secs(5)).contains(&begin.elapsed()));
         stop.store(true, Ordering::Relaxed);
         let error = Attempts::new(patience(3), &REACHED, &stop).pause(passing(None)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Cancelled));
+        assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled));
     }
 
     #[test]
     fn a_server_that_is_never_reached_is_given_up_soon() {
         let stop = AtomicBool::new(false);
         let pause = Duration::from_millis(50);
-        let patience = Patience { pause, connect_timeout: 4 * pause, ..patience(6) };
+        let patience = Patience { retry_delay: pause, connect_timeout: 4 * pause, ..patience(6) };
         let attempts = |was_reached: bool| {
             let (count, was_reached) = (Cell::new(0), AtomicBool::new(was_reached));
             let request = || -> Result<(), _> {

@@ -4,10 +4,12 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use safetensors_core as core;
+
 use super::progress::Meter;
 use crate::cache::{CachedRepo, Incomplete, Lock, link, progress as progress_of};
 use crate::client::HubFile;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, io_at};
 
 /// How often the file is touched while its digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
@@ -109,7 +111,7 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
 fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
-    link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
+    link(blob, pointer, depth, is_new).map_err(|error| io_at(error, pointer))
 }
 
 /// Whether a blob, or the file that it links to, is there with its size.
@@ -118,10 +120,10 @@ fn is_blob(blob: &Path, size: u64) -> bool {
 }
 
 fn is_wrong(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. })
+    matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 
 /// Whether an error of the system says that a file is not there.
 fn is_absent(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    matches!(error.kind(), core::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -14,7 +14,7 @@ pub use options::DownloadOptions;
 pub use progress::DownloadProgress;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
-use crate::client::{Client, HubFile};
+use crate::client::{Client, HubFile, RepoFiles};
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
@@ -27,7 +27,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// Downloads a checkpoint from the Hub into the cache, and returns where it is there.
 ///
 /// Only the files that are needed are downloaded: one file of tensors, or an index and then its
-/// shards, several at once; other files if [asked for](DownloadOptions::file). Files that are in
+/// shards, several at once; other files if [asked for](DownloadOptions::include). Files that are in
 /// the cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are
 /// not downloaded again. Unfinished downloads are gone on with, also after the process was killed.
 /// A file gets its place in the cache only after its size and its digest have been checked.
@@ -40,7 +40,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// use safetensors_core::Checkpoint;
 /// use safetensors_hub::{DownloadOptions, download};
 ///
-/// let model = download("openai-community/gpt2", &DownloadOptions::new().file("config.json"))?;
+/// let model = download("openai-community/gpt2", &DownloadOptions::new().include("config.json"))?;
 /// let checkpoint = Checkpoint::open(&model)?;
 /// println!("{} tensors at commit {}", checkpoint.len(), model.commit());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -48,22 +48,28 @@ const SPARE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// Each says what to do. [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`],
-/// [`ErrorKind::FileNotFound`], [`ErrorKind::NoMatch`] if a pattern matches no file or all of them
-/// are excluded, [`ErrorKind::Gated`], [`ErrorKind::Renamed`],
-/// [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like; [`ErrorKind::NotInCache`] if no
-/// request may be made; [`ErrorKind::WrongSize`] and [`ErrorKind::WrongDigest`] for a file that is
-/// not what the Hub says; [`ErrorKind::NoSpace`] before anything is downloaded;
-/// [`ErrorKind::Cancelled`]; [`ErrorKind::Io`]; [`ErrorKind::Core`] for a repository without a
-/// checkpoint, or with several or a hostile index.
+/// Each says what to do. The [`ErrorKind`] inside it, which
+/// [`other`](safetensors_core::Error::other) gives, says what is wrong:
+///
+/// - with the question: [`RepoNotFound`](ErrorKind::RepoNotFound),
+///   [`RevisionNotFound`](ErrorKind::RevisionNotFound), [`FileNotFound`](ErrorKind::FileNotFound),
+///   [`Gated`](ErrorKind::Gated), [`Renamed`](ErrorKind::Renamed), and
+///   [`NoMatch`](ErrorKind::NoMatch) if a pattern matches no file or all files are excluded;
+/// - with the network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited),
+///   and [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
+/// - with what arrived: [`WrongSize`](ErrorKind::WrongSize),
+///   [`WrongDigest`](ErrorKind::WrongDigest);
+/// - with the disk: [`NoSpace`](ErrorKind::NoSpace) before anything is downloaded, and
+///   [`DiskFull`](ErrorKind::DiskFull).
+///
+/// The core's own kinds are `Cancelled`, `Io`, and what opening a directory fails with: a
+/// repository without a checkpoint, with several, or with a hostile index.
 pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
     let repo = RepoId::parse(repo)?;
-    let located = |error: Error| error.in_repo(&repo);
-    download_repo(&repo, options).map_err(located)
+    download_repo(&repo, options).map_err(|error| error.in_file(&repo))
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
-    let environment = Environment::PROCESS;
     let revision = match &options.revision {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
@@ -75,7 +81,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         None => Cache::from_environment()?,
     };
     let cached = cache.repo(repo);
-    let is_offline = options.offline.unwrap_or_else(|| environment.is_offline());
+    let is_offline = options.offline.unwrap_or_else(|| Environment::PROCESS.is_offline());
     if is_offline || revision.is_commit() {
         let missing = match cached.commit(&revision)? {
             None => Missing(format!("revision {revision}")),
@@ -97,65 +103,38 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         let found = commit.and_then(|commit| wanted.find_cached(&cached, &commit, true).ok());
         if found.is_some_and(|found| found.is_ok()) { hint_at_cache(error) } else { error }
     })?;
-    let commit = listed.commit;
-    let found = wanted.find(repo, &listed.files)?;
-    let mut names = wanted.matched(&listed.files)?;
     let job = Job {
         client: &client,
-        source: &listed.repo,
+        listed: &listed,
         cached: &cached,
-        commit: &commit,
         threads: options.threads,
         meter: &meter,
         has_fetched: AtomicBool::new(false),
     };
-    let checkpoint = match &found {
-        None => None,
-        Some(Found::File(file)) => {
-            names.insert(0, file.clone());
-            Some(file)
-        }
-        Some(Found::Index(index)) => {
-            job.fetch(std::slice::from_ref(index))?;
-            let path = cached.pointer(&commit, index);
-            let shards = select::shards(&cached.snapshot_dir(&commit), &path, &listed.files)?;
-            names.splice(0..0, [vec![index.clone()], shards].concat());
-            Some(index)
-        }
-    };
-    let mut seen = HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    job.fetch(&names)?;
-    // Only now does the revision lead here: until then, an older snapshot is found offline. A cache
-    // that cannot be written but has everything is good enough.
-    let is_set = cached.set_commit(&revision, &commit);
+    let found = job.fetch_wanted(&wanted, repo)?;
+    // The revision leads to the new snapshot only now: until then, an older one is found offline.
+    // A cache that cannot be written but has everything is good enough.
+    let is_set = cached.set_commit(&revision, &listed.commit);
     if job.has_fetched() {
         is_set?;
     }
-    let checkpoint = checkpoint.map(|name| cached.pointer(&commit, name));
-    Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
+    Ok(Snapshot::new(&cached, listed.commit, found))
 }
 
 /// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
 /// taken unasked: the branch may have other files by now.
 fn hint_at_cache(error: Error) -> Error {
-    match error.into_kind() {
-        ErrorKind::Network { host, problem } => {
-            let hint =
-                "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
-            ErrorKind::Network { host, problem: format!("{problem}; {hint}") }.into()
-        }
-        kind => kind.into(),
-    }
+    let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
+    let hint = "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
+    ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
 /// What the threads of a download share.
 struct Job<'a> {
     client: &'a Client,
-    /// The repository on the Hub, which may have a new name.
-    source: &'a RepoId,
+    /// The files of the commit. The repository may have a new name there.
+    listed: &'a RepoFiles,
     cached: &'a CachedRepo,
-    commit: &'a Revision,
     threads: usize,
     meter: &'a Meter,
     has_fetched: AtomicBool,
@@ -167,16 +146,42 @@ impl Job<'_> {
         self.has_fetched.load(Ordering::Relaxed)
     }
 
+    /// Downloads what is wanted: the index of a checkpoint first, because it names the shards.
+    fn fetch_wanted(&self, wanted: &Wanted<'_>, repo: &RepoId) -> Result<Cached> {
+        let RepoFiles { commit, files: listed, .. } = self.listed;
+        let found = wanted.find(repo, listed)?;
+        let mut names = wanted.matched(listed)?;
+        let checkpoint = match found {
+            None => None,
+            Some(Found::File(file)) => {
+                names.insert(0, file.clone());
+                Some(file)
+            }
+            Some(Found::Index(index)) => {
+                self.fetch(std::slice::from_ref(&index))?;
+                let path = self.cached.pointer(commit, &index);
+                let shards = select::shards(&self.cached.snapshot_dir(commit), &path, listed)?;
+                names.splice(0..0, [vec![index.clone()], shards].concat());
+                Some(index)
+            }
+        };
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        self.fetch(&names)?;
+        let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
+        Ok(Cached { checkpoint, files: names })
+    }
+
     /// Downloads these files, except those that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
-        let is_missing = |name: &&String| !self.cached.pointer(self.commit, name).is_file();
+        let is_missing = |name: &&String| !self.cached.pointer(&self.listed.commit, name).is_file();
         let missing: Vec<&String> = names.iter().filter(is_missing).collect();
         if missing.is_empty() {
             return Ok(());
         }
         self.has_fetched.store(true, Ordering::Relaxed);
         let ask = |name: &&String| {
-            self.client.file_until(self.source, self.commit, name, self.meter.stop())
+            self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
         };
         let files = parallel::each(&missing, self.threads, self.meter, ask)?;
         self.check_space(&files)?;
@@ -192,21 +197,21 @@ impl Job<'_> {
         let missing = |file: &HubFile| {
             let (etag, size) = (file.checked_etag(), file.byte_len());
             let blob = self.cached.blob(etag);
-            match blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
-                true => 0,
-                false => size - resumable_bytes(self.cached, etag, size),
+            if blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
+                0
+            } else {
+                size - resumable_bytes(self.cached, etag, size)
             }
         };
         // Files with the same content have one blob.
         let mut seen = HashSet::new();
         let blobs = files.iter().filter(|file| seen.insert(file.etag()));
         let needed = blobs.map(missing).fold(0, u64::saturating_add);
-        match needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
-            true => Ok(()),
-            false => {
-                let error = Error::from(ErrorKind::NoSpace { needed, free });
-                Err(error.in_file(self.cached.dir().display()))
-            }
+        if needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
+            Ok(())
+        } else {
+            let error = Error::from(ErrorKind::NoSpace { needed, free });
+            Err(error.in_file(self.cached.dir().display()))
         }
     }
 }
@@ -247,7 +252,7 @@ impl Snapshot {
         &self.commit
     }
 
-    /// The names of the files that were asked for: those of the checkpoint first. The directory may
+    /// The names of the files that were asked for, first the checkpoint's. The directory may
     /// have more.
     pub fn files(&self) -> &[String] {
         &self.files
@@ -280,11 +285,4 @@ impl From<&Snapshot> for PathBuf {
     fn from(snapshot: &Snapshot) -> Self {
         snapshot.path().to_owned()
     }
-}
-
-/// A path below a directory, from a name with `/`; the directory itself for an empty one.
-fn joined(dir: &Path, name: &str) -> PathBuf {
-    let mut path = dir.to_owned();
-    path.extend(name.split('/').filter(|part| !part.is_empty()));
-    path
 }

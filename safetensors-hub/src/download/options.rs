@@ -17,8 +17,8 @@ use crate::client::ClientOptions;
 ///
 /// let options = DownloadOptions::new()
 ///     .revision("v1.0")
-///     .file("config.json")
-///     .file("tokenizer*")
+///     .include("config.json")
+///     .include("tokenizer*")
 ///     .progress(|progress| {
 ///         eprintln!("{}: {} of {}", progress.file, progress.bytes_done, progress.bytes_total);
 ///         ControlFlow::Continue(())
@@ -71,7 +71,7 @@ impl DownloadOptions {
         Self { checkpoint: Some(path.into()), ..self }
     }
 
-    /// Downloads no checkpoint, only the files that are [asked for](Self::file).
+    /// Downloads no checkpoint, only the files that are [asked for](Self::include).
     #[must_use]
     pub fn no_checkpoint(self) -> Self {
         Self { checkpoint: None, ..self }
@@ -80,13 +80,13 @@ impl DownloadOptions {
     /// Adds files: those whose whole name in the repository matches a pattern, such as
     /// `config.json` or `tokenizer*`. `*` stands for any characters, also for `/`, and `?` for one.
     #[must_use]
-    pub fn file(mut self, pattern: impl Into<String>) -> Self {
+    pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
         self
     }
 
     /// Leaves out the files whose whole name matches a pattern, of those that
-    /// [`file`](Self::file) adds. The checkpoint is not affected.
+    /// [`include`](Self::include) adds. The checkpoint is not affected.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.excluded.push(pattern.into());

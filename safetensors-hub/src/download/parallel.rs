@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 use std::thread;
 
-use safetensors_core as core;
+use safetensors_core::ErrorKind;
 use safetensors_core::framework::in_parallel;
 
 use super::progress::Meter;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result, cancelled};
 
 /// Does `work` for each item on up to `threads` threads, and returns the results in the order of
 /// the items. The first failure also stops the items that are worked on, and is the error.
@@ -29,11 +29,11 @@ pub(super) fn each<I: Sync, T: Send>(
                 *cause = Some(error);
             }
             meter.fail();
-            core::ErrorKind::Cancelled.into()
+            cancelled()
         })
     });
     let cause = lock().take();
-    cause.map_or_else(|| Ok(results?), Err)
+    cause.map_or_else(|| results, Err)
 }
 
 /// Stops the transfers of the other threads, too, when a thread panics.
@@ -52,6 +52,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::ErrorKind;
 
     #[test]
     fn results_in_order_and_the_cause_of_a_failure() {
@@ -66,12 +67,12 @@ mod tests {
                 return Err(ErrorKind::FileNotFound.into());
             }
             loop {
-                crate::stop::check(meter.stop())?;
+                crate::error::check_stop(meter.stop())?;
                 thread::sleep(Duration::from_millis(1));
             }
             #[allow(unreachable_code, reason = "the type of the result")]
             Ok(())
         });
-        assert!(matches!(error.unwrap_err().kind(), ErrorKind::FileNotFound));
+        assert!(matches!(error.unwrap_err().other(), Some(ErrorKind::FileNotFound)));
     }
 }

@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::error::{ErrorKind, Result};
-use crate::stop;
+use crate::error::{Result, cancelled, check_stop};
 
 /// How far a download has come.
 ///
@@ -62,14 +61,11 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if the callback says so, or another thread has failed.
+    /// `Cancelled` if the callback says so, or another thread has failed.
     pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
-        stop::check(&self.stop)?;
+        check_stop(&self.stop)?;
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
-        match before / STEP == before.wrapping_add(bytes) / STEP {
-            true => Ok(()),
-            false => self.report(file),
-        }
+        if before / STEP == before.wrapping_add(bytes) / STEP { Ok(()) } else { self.report(file) }
     }
 
     /// Subtracts bytes that are downloaded again.
@@ -81,7 +77,7 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if it says so.
+    /// `Cancelled` if it says so.
     pub(super) fn report(&self, file: &str) -> Result<()> {
         let Some(callback) = &self.callback else { return Ok(()) };
         let bytes_done = self.done.load(Ordering::Relaxed);
@@ -90,6 +86,6 @@ impl Meter {
             return Ok(());
         }
         self.fail();
-        Err(ErrorKind::Cancelled.into())
+        Err(cancelled())
     }
 }

@@ -7,7 +7,7 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::glob::Pattern;
 
-use crate::cache::CachedRepo;
+use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
 
@@ -62,13 +62,13 @@ impl<'a> Wanted<'a> {
                 ErrorKind::UnsafeName { found }.into()
             })
         };
-        match CheckpointPath::find_in(&store, super::joined(root, path)) {
+        match CheckpointPath::find_in(&store, joined(root, path)) {
             Ok(CheckpointPath::File(path)) => Ok(Some(Found::File(name(&path)?))),
             Ok(CheckpointPath::Index(path)) => Ok(Some(Found::Index(name(&path)?))),
             Err(_) if !path.is_empty() && !has(listed, path) => {
-                Err(Error::from(ErrorKind::FileNotFound).in_repo(repo).in_file(path))
+                Err(Error::from(ErrorKind::FileNotFound).in_file(format_args!("{repo}: {path}")))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -128,34 +128,10 @@ impl<'a> Wanted<'a> {
         if !dir.is_dir() {
             return Ok(Err(Missing("the snapshot".into())));
         }
-        let mut cached = Cached { checkpoint: None, files: Vec::new() };
-        if let Some(path) = self.checkpoint {
-            let Ok(found) = CheckpointPath::find(super::joined(&dir, path)) else {
-                return Ok(Err(Missing("the checkpoint".into())));
-            };
-            let shards = found.files()?;
-            let (main, is_standard) = match &found {
-                CheckpointPath::File(path) => (path, path.ends_with("model.safetensors")),
-                CheckpointPath::Index(path) => (path, true),
-            };
-            // The Hub may have a file that comes before this one.
-            if !is_offline && !is_standard && *main != super::joined(&dir, path) {
-                return Ok(Err(Missing("the list of files".into())));
-            }
-            let paths = match &found {
-                CheckpointPath::File(_) => shards,
-                CheckpointPath::Index(index) => [vec![index.clone()], shards].concat(),
-            };
-            for path in &paths {
-                let name = path.strip_prefix(&dir).ok().and_then(slashed);
-                let name = name.unwrap_or_else(|| path.display().to_string());
-                match path.is_file() {
-                    true => cached.files.push(name),
-                    false => return Ok(Err(Missing(name))),
-                }
-            }
-            cached.checkpoint = Some(main.clone());
-        }
+        let mut cached = match self.cached_checkpoint(&dir, is_offline)? {
+            Ok(cached) => cached,
+            Err(missing) => return Ok(Err(missing)),
+        };
         let mut patterns = self.patterns.iter().map(Pattern::as_str);
         let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
             self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
@@ -170,9 +146,10 @@ impl<'a> Wanted<'a> {
                 return Ok(Err(Missing(pattern.as_str().to_owned())));
             }
             for name in names.filter(|name| !self.leaves_out(name)) {
-                match repo.pointer(commit, name).is_file() {
-                    true => cached.files.push(name.clone()),
-                    false => return Ok(Err(Missing(name.clone()))),
+                if repo.pointer(commit, name).is_file() {
+                    cached.files.push(name.clone())
+                } else {
+                    return Ok(Err(Missing(name.clone())));
                 }
             }
         }
@@ -181,10 +158,44 @@ impl<'a> Wanted<'a> {
         }
         Ok(Ok(cached))
     }
+
+    /// Finds the checkpoint in a snapshot, if it is wanted, as [`find_cached`](Self::find_cached)
+    /// does.
+    fn cached_checkpoint(&self, dir: &Path, is_offline: bool) -> Result<Result<Cached, Missing>> {
+        let Some(path) = self.checkpoint else { return Ok(Ok(Cached::default())) };
+        let Ok(found) = CheckpointPath::find(joined(dir, path)) else {
+            return Ok(Err(Missing("the checkpoint".into())));
+        };
+        let mut paths = found.files()?;
+        let (main, is_standard) = match found {
+            CheckpointPath::File(path) => {
+                let is_standard = path.ends_with("model.safetensors");
+                (path, is_standard)
+            }
+            CheckpointPath::Index(path) => {
+                paths.insert(0, path.clone());
+                (path, true)
+            }
+        };
+        // The Hub may have a file that comes before this one.
+        if !is_offline && !is_standard && main != joined(dir, path) {
+            return Ok(Err(Missing("the list of files".into())));
+        }
+        let mut files = Vec::new();
+        for path in paths {
+            let name = path.strip_prefix(dir).ok().and_then(slashed);
+            let name = name.unwrap_or_else(|| path.display().to_string());
+            if !path.is_file() {
+                return Ok(Err(Missing(name)));
+            }
+            files.push(name);
+        }
+        Ok(Ok(Cached { checkpoint: Some(main), files }))
+    }
 }
 
 /// What is wanted, in the cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) files: Vec<String>,
@@ -255,7 +266,7 @@ mod tests {
             error.to_string().contains("o/n") && error.to_string().contains("b.saf"),
             "{error}"
         );
-        assert!(matches!(find("w", &[file]).unwrap_err().kind(), ErrorKind::FileNotFound));
+        assert!(matches!(find("w", &[file]).unwrap_err().other(), Some(ErrorKind::FileNotFound)));
         // Unsafe names are never chosen.
         assert!(find("", &["../model.safetensors", "a\\model.safetensors"]).is_err());
     }
@@ -266,7 +277,10 @@ mod tests {
         let matched =
             |pattern: &str| Wanted::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
         assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
-        assert!(matches!(matched("z*").unwrap_err().kind(), ErrorKind::NoMatch { .. }));
-        assert!(matches!(matched("*.json").unwrap_err().kind(), ErrorKind::UnsafeName { .. }));
+        assert!(matches!(matched("z*").unwrap_err().other(), Some(ErrorKind::NoMatch { .. })));
+        assert!(matches!(
+            matched("*.json").unwrap_err().other(),
+            Some(ErrorKind::UnsafeName { .. })
+        ));
     }
 }

@@ -40,16 +40,17 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_range = request.headers().contains_key("range");
         let (head, body) = self.0.call(request).await?.into_parts();
-        let body = match has_range && head.status.is_success() {
+        let body = if has_range && head.status.is_success() {
             // It is passed on as it arrives, and compared with the range.
-            true => body,
-            false => whole(head.status, body.bytes_stream()).await?.into(),
+            body
+        } else {
+            whole(head.status, body.bytes_stream()).await?.into()
         };
         Ok(HttpResponse::from_parts(head, body))
     }
 }
 
-/// All bytes of an answer without a range, which arrive in pieces. That of an error is cut.
+/// All bytes of an answer without a range, which arrive in pieces. The answer of an error is cut.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,

@@ -9,7 +9,7 @@
 //!   credentials that no other host may get.
 //! - A request has no time limit as a whole, only one for silence: 16 MiB may take long on a slow
 //!   line, in either direction.
-//! - Its proxies are those of downloads.
+//! - It takes its proxies from the same variables as downloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::silence::Listening;
 use crate::environment::Environment;
 use crate::proxy::Proxies;
 
-/// A server that cannot be reached is given up after so many times the time to connect.
+/// A server that cannot be reached is given up after this many times the time to connect.
 const CONNECTIONS: u32 = 2;
 
 /// The time to connect if the options set none.
@@ -64,10 +64,7 @@ impl Connector {
     ) -> object_store::Result<reqwest::Client> {
         use ClientConfigKey as Key;
 
-        let policy = match self.follows_redirects {
-            true => Policy::custom(redirect),
-            false => Policy::none(),
-        };
+        let policy = if self.follows_redirects { Policy::custom(redirect) } else { Policy::none() };
         let mut client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(policy)
@@ -131,7 +128,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// The proxies of the options, or else those of the environment.
+/// The proxies of the options or, without any, of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {

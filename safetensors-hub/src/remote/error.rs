@@ -103,10 +103,9 @@ impl Secrets {
         for secret in &*self.0 {
             text = text.replace(secret.as_str(), "***");
         }
-        let words = text.split_whitespace().map(|word| match word.contains("://") {
-            true => shown_address(word),
-            false => word.to_owned(),
-        });
+        let words = text
+            .split_whitespace()
+            .map(|word| if word.contains("://") { shown_address(word) } else { word.to_owned() });
         let text = words.collect::<Vec<_>>().join(" ");
         let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
         if text.chars().nth(MOST).is_some() {

@@ -18,7 +18,7 @@ enum Message {
 }
 
 /// A request that runs on the runtime. Dropping it tells the waiting thread that it has ended, also
-/// if it panicked, so that nobody waits for ever.
+/// if it panicked, so that no thread waits for ever.
 struct Running {
     number: usize,
     sender: Sender<Message>,
@@ -28,7 +28,7 @@ struct Running {
 impl Running {
     fn end(&mut self, result: io::Result<()>) {
         self.has_ended = true;
-        // Fails if another request has failed, and nobody waits any more.
+        // Fails if another request has failed, so that no thread waits any more.
         let _ = self.sender.send(Message::Ended(self.number, result));
     }
 }

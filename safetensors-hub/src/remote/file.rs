@@ -8,10 +8,11 @@ use safetensors_core::ReadAt;
 use safetensors_core::io::{FileSource, ReadRange, Requests};
 
 use super::fetch::fill;
-use super::hub;
+use super::hub_reads::{self, Slots};
 use super::object::{IN_FLIGHT, Object, Service};
 use super::plan::{Request, plan};
 use crate::client::HubFile;
+use crate::error::to_io;
 
 /// The bytes that opening fetches. They have the whole header of most files, and the tensors of
 /// small ones. A longer header takes one more request.
@@ -56,14 +57,14 @@ struct Fetched {
 /// Where the bytes of a file are fetched from.
 enum Origin {
     Object(Arc<Object>),
-    Hub(Box<HubFile>, Arc<hub::Slots>),
+    Hub(Box<HubFile>, Arc<Slots>),
 }
 
 impl Origin {
     fn fill(&self, requests: Vec<Request<'_>>) -> io::Result<()> {
         match self {
             Self::Object(object) => fill(object, requests),
-            Self::Hub(file, slots) => hub::fill(file, slots, requests),
+            Self::Hub(file, slots) => hub_reads::fill(file, slots, requests),
         }
     }
 
@@ -101,10 +102,7 @@ impl Fetched {
                 rest.push((*offset + here as u64, beyond));
             }
         }
-        match rest.is_empty() {
-            true => Ok(()),
-            false => self.origin.fill(plan(rest)),
-        }
+        if rest.is_empty() { Ok(()) } else { self.origin.fill(plan(rest)) }
     }
 }
 
@@ -122,9 +120,9 @@ impl RemoteFile {
     }
 
     /// Opens a file on the Hub.
-    pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
+    pub(super) fn of_hub(file: HubFile, slots: Arc<Slots>) -> io::Result<Self> {
         let mut start = vec![0; file.byte_len().min(START) as usize];
-        file.read_exact_at(&mut start, 0)?;
+        file.read_exact_at(&mut start, 0).map_err(to_io)?;
         let origin = Origin::Hub(Box::new(file), slots);
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }

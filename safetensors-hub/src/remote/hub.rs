@@ -2,19 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use safetensors_core as core;
 use safetensors_core::checkpoint::store::{Entry, FileKind};
 
 use super::files::Files;
-use super::object::IN_FLIGHT;
-use super::plan::Request;
+use super::hub_reads::Slots;
 use super::{RemoteFile, RemoteOptions};
-use crate::client::{Client, ClientOptions, HubFile};
+use crate::client::{Client, ClientOptions};
 use crate::environment::{DEFAULT_ENDPOINT, Environment};
-use crate::{Error, ErrorKind, HubAddress, RepoId, Result, Revision};
+use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
 /// The files of a repository. The first answer of the Hub says which commit the revision is; from
 /// then on every request is for that commit, so that files of two commits never mix.
@@ -39,7 +37,7 @@ impl HubFiles {
         if options.heeds_environment() {
             if Environment::PROCESS.is_offline() {
                 let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
-                return Err(ErrorKind::Io(io::Error::other(message)).into());
+                return Err(core::ErrorKind::Io(io::Error::other(message)).into());
             }
         } else {
             client = client.anonymous().endpoint(DEFAULT_ENDPOINT);
@@ -96,7 +94,9 @@ impl Files for HubFiles {
         let _slot = self.slots.take();
         let file = match self.client.file(&repo, &revision, key) {
             Ok(file) => file,
-            Err(error) if matches!(error.kind(), ErrorKind::FileNotFound) => return Ok(None),
+            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => {
+                return Ok(None);
+            }
             // What the error lacks of a file must not look like one that is not there.
             Err(error) => return Err(io::Error::other(error)),
         };
@@ -132,71 +132,4 @@ impl Files for HubFiles {
         let (_, revision) = self.asked();
         Ok(revision.is_commit().then(|| revision.to_string()))
     }
-}
-
-/// Bounds how many requests of all files of a repository are under way.
-#[derive(Default)]
-pub(super) struct Slots {
-    taken: Mutex<usize>,
-    freed: Condvar,
-}
-
-/// Frees its place when it is dropped.
-struct Slot<'a>(&'a Slots);
-
-impl Slots {
-    fn take(&self) -> Slot<'_> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken >= IN_FLIGHT {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken += 1;
-        Slot(self)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.freed.notify_one();
-    }
-}
-
-/// Runs the requests, several at once, and fills their memory. The first failure ends the others.
-pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) -> io::Result<()> {
-    let threads = requests.len().min(IN_FLIGHT);
-    let stop = AtomicBool::new(false);
-    let (waiting, failed) = (Mutex::new(requests.into_iter()), Mutex::new(None));
-    let work = || {
-        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-        while let Some(request) = next() {
-            if stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let _slot = slots.take();
-            if let Err(error) = fetch(file, request, &stop) {
-                // Later ones are those that this one stops.
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert(error);
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // If the system refuses to start a thread, fewer threads do the work.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
-    }
-}
-
-fn fetch(file: &HubFile, mut request: Request<'_>, stop: &AtomicBool) -> Result<()> {
-    file.stream(request.range(), stop, &mut |bytes| {
-        request.take(bytes).map_err(|error| Error::from(ErrorKind::Io(error)))
-    })
 }

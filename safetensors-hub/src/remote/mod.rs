@@ -87,6 +87,7 @@ mod fetch;
 mod file;
 mod files;
 mod hub;
+mod hub_reads;
 mod local;
 mod object;
 mod options;
@@ -103,10 +104,7 @@ use safetensors_core::{Checkpoint, Result};
 pub use file::RemoteFile;
 pub use local::local_path;
 pub use options::RemoteOptions;
-pub use save::{
-    abort_uploads, save, save_rank, save_rank_with, save_rewrite, save_rewrite_sharded,
-    save_sharded, save_sharded_with, save_with,
-};
+pub use save::{RankSaver, abort_uploads, save, save_sharded};
 pub use store::RemoteStore;
 
 /// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and
@@ -126,33 +124,31 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]. What goes wrong with the store or the network is
+/// As of [`Checkpoint::open`]. What goes wrong with the store or the network is
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
 pub fn open(address: &str) -> Result<Checkpoint<RemoteFile>> {
-    open_with(address, &RemoteOptions::new())
+    RemoteOptions::new().open(address)
 }
 
-/// [`open`] with options.
-///
-/// ```
-/// use safetensors_hub::remote::{self, RemoteOptions};
-///
-/// # let view = safetensors_core::TensorView::from_slice(&[1], &[1_u8])?;
-/// # remote::save("memory:///o/m.safetensors", [("w", view)], &Default::default())?;
-/// let options = RemoteOptions::new().retries(2).option("connect_timeout", "3s");
-/// let checkpoint = remote::open_with("memory:///o/m.safetensors", &options)?;
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`open`].
-pub fn open_with(address: &str, options: &RemoteOptions) -> Result<Checkpoint<RemoteFile>> {
-    let store = RemoteStore::new(address, options)?;
-    let path = store.path();
-    Checkpoint::open_in(store, path, &options.limits)
+impl RemoteOptions {
+    /// [`open`] with these options.
+    ///
+    /// ```
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// # let view = safetensors_core::TensorView::from_slice(&[1], &[1_u8])?;
+    /// # remote::save("memory:///o/m.safetensors", [("w", view)], &Default::default())?;
+    /// let options = RemoteOptions::new().retries(2).option("connect_timeout", "3s");
+    /// let checkpoint = options.open("memory:///o/m.safetensors")?;
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn open(&self, address: &str) -> Result<Checkpoint<RemoteFile>> {
+        let store = RemoteStore::new(address, self)?;
+        let path = store.path();
+        Checkpoint::open_in(store, path, &self.limits)
+    }
 }
 
 /// Whether a text begins like an address that [`open`] takes, and not like a path.

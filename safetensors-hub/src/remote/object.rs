@@ -110,10 +110,6 @@ pub(super) struct Object {
 impl Object {
     /// Opens an object: fetches its first bytes, at most `most`, and so learns its version and its
     /// length. One request.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; [`io::ErrorKind::NotFound`] if it has no such object.
     pub(super) async fn open(
         service: Arc<Service>,
         path: Path,
@@ -161,10 +157,6 @@ impl Object {
     }
 
     /// Fetches a range, when fewer than [`IN_FLIGHT`] requests are under way.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read`](Object::read).
     pub(super) async fn fetch(&self, range: Range<u64>, to: &mut impl Take) -> io::Result<()> {
         let _permit = self.service.begin().await?;
         self.read(range, None, to).await
@@ -172,10 +164,6 @@ impl Object {
 
     /// Passes the bytes of a range to `to`. If the body breaks off, the rest is asked for again.
     /// `body` is the answer to a request for the range, if there is one already.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; an error that says that the object has changed.
     async fn read(
         &self,
         mut range: Range<u64>,

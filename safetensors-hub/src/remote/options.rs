@@ -45,7 +45,7 @@ impl std::fmt::Debug for RemoteOptions {
 }
 
 impl RemoteOptions {
-    /// The default options: those of the environment, and eight retries.
+    /// Takes the options of the environment, and retries a request eight times.
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,7 +96,7 @@ impl RemoteOptions {
         self
     }
 
-    /// All options, those of the environment first. Of the environment only variables with this
+    /// All options, beginning with the environment's. Of the environment only variables with this
     /// prefix count.
     pub(super) fn pairs(&self, prefix: Option<&str>) -> Vec<(String, String)> {
         let of_environment = prefix.filter(|_| self.environment).into_iter().flat_map(|prefix| {

@@ -57,6 +57,17 @@ impl Place {
         connect(address, options)
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
+
+    /// The place of an address, if its store takes files.
+    pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
+        let place = Self::of(address, options)?;
+        if place.listing == Listing::Impossible {
+            let message = "files are not saved to web servers; expected an address of a bucket";
+            let error = io::Error::new(io::ErrorKind::Unsupported, message);
+            return Err(Error::from(ErrorKind::Io(error)).in_file(&place.shown));
+        }
+        Ok(place)
+    }
 }
 
 fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
@@ -68,18 +79,18 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
         return Err(invalid(message.into()));
     }
     let is_web = matches!(url.scheme(), "http" | "https");
-    let (scheme, key) = match is_web {
+    let (scheme, key) = match Scheme::parse(&url) {
         // Also the web addresses of buckets, so that what is public needs no credentials.
-        true => (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?),
-        false => match Scheme::parse(&url) {
-            // Those of the disk are no places of `object_store`, which does not sync files.
-            Ok((Scheme::Local, _)) | Err(_) => {
-                let message = "expected an address that begins with s3, gs, az, http, https, \
-                               file, memory or hf";
-                return Err(invalid(message.into()));
-            }
-            Ok(parsed) => parsed,
-        },
+        _ if is_web => {
+            (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?)
+        }
+        // `object_store` does not sync files, so it saves none to the disk.
+        Ok((Scheme::Local, _)) | Err(_) => {
+            let message = "expected an address that begins with s3, gs, az, http, https, file, \
+                           memory or hf";
+            return Err(invalid(message.into()));
+        }
+        Ok(parsed) => parsed,
     };
     if !is_web && (url.query().is_some() || url.fragment().is_some()) {
         let message = "an address of this kind has no query and no fragment; for a ? or a # in a \

@@ -1,4 +1,4 @@
-//! The runtime of all network input and output: threads of its own, apart from those of the caller.
+//! The runtime of all network input and output: its threads are not the caller's.
 //!
 //! The libraries that talk to stores are asynchronous, and the core is not. A caller may itself run
 //! inside an asynchronous runtime, where blocking on another one panics or deadlocks. So nothing of
@@ -15,10 +15,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 const MOST_THREADS: usize = 4;
 
 /// The runtime. It lives as long as the process, because it cannot be dropped inside another one.
-///
-/// # Errors
-///
-/// Those of the system, if it refuses to start threads.
 pub(super) fn handle() -> io::Result<Handle> {
     static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
     let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,10 +31,6 @@ pub(super) fn handle() -> io::Result<Handle> {
 }
 
 /// Runs a future on the runtime, and waits for its result.
-///
-/// # Errors
-///
-/// Those of [`handle`], and an error if the future panics.
 pub(super) fn run<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<T> {

@@ -72,19 +72,16 @@ impl RemoteStore {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });
         }
-        let (files, root, path): (Box<dyn Files>, _, _) = match HubAddress::is_address(address) {
-            true => {
-                let address = HubAddress::parse(address)?;
-                let root = match address.path() {
-                    "" => address.to_string(),
-                    path => address.to_string().trim_end_matches(path).to_owned(),
-                };
-                (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
-            }
-            false => {
-                let place = Place::of(address, options)?;
-                (Box::new(Objects::of(&place)), place.root, place.shown)
-            }
+        let (files, root, path): (Box<dyn Files>, _, _) = if HubAddress::is_address(address) {
+            let address = HubAddress::parse(address)?;
+            let root = match address.path() {
+                "" => address.to_string(),
+                path => address.to_string().trim_end_matches(path).to_owned(),
+            };
+            (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
+        } else {
+            let place = Place::of(address, options)?;
+            (Box::new(Objects::of(&place)), place.root, place.shown)
         };
         let remote = Remote { files, root, fetched: Mutex::default() };
         Ok(Self { path: path.into(), remote: Some(remote) })

@@ -35,21 +35,21 @@ fn errors_say_what_to_do() {
     let wrong = open.clone().token("hf_wrong");
 
     let error = fails("owner/absent", &open, &["no such repository", "HF_TOKEN"]);
-    assert!(matches!(error.kind(), ErrorKind::RepoNotFound { has_token: false }));
+    assert!(matches!(error.other(), Some(ErrorKind::RepoNotFound { has_token: false })));
     let error = fails("owner/absent", &right, &["no such repository", "the token may read"]);
-    assert!(matches!(error.kind(), ErrorKind::RepoNotFound { has_token: true }));
+    assert!(matches!(error.other(), Some(ErrorKind::RepoNotFound { has_token: true })));
     fails("owner/private", &open, &["private", "HF_TOKEN"]);
     let error = fails(REPO, &wrong, &["the token is not valid"]);
-    assert!(matches!(error.kind(), ErrorKind::Refused { status: 401, .. }));
+    assert!(matches!(error.other(), Some(ErrorKind::Refused { status: 401, .. })));
     let page = format!("{}/owner/gated", server.endpoint);
     let error = fails("owner/gated", &open, &["accept the conditions", &page, "HF_TOKEN"]);
-    assert!(matches!(error.kind(), ErrorKind::Gated { has_token: false, .. }));
+    assert!(matches!(error.other(), Some(ErrorKind::Gated { has_token: false, .. })));
     let gated = vec![("X-Error-Code", "GatedRepo".to_owned())];
     server.fault(Origin::Hub, "resolve", 1, Kind::Status(403, gated));
     fails("owner/gated", &right, &["accept the conditions", "with the account of the token"]);
 
     fails(REPO, &open.clone().revision("v9"), &["no revision", "v9"]);
-    fails(REPO, &open.clone().file("absent.json"), &["absent.json", "config.json"]);
+    fails(REPO, &open.clone().include("absent.json"), &["absent.json", "config.json"]);
     fails(REPO, &open.clone().checkpoint("absent"), &["absent", "no such file"]);
     let none = Server::start([("o/none", Repo::new([("README.md", b"x".to_vec())]))]);
     fails(
@@ -59,7 +59,7 @@ fn errors_say_what_to_do() {
     );
     for bad in ["", "a/b/c", "../x", "a b"] {
         let error = fails(bad, &open, &["expected owner/name"]);
-        assert!(matches!(error.kind(), ErrorKind::BadRepoId { .. }));
+        assert!(matches!(error.other(), Some(ErrorKind::BadRepoId { .. })));
     }
 
     for repo in ["owner/private", "owner/gated"] {
@@ -74,11 +74,11 @@ fn a_renamed_repository_is_an_error_or_followed() {
     let open = options(&server, cache.path());
     let said = ["renamed to new/name; use that name", "ClientOptions::follow_renames"];
     let error = fails("old/name", &open, &said);
-    assert!(matches!(error.kind(), ErrorKind::Renamed { to } if to == "new/name"));
+    assert!(matches!(error.other(), Some(ErrorKind::Renamed { to }) if to == "new/name"));
     let client = client(&server);
     let repo = RepoId::parse("old/name").unwrap();
     let asked = Client::new(&client).unwrap().file(&repo, &Revision::main(), "model.safetensors");
-    assert!(matches!(asked.unwrap_err().kind(), ErrorKind::Renamed { .. }));
+    assert!(matches!(asked.unwrap_err().other(), Some(ErrorKind::Renamed { .. })));
 
     let follow = client.follow_renames(true);
     let asked = Client::new(&follow).unwrap().file(&repo, &Revision::main(), "config.json");
@@ -93,7 +93,7 @@ fn a_renamed_repository_is_an_error_or_followed() {
 fn the_token_goes_to_the_hub_only() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
-    let wanted = options(&server, cache.path()).token(TOKEN).file("config.json");
+    let wanted = options(&server, cache.path()).token(TOKEN).include("config.json");
     download(REPO, &wanted).unwrap();
     let log = server.log();
     let bearer = format!("Bearer {TOKEN}");
@@ -106,7 +106,7 @@ fn the_token_goes_to_the_hub_only() {
     let other = Server::start([(REPO, single(10))]);
     let location = format!("{}/api/models/{REPO}/revision/main", other.endpoint);
     server.fault(Origin::Hub, "/api/", 1, Kind::Status(307, vec![("Location", location)]));
-    download(REPO, &wanted.clone().file("tokenizer.json")).unwrap_err();
+    download(REPO, &wanted.clone().include("tokenizer.json")).unwrap_err();
     let location = format!("{}/{REPO}/resolve/main/tokenizer.json", other.endpoint);
     server.fault_of(
         "HEAD",
@@ -115,7 +115,7 @@ fn the_token_goes_to_the_hub_only() {
         1,
         Kind::Status(307, vec![("Location", location)]),
     );
-    download(REPO, &wanted.file("tokenizer.json")).unwrap_err();
+    download(REPO, &wanted.include("tokenizer.json")).unwrap_err();
     assert!(other.log().iter().all(|seen| seen.authorization.is_none()));
 }
 
@@ -123,7 +123,7 @@ fn the_token_goes_to_the_hub_only() {
 #[test]
 fn child() {
     let Ok(expected) = std::env::var("HUB_TEST_EXPECT") else { return };
-    let options = DownloadOptions::new().file("config.json");
+    let options = DownloadOptions::new().include("config.json");
     let shown = match download("owner/private", &options) {
         Ok(snapshot) => snapshot.dir().display().to_string(),
         Err(error) => error.to_string(),

@@ -51,7 +51,7 @@ fn an_answer_about_another_commit_is_an_error() {
     repo.refs.insert(first.clone(), next.clone());
     server.set(REPO, repo);
     let error = read(&file, 0).unwrap_err();
-    let ErrorKind::Changed { what: "commit", before, now } = error.kind() else {
+    let Some(ErrorKind::Changed { what: "commit", before, now }) = error.other() else {
         panic!("{error}")
     };
     assert_eq!((before, now), (&first, &next));
@@ -66,7 +66,7 @@ fn an_answer_with_another_etag_is_an_error() {
     repo.commits.insert(first, other);
     server.set(REPO, repo);
     let error = read(&file, 0).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Changed { what: "ETag", .. }), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::Changed { what: "ETag", .. })), "{error}");
 }
 
 #[test]
@@ -77,6 +77,6 @@ fn a_list_of_another_commit_than_the_one_asked_for_is_an_error() {
     let cache = tempfile::tempdir().unwrap();
     let wanted = options(&server, cache.path()).revision(&first);
     let error = download(REPO, &wanted).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Changed { what: "commit", .. }), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::Changed { what: "commit", .. })), "{error}");
     assert_eq!(files(cache.path()), [""; 0]);
 }

@@ -11,7 +11,7 @@ use safetensors_hub::{Error, ErrorKind, download};
 fn attempt(server: &Server) -> Result<(), Error> {
     let outside = tempfile::tempdir().unwrap();
     let cache = outside.path().join("a/b/cache");
-    let result = download(REPO, &options(server, &cache).file("*"));
+    let result = download(REPO, &options(server, &cache).include("*"));
     for name in files(outside.path()) {
         assert!(name.starts_with("a/b/cache/"), "{name}");
     }
@@ -43,7 +43,7 @@ fn names_in_the_listing_do_not_lead_out() {
         let repo = Repo::new([("model.safetensors", good.clone()), (name, good)]);
         let server = Server::start([(REPO, repo)]);
         let error = attempt(&server).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::UnsafeName { .. }), "{name}: {error}");
+        assert!(matches!(error.other(), Some(ErrorKind::UnsafeName { .. })), "{name}: {error}");
         assert_eq!(server.count(Origin::Cdn, "GET", ""), 0);
         // What is asked for has a plain name, so the other one does no harm.
         let cache = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn answers_that_no_hub_gives_are_errors() {
         let server = Server::start([(REPO, single(10))]);
         server.fault(Origin::Hub, "/api/", usize::MAX, Kind::Body(listing.into()));
         let error = attempt(&server).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::BadAnswer { .. }), "{listing}: {error}");
+        assert!(matches!(error.other(), Some(ErrorKind::BadAnswer { .. })), "{listing}: {error}");
     }
     // A size that no disk has is found before anything is downloaded.
     let server = Server::start([(REPO, single(10))]);
@@ -128,7 +128,7 @@ fn answers_that_no_hub_gives_are_errors() {
     let huge = head(&[("X-Linked-Size", &(u64::MAX - 5).to_string()), ("X-Repo-Commit", &main)]);
     server.fault_of("HEAD", Origin::Hub, "model", usize::MAX, huge);
     let error = attempt(&server).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoSpace { .. }) || !cfg!(unix), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::NoSpace { .. })) || !cfg!(unix), "{error}");
 }
 
 #[test]

@@ -87,12 +87,12 @@ fn child() {
     }
     #[cfg(feature = "remote")]
     {
-        use safetensors_hub::remote::{RemoteOptions, open_with};
+        use safetensors_hub::remote::RemoteOptions;
         let mut options = RemoteOptions::new().retries(0);
         if let Ok(proxy) = std::env::var("HUB_TEST_OPTION") {
             options = options.option("proxy_url", proxy);
         }
-        match open_with(&web, &options) {
+        match options.open(&web) {
             Ok(_) => println!("opened"),
             Err(error) => println!("not opened: {error}"),
         }

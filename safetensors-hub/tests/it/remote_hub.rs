@@ -8,7 +8,7 @@ use crate::server::repo::{Access, Repo};
 use crate::server::{Kind, Origin, Server, TOKEN};
 use crate::support::*;
 use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, Result};
-use safetensors_hub::remote::{RemoteFile, RemoteOptions, open_with};
+use safetensors_hub::remote::{RemoteFile, RemoteOptions};
 
 const LEN: usize = 3 << 20;
 
@@ -17,7 +17,7 @@ fn remote(server: &Server) -> RemoteOptions {
 }
 
 fn open(server: &Server, path: &str) -> Result<Checkpoint<RemoteFile>> {
-    open_with(&format!("hf://{REPO}{path}"), &remote(server))
+    remote(server).open(&format!("hf://{REPO}{path}"))
 }
 
 /// The bytes of a tensor in [`tensor_file`].
@@ -83,7 +83,7 @@ fn a_private_repository_needs_the_token_which_the_cdn_never_gets() {
     let error = open(&server, "/model.safetensors").unwrap_err();
     assert!(error.to_string().contains("private"), "{error}");
     let options = remote(&server).option("token", TOKEN);
-    let checkpoint = open_with(&format!("hf://{REPO}"), &options).unwrap();
+    let checkpoint = options.open(&format!("hf://{REPO}")).unwrap();
     assert_eq!(checkpoint.tensor("w").unwrap().read().unwrap().bytes(), values(LEN));
     assert!(server.log().iter().any(|seen| seen.authorization.is_some()));
     assert!(!format!("{checkpoint:?} {options:?}").contains(TOKEN));
@@ -120,7 +120,7 @@ fn what_is_not_there_is_an_error() {
         (format!("hf://{REPO}"), "config"),
         ("hf://owner/other".to_owned(), "no such repository"),
     ] {
-        let error = open_with(&address, &remote(&server)).unwrap_err();
+        let error = remote(&server).open(&address).unwrap_err();
         let is_io = matches!(error.kind(), ErrorKind::Io(_));
         let is_none = matches!(error.kind(), ErrorKind::NoCheckpoint { .. });
         assert!(is_none || is_io && error.to_string().contains(words), "{address}: {error}");

@@ -13,7 +13,7 @@ use crate::server::repo::Repo;
 use crate::server::{Kind, Origin, Server};
 use crate::support::*;
 use safetensors_hub::client::ClientOptions;
-use safetensors_hub::{DownloadOptions, ErrorKind, download};
+use safetensors_hub::{DownloadOptions, download};
 
 const LEN: usize = 4_000_000;
 
@@ -152,7 +152,7 @@ fn cancelling_keeps_what_is_there() {
         }
     });
     let error = download(REPO, &cancelled).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled), "{error}");
     let kept = unfinished_bytes(cache.path()) as usize;
     assert!(kept > 0 && calls.load(Ordering::Relaxed) > 1);
     server.clear_log();
@@ -255,8 +255,8 @@ fn a_cache_that_cannot_be_written_but_has_all_is_enough() {
     fs::remove_dir_all(&refs).unwrap();
     fs::write(&refs, "").unwrap();
     assert_eq!(download(REPO, &wanted).unwrap(), first);
-    let error = download(REPO, &wanted.file("config.json")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    let error = download(REPO, &wanted.include("config.json")).unwrap_err();
+    assert!(matches!(error.kind(), safetensors_core::ErrorKind::Io(_)), "{error}");
 }
 
 #[cfg(target_os = "linux")]

@@ -150,9 +150,10 @@ impl Directory {
                 answer => answer?,
             };
             let meta = answer.meta.clone();
-            match meta.size > most {
-                true => Ok(Some((meta, None))),
-                false => Ok(Some((meta, Some(answer.bytes().await?.to_vec())))),
+            if meta.size > most {
+                Ok(Some((meta, None)))
+            } else {
+                Ok(Some((meta, Some(answer.bytes().await?.to_vec()))))
             }
         })?;
         let Some((meta, bytes)) = got else { return Ok(None) };

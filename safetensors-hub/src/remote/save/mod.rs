@@ -3,18 +3,16 @@
 
 mod directory;
 mod problem;
-#[cfg(test)]
-mod races;
-#[cfg(test)]
-mod racing;
 mod ranks;
 mod shards;
+#[cfg(test)]
+mod tests;
 mod unfinished;
 mod upload;
 
 use std::io;
 
-pub use ranks::{save_rank, save_rank_with};
+pub use ranks::RankSaver;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::write_to;
 use safetensors_core::{
@@ -23,14 +21,14 @@ use safetensors_core::{
 pub use unfinished::abort_uploads;
 use upload::Upload;
 
-use super::place::{Listing, Place};
+use super::place::Place;
 use super::{RemoteOptions, local_path};
 
 /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
 ///
 /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
 /// other. At most eight parts are in memory. The store shows the file when all parts have arrived;
-/// after an error it is told to forget them. The bytes are those of
+/// after an error it is told to forget them. The bytes are the same as of
 /// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is saved as
 /// core [saves](safetensors_core::save()) it, by this and by all functions below.
 ///
@@ -47,7 +45,7 @@ use super::{RemoteOptions, local_path};
 ///
 /// # Errors
 ///
-/// Those of [`write_to`]; [`ErrorKind::Io`] of the store. After an error the store has the file
+/// As of [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the store has the file
 /// that it had before, unless the last request has reached it and only the answer was lost. Web
 /// servers and the Hub take no files.
 pub fn save<N: AsRef<str>, S: TensorSource>(
@@ -55,59 +53,97 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    save_with(address, tensors, options, &RemoteOptions::new())
+    RemoteOptions::new().save(address, tensors, options)
 }
 
-/// [`save`] with options for the connection.
-///
-/// # Errors
-///
-/// Those of [`save`].
-pub fn save_with<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &SaveOptions,
-    remote: &RemoteOptions,
-) -> Result<()> {
-    if let Some(path) = local_path(address)? {
-        return safetensors_core::save(path, tensors, options);
+/// Saving through a connection with these options.
+impl RemoteOptions {
+    /// [`save`] with these options.
+    pub fn save<N: AsRef<str>, S: TensorSource>(
+        &self,
+        address: &str,
+        tensors: impl IntoIterator<Item = (N, S)>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        if let Some(path) = local_path(address)? {
+            return safetensors_core::save(path, tensors, options);
+        }
+        save_if(address, tensors, options, self, || Ok(()))
     }
-    save_if(address, tensors, options, remote, || Ok(()))
-}
 
-/// Saves everything that a rewrite has to one file, as [`save_with`] does. The sources of the
-/// rewrite must not have changed when the file takes its place.
-///
-/// ```
-/// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
-/// use safetensors_hub::remote::{self, RemoteOptions};
-///
-/// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-/// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
-/// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
-/// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
-/// let address = "memory:///rewritten.safetensors";
-/// remote::save_rewrite(address, &rewrite, &SaveOptions::new(), &RemoteOptions::new())?;
-/// assert!(remote::open(address)?.get("head.bias").is_some());
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`save`], of [`Rewrite::plan`], and of
-/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
-pub fn save_rewrite<S: ReadAt>(
-    address: &str,
-    rewrite: &Rewrite<'_, S>,
-    options: &SaveOptions,
-    remote: &RemoteOptions,
-) -> Result<()> {
-    if let Some(path) = local_path(address)? {
-        return rewrite.save(path, options);
+    /// Saves everything that a rewrite has to one file, as [`save`] does. The sources of the
+    /// rewrite must not have changed when the file takes its place.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+    /// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
+    /// let address = "memory:///rewritten.safetensors";
+    /// RemoteOptions::new().save_rewrite(address, &rewrite, &SaveOptions::new())?;
+    /// assert!(remote::open(address)?.get("head.bias").is_some());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`save`] and of [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has changed.
+    pub fn save_rewrite<S: ReadAt>(
+        &self,
+        address: &str,
+        rewrite: &Rewrite<'_, S>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        if let Some(path) = local_path(address)? {
+            return rewrite.save(path, options);
+        }
+        rewrite.plan(options)?;
+        let options = rewrite.save_options(options);
+        save_if(address, rewrite.tensors(), &options, self, || rewrite.check_unchanged())
     }
-    rewrite.plan(options)?;
-    let options = rewrite.save_options(options);
-    save_if(address, rewrite.tensors(), &options, remote, || rewrite.check_unchanged())
+
+    /// [`save_sharded`] with these options.
+    pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
+        &self,
+        address: &str,
+        tensors: impl IntoIterator<Item = (N, S)>,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        if let Some(directory) = local_path(address)? {
+            return safetensors_core::save_sharded(directory, tensors, options);
+        }
+        let place = Place::writable(address, self)?;
+        let saved = shards::save(&place, tensors, options, || Ok(()));
+        saved.map_err(|error| error.in_file(&place.shown))
+    }
+
+    /// Saves everything that a rewrite has to a directory, as [`save_sharded`] does. The sources
+    /// of the rewrite must not have changed when the first file takes its place. They may lie in the
+    /// same directory.
+    ///
+    /// # Errors
+    ///
+    /// As of [`save_sharded`] and of [`Rewrite::plan_sharded`]; [`ErrorKind::Io`] if a
+    /// source has changed.
+    pub fn save_rewrite_sharded<S: ReadAt>(
+        &self,
+        address: &str,
+        rewrite: &Rewrite<'_, S>,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        if let Some(directory) = local_path(address)? {
+            return rewrite.save_sharded(directory, options);
+        }
+        let place = Place::writable(address, self)?;
+        rewrite.plan_sharded(options)?;
+        let options = rewrite.shard_options(options);
+        let check = || rewrite.check_unchanged();
+        let saved = shards::save(&place, rewrite.tensors(), &options, check);
+        saved.map_err(|error| error.in_file(&place.shown))
+    }
 }
 
 /// Saves to one file, if `check` succeeds before the file takes its place.
@@ -118,7 +154,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
     remote: &RemoteOptions,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let place = writable(address, remote)?;
+    let place = Place::writable(address, remote)?;
     let save = || {
         if place.key.as_ref().is_empty() || address.ends_with('/') {
             let message = "expected the address of a file, found that of a directory";
@@ -142,7 +178,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 }
 
 /// Saves tensors to a directory of a remote store, as one file, or as several and their index if
-/// they do not fit into one: the same files as those of
+/// they do not fit into one: the same files as by
 /// [`save_sharded`](safetensors_core::save_sharded).
 ///
 /// At every moment, also after an interruption, the directory opens as the complete earlier
@@ -156,7 +192,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
 /// 5. The files of the earlier checkpoint and the second names are removed, with everything that
-///    [`save_rank`](super::save_rank) has begun before in this directory.
+///    [`RankSaver`](super::RankSaver) has begun before in this directory.
 ///
 /// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
 /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because
@@ -183,7 +219,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
+/// As of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
 /// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint. If the earlier
 /// checkpoint is one file, the new one has several, and the store refuses to remove that one file,
 /// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory
@@ -193,60 +229,5 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    save_sharded_with(address, tensors, options, &RemoteOptions::new())
-}
-
-/// [`save_sharded`] with options for the connection.
-///
-/// # Errors
-///
-/// Those of [`save_sharded`].
-pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &ShardOptions,
-    remote: &RemoteOptions,
-) -> Result<SavedShards> {
-    if let Some(directory) = local_path(address)? {
-        return safetensors_core::save_sharded(directory, tensors, options);
-    }
-    let place = writable(address, remote)?;
-    let saved = shards::save(&place, tensors, options, || Ok(()));
-    saved.map_err(|error| error.in_file(&place.shown))
-}
-
-/// Saves everything that a rewrite has to a directory, as [`save_sharded_with`] does. The sources
-/// of the rewrite must not have changed when the first file takes its place. They may lie in the
-/// same directory.
-///
-/// # Errors
-///
-/// Those of [`save_sharded`], of [`Rewrite::plan_sharded`], and of
-/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
-pub fn save_rewrite_sharded<S: ReadAt>(
-    address: &str,
-    rewrite: &Rewrite<'_, S>,
-    options: &ShardOptions,
-    remote: &RemoteOptions,
-) -> Result<SavedShards> {
-    if let Some(directory) = local_path(address)? {
-        return rewrite.save_sharded(directory, options);
-    }
-    let place = writable(address, remote)?;
-    rewrite.plan_sharded(options)?;
-    let options = rewrite.shard_options(options);
-    let check = || rewrite.check_unchanged();
-    let saved = shards::save(&place, rewrite.tensors(), &options, check);
-    saved.map_err(|error| error.in_file(&place.shown))
-}
-
-/// The place of an address, if its store takes files.
-fn writable(address: &str, options: &RemoteOptions) -> Result<Place> {
-    let place = Place::of(address, options)?;
-    if place.listing == Listing::Impossible {
-        let message = "files are not saved to web servers; expected an address of a bucket";
-        let error = io::Error::new(io::ErrorKind::Unsupported, message);
-        return Err(Error::from(ErrorKind::Io(error)).in_file(&place.shown));
-    }
-    Ok(place)
+    RemoteOptions::new().save_sharded(address, tensors, options)
 }

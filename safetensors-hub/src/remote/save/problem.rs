@@ -4,6 +4,11 @@ use std::io;
 
 use safetensors_core::{Error, ErrorKind};
 
+/// The error of a store.
+pub(super) fn failed(error: io::Error) -> Error {
+    ErrorKind::Io(error).into()
+}
+
 /// The error if another writer has replaced a file.
 pub(super) fn overtaken(file: &str) -> Error {
     ErrorKind::Overtaken { file: file.into() }.into()

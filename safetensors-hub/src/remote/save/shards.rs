@@ -104,9 +104,10 @@ impl Commit<'_> {
         let (index, single) = (self.pattern.index_name(), self.pattern.file_name(0, 1));
         let is_single = self.index.is_none();
         let now = self.directory.list(&index).map_err(|error| {
-            match !is_single && before.contains_key(&single) {
-                true => still_old(&error, &single, self.shown),
-                false => left_behind(error, "", self.shown),
+            if !is_single && before.contains_key(&single) {
+                still_old(&error, &single, self.shown)
+            } else {
+                left_behind(error, "", self.shown)
             }
         })?;
         self.check_placed(placed, &now)?;
@@ -146,10 +147,7 @@ impl Commit<'_> {
             return Err(overtaken(name));
         }
         let name = self.pattern.index_name();
-        match version(&name)? == index.map(version_of) {
-            true => Ok(()),
-            false => Err(overtaken(&name)),
-        }
+        if version(&name)? == index.map(version_of) { Ok(()) } else { Err(overtaken(&name)) }
     }
 
     /// Copies files that the index in place names, and that will be replaced. Then replaces the
@@ -254,9 +252,12 @@ impl Commit<'_> {
         stale.sort_by_key(|name| (*name != index, *name != single));
         for name in stale {
             let removed = self.directory.remove(name);
-            removed.map_err(|error| match self.index.is_some() && name == single {
-                true => still_old(&error, name, self.shown),
-                false => left_behind(error, name, self.shown),
+            removed.map_err(|error| {
+                if self.index.is_some() && name == single {
+                    still_old(&error, name, self.shown)
+                } else {
+                    left_behind(error, name, self.shown)
+                }
             })?;
         }
         Ok(())

@@ -57,10 +57,6 @@ pub(super) struct Begun(u64);
 
 impl Begun {
     /// Begins an upload.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; if all uploads were aborted.
     pub(super) fn new(service: Arc<Service>, key: Key) -> io::Result<Self> {
         let _step = Step::begin()?;
         let upload = run(async move {
@@ -76,10 +72,6 @@ impl Begun {
     }
 
     /// Begins to send the next part. `spawn` is given the request.
-    ///
-    /// # Errors
-    ///
-    /// Those of `spawn`; if all uploads were aborted.
     pub(super) fn put_part(
         &self,
         payload: PutPayload,
@@ -94,10 +86,6 @@ impl Begun {
     }
 
     /// Makes the object visible. If that fails, the upload is aborted.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; if all uploads were aborted.
     pub(super) fn complete(self, service: Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends meanwhile: it waits for this step.
@@ -148,11 +136,10 @@ impl Drop for Step {
 /// The uploads. Fails if the process is about to end, so that it begins nothing any more.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     let uploads = locked();
-    match uploads.is_ending {
-        true => {
-            Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
-        }
-        false => Ok(uploads),
+    if uploads.is_ending {
+        Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
+    } else {
+        Ok(uploads)
     }
 }
 

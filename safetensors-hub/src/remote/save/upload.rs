@@ -37,7 +37,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// An upload of about so many bytes.
+    /// An upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
         let (sender, results) = channel();
@@ -54,10 +54,6 @@ impl Upload {
     }
 
     /// Waits until all bytes have reached the store. They are not visible yet.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub(super) fn close(&mut self) -> io::Result<()> {
         // An object without bytes has one part without bytes.
         if !self.buffer.is_empty() || self.upload.is_none() {
@@ -71,10 +67,6 @@ impl Upload {
     }
 
     /// Makes the object visible, after [`close`](Upload::close).
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
     pub(super) fn commit(mut self) -> io::Result<PutResult> {
         let Some(upload) = self.upload.take() else { return Err(ended_early()) };
         upload.complete(Arc::clone(&self.service))

@@ -6,9 +6,7 @@ use std::ops::ControlFlow;
 use safetensors_core::ranks::RankSaved;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorBuf};
-use safetensors_hub::remote::{
-    RemoteOptions, open_with, save_rank_with, save_sharded_with, save_with,
-};
+use safetensors_hub::remote::{RankSaver, RemoteOptions};
 
 use super::ranks::{fill_of, parts, plan};
 use super::{MIB, file, tensors};
@@ -33,7 +31,7 @@ fn named(tensors: &[(String, TensorBuf)]) -> impl Iterator<Item = (&String, &Ten
 #[test]
 #[ignore = "needs a server of S3: scripts/s3_interop.py"]
 fn a_file_that_another_library_uploaded() {
-    let checkpoint = open_with("s3://bucket/python/model.safetensors", &server()).unwrap();
+    let checkpoint = server().open("s3://bucket/python/model.safetensors").unwrap();
     let values = checkpoint.tensor("values").unwrap().read().unwrap();
     let expected: Vec<i32> = (0..1 << 20).collect();
     assert_eq!(values.as_slice::<i32>().unwrap(), expected);
@@ -41,7 +39,7 @@ fn a_file_that_another_library_uploaded() {
     let part = part.read().unwrap();
     assert_eq!(part.as_slice::<i32>().unwrap(), &expected[1 << 18..1 << 19]);
     // By the directory, whose files the store lists.
-    assert_eq!(open_with("s3://bucket/python", &server()).unwrap().len(), 1);
+    assert_eq!(server().open("s3://bucket/python").unwrap().len(), 1);
 }
 
 #[test]
@@ -49,15 +47,15 @@ fn a_file_that_another_library_uploaded() {
 fn files_of_several_parts_and_of_one() {
     let tensors = tensors(&[("a", 20 * MIB), ("b", 3 * MIB), ("c", 5)]);
     let address = "s3://bucket/rust/one.safetensors";
-    save_with(address, named(&tensors), &SaveOptions::new(), &server()).unwrap();
-    let checkpoint = open_with(address, &server()).unwrap();
+    server().save(address, named(&tensors), &SaveOptions::new()).unwrap();
+    let checkpoint = server().open(address).unwrap();
     let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
     for (tensor, buf) in checkpoint.tensors().zip(read) {
         let (_, expected) = tensors.iter().find(|(name, _)| name == tensor.name()).unwrap();
         assert!(buf.bytes() == expected.bytes());
     }
     // One that changed since it was opened.
-    save_with(address, named(&tensors[..2]), &SaveOptions::new(), &server()).unwrap();
+    server().save(address, named(&tensors[..2]), &SaveOptions::new()).unwrap();
     let error = checkpoint.tensor("b").unwrap().read().unwrap_err();
     assert!(error.to_string().contains("has changed since it was opened"), "{error}");
 }
@@ -72,8 +70,8 @@ fn checkpoints_of_several_files_replace_one_another() {
         let name = format!("round{round}");
         tensors[0].0.clone_from(&name);
         let options = ShardOptions::new().max_shard_size((*size).into());
-        let saved = save_sharded_with(address, named(&tensors), &options, &server()).unwrap();
-        let checkpoint = open_with(address, &server()).unwrap();
+        let saved = server().save_sharded(address, named(&tensors), &options).unwrap();
+        let checkpoint = server().open(address).unwrap();
         assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, saved.files.len()));
         assert_eq!(checkpoint.tensor(&name).unwrap().read().unwrap().bytes(), tensors[0].1.bytes());
         checkpoint.check_unchanged().unwrap();
@@ -89,8 +87,8 @@ fn names_of_many_characters() {
     let options = ShardOptions::new().max_shard_size(400_000.into()).file_pattern(pattern);
     // The second save copies the files of the first one to second names.
     for _ in 0..2 {
-        save_sharded_with(address, named(&tensors), &options, &server()).unwrap();
-        let checkpoint = open_with(address, &server()).unwrap();
+        server().save_sharded(address, named(&tensors), &options).unwrap();
+        let checkpoint = server().open(address).unwrap();
         assert_eq!((checkpoint.len(), checkpoint.files().len()), (2, 2));
         assert_eq!(checkpoint.tensor("y").unwrap().read().unwrap().bytes(), tensors[1].1.bytes());
     }
@@ -103,10 +101,12 @@ fn checkpoints_of_ranks_replace_one_another() {
     for (fill, attempt) in [(1, "step-1"), (2, "step-2"), (3, "step-1")] {
         for rank in [2, 0, 1] {
             let (parts, options) = (parts(&plan, rank, fill), ShardOptions::new());
-            let saved = save_rank_with(address, rank, &plan, parts, attempt, &options, &server());
+            let saved = RankSaver::new(&plan, rank, attempt)
+                .remote(server())
+                .save(address, parts, &options);
             assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
         }
-        assert_eq!(fill_of(&open_with(address, &server()).unwrap()).unwrap(), fill);
+        assert_eq!(fill_of(&server().open(address).unwrap()).unwrap(), fill);
     }
 }
 
@@ -119,9 +119,9 @@ fn a_save_that_fails_leaves_nothing() {
         false => ControlFlow::Continue(()),
     });
     let address = "s3://bucket/failed/model.safetensors";
-    let error = save_with(address, named(&tensors), &cancelling, &server()).unwrap_err();
+    let error = server().save(address, named(&tensors), &cancelling).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-    let error = open_with(address, &server()).unwrap_err();
+    let error = server().open(address).unwrap_err();
     let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
     assert_eq!(found.kind(), std::io::ErrorKind::NotFound);
     assert_eq!(error.file(), Some(address));
@@ -133,12 +133,12 @@ fn what_is_not_there_is_an_error_without_credentials() {
     let tensors = tensors(&[("a", 5)]);
     let missing = "s3://no-such-bucket/model.safetensors";
     let mut errors = vec![
-        open_with(missing, &server()).unwrap_err(),
-        open_with("s3://bucket/nothing/here", &server()).unwrap_err(),
+        server().open(missing).unwrap_err(),
+        server().open("s3://bucket/nothing/here").unwrap_err(),
     ];
     // Some servers make a bucket by saving to it.
     if std::env::var_os("SAFETENSORS_S3_MAKES_BUCKETS").is_none() {
-        let saved = save_with(missing, named(&tensors), &SaveOptions::new(), &server());
+        let saved = server().save(missing, named(&tensors), &SaveOptions::new());
         errors.push(saved.unwrap_err());
     }
     for error in errors {
@@ -152,8 +152,8 @@ fn what_is_not_there_is_an_error_without_credentials() {
 fn the_bytes_are_those_of_a_local_file() {
     let tensors = tensors(&[("a", 100), ("b", 7)]);
     let address = "s3://bucket/rust/small.safetensors";
-    save_with(address, named(&tensors), &SaveOptions::new(), &server()).unwrap();
-    let checkpoint = open_with(address, &server()).unwrap();
+    server().save(address, named(&tensors), &SaveOptions::new()).unwrap();
+    let checkpoint = server().open(address).unwrap();
     let source = checkpoint.files()[0].safetensors().source();
     let expected = file(&tensors);
     let mut bytes = vec![0; expected.len()];

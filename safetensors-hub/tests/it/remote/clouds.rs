@@ -1,7 +1,7 @@
 //! The three clouds, read from a server that stands for each: the requests that their protocols
 //! have for a range of an object. What needs a server of the protocol itself is in `buckets.rs`.
 
-use safetensors_hub::remote::{RemoteOptions, open_with};
+use safetensors_hub::remote::RemoteOptions;
 
 use super::server::Server;
 use super::{MIB, file, options, tensors};
@@ -27,7 +27,7 @@ fn a_header_and_a_tensor_are_two_requests_in_each() {
         ("az://bucket/gpt/model.safetensors", "endpoint", "bucket/gpt/model.safetensors"),
     ] {
         let server = Server::new().with(path, file(&tensors));
-        let checkpoint = open_with(address, &at(&server, endpoint)).unwrap();
+        let checkpoint = at(&server, endpoint).open(address).unwrap();
         let read = checkpoint.tensor("b").unwrap().read().unwrap();
         assert_eq!(read.bytes(), tensors[1].1.bytes(), "{address}");
         let log = server.take_log();

@@ -3,7 +3,7 @@
 use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
 };
-use safetensors_hub::remote::{RemoteFile, open, open_with};
+use safetensors_hub::remote::{RemoteFile, open};
 
 use super::server::{Fault, Server};
 use super::{file, options, tensors};
@@ -38,12 +38,12 @@ fn an_index_and_a_directory_on_a_web_server() {
     for (name, bytes) in sharded() {
         server.put(&format!("gpt/{name}"), bytes);
     }
-    let index = open_with(&server.address("gpt/model.safetensors.index.json"), &options()).unwrap();
+    let index = options().open(&server.address("gpt/model.safetensors.index.json")).unwrap();
     check(&index);
     assert!(index.index().unwrap().ends_with("gpt/model.safetensors.index.json"));
     server.take_log();
     for directory in ["gpt", "gpt/"] {
-        check(&open_with(&server.address(directory), &options()).unwrap());
+        check(&options().open(&server.address(directory)).unwrap());
         // `model.safetensors`, the index, three files, and the index again: it is still the same.
         let methods: Vec<_> = server.take_log().into_iter().map(|request| request.method).collect();
         assert_eq!(methods, ["GET", "GET", "GET", "GET", "GET", "HEAD", "HEAD"]);
@@ -56,7 +56,7 @@ fn the_single_file_comes_before_an_index() {
     for (name, bytes) in sharded() {
         server.put(&format!("gpt/{name}"), bytes);
     }
-    let checkpoint = open_with(&server.address("gpt"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("gpt")).unwrap();
     assert_eq!((checkpoint.len(), server.take_log().len()), (1, 1));
 }
 
@@ -106,18 +106,18 @@ fn secretive(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Server {
 fn what_is_absent_may_be_refused() {
     let below = |(name, bytes): (String, Vec<u8>)| (format!("gpt/{name}"), bytes);
     let server = secretive(sharded().into_iter().map(below));
-    check(&open_with(&server.address("gpt"), &options()).unwrap());
-    check(&open_with(&server.address("gpt/model.safetensors.index.json"), &options()).unwrap());
+    check(&options().open(&server.address("gpt")).unwrap());
+    check(&options().open(&server.address("gpt/model.safetensors.index.json")).unwrap());
     let one = file(&tensors(&[("x", 7)]));
     let server =
         secretive([("weights".to_owned(), one.clone()), ("gpt/model.safetensors".to_owned(), one)]);
     for address in ["weights", "gpt", "gpt/model.safetensors"] {
-        assert_eq!(open_with(&server.address(address), &options()).unwrap().len(), 1);
+        assert_eq!(options().open(&server.address(address)).unwrap().len(), 1);
     }
 
     // Where nothing is found, the credentials may be wrong.
     for absent in ["absent", "absent.safetensors", "gpt/model.safetensors.index.json", "a.json"] {
-        let error = open_with(&server.address(absent), &options()).unwrap_err();
+        let error = options().open(&server.address(absent)).unwrap_err();
         let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
         assert_eq!(found.kind(), std::io::ErrorKind::PermissionDenied);
         assert!(error.to_string().contains("403"), "{error}");
@@ -127,14 +127,14 @@ fn what_is_absent_may_be_refused() {
         true => Some(Fault::Status(403, "AccessDenied")),
         false => None,
     });
-    let error = open_with(&server.address("x"), &options()).unwrap_err();
+    let error = options().open(&server.address("x")).unwrap_err();
     assert!(error.to_string().contains("403"), "{error}");
 }
 
 #[test]
 fn names_that_an_address_must_encode() {
     let server = Server::new().with("a%20b/m%C3%A4.safetensors", file(&tensors(&[("x", 7)])));
-    let checkpoint = open_with(&server.address("a%20b/m%C3%A4.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("a%20b/m%C3%A4.safetensors")).unwrap();
     let path = checkpoint.files()[0].path().to_owned();
     assert!(path.ends_with("a b/mä.safetensors"), "{path:?}");
 }
@@ -154,7 +154,7 @@ fn a_hostile_index_is_refused_as_on_the_disk() {
     ] {
         let server = Server::new().with("m/model.safetensors.index.json", index(name));
         let address = server.address("m/model.safetensors.index.json");
-        let error = open_with(&address, &options()).unwrap_err();
+        let error = options().open(&address).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{name}: {error}");
         // Nothing but the index was asked for.
         assert!(server.take_log().iter().all(|request| request.path.ends_with("index.json")));
@@ -162,7 +162,7 @@ fn a_hostile_index_is_refused_as_on_the_disk() {
     for text in ["", "[]", "{}", r#"{"weight_map": {}}"#, r#"{"weight_map": {"a": 1}}"#] {
         let server = Server::new().with("model.safetensors.index.json", text);
         let address = server.address("model.safetensors.index.json");
-        let error = open_with(&address, &options()).unwrap_err();
+        let error = options().open(&address).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{text}: {error}");
     }
 }
@@ -174,19 +174,19 @@ fn shards_that_are_missing_or_lack_a_tensor() {
         .with("model.safetensors.index.json", text)
         .with("1.safetensors", file(&tensors(&[("w", 7)])));
     let address = server.address("model.safetensors.index.json");
-    let error = open_with(&address, &options()).unwrap_err();
+    let error = options().open(&address).unwrap_err();
     assert_eq!(
         (error.file(), error.tensor()),
         (Some(&*server.address("2.safetensors")), Some("v"))
     );
     server.put("2.safetensors", file(&tensors(&[("u", 7)])));
-    let error = open_with(&address, &options()).unwrap_err();
+    let error = options().open(&address).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotInShard { .. }), "{error}");
     // A page in place of a file.
     server.put("2.safetensors", "<html>sign in</html>");
-    let error = open_with(&address, &options()).unwrap_err();
+    let error = options().open(&address).unwrap_err();
     assert!(error.to_string().contains("looks like"), "{error}");
     server.put("2.safetensors", "");
-    let error = open_with(&address, &options()).unwrap_err();
+    let error = options().open(&address).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooShort { found: 0 }), "{error}");
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ReadAt, TensorBuf};
-use safetensors_hub::remote::{RemoteFile, RemoteOptions, open_with};
+use safetensors_hub::remote::{RemoteFile, RemoteOptions};
 
 use super::server::{Fault, Request, Server};
 use super::{MIB, file, options, tensors};
@@ -17,7 +17,7 @@ fn served() -> (Server, Vec<(String, TensorBuf)>) {
 }
 
 fn open(server: &Server) -> safetensors_core::Result<Checkpoint<RemoteFile>> {
-    open_with(&server.address(NAME), &impatient())
+    impatient().open(&server.address(NAME))
 }
 
 /// Options that give a stalled request up soon.
@@ -199,7 +199,7 @@ fn a_redirect_to_another_host_gets_no_credentials() {
     let to = server.address(NAME) + "?signature=0123";
     hub.misbehave(move |_, _| Some(Fault::Redirect(to.clone())));
     let options = options().option("authorization", "Bearer very-secret");
-    let checkpoint = open_with(&hub.address(NAME), &options).unwrap();
+    let checkpoint = options.open(&hub.address(NAME)).unwrap();
     assert_eq!(read_b(&checkpoint).unwrap().bytes(), tensors[1].1.bytes());
     let (asked, fetched) = (hub.take_log(), server.take_log());
     assert_eq!((asked.len(), fetched.len()), (2, 2));
@@ -230,7 +230,7 @@ fn redirects_end() {
 #[test]
 fn a_server_that_is_not_there_is_an_error() {
     let address = Server::new().address(NAME);
-    let error = open_with(&address, &options()).unwrap_err();
+    let error = options().open(&address).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!(error.file(), Some(&*address));
 }
@@ -245,7 +245,7 @@ fn a_server_that_is_not_there_is_given_up_soon() {
     let in_bucket = in_bucket.option("skip_signature", "true");
     for (address, options) in [(&*address, options), ("s3://bucket/m.safetensors", in_bucket)] {
         let begin = Instant::now();
-        let error = open_with(address, &options).unwrap_err();
+        let error = options.open(address).unwrap_err();
         assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
         assert!(error.to_string().contains("the store failed"), "{error}");
         assert_eq!(error.file(), Some(address));
@@ -263,13 +263,13 @@ fn bad_addresses_and_options_are_errors() {
         "http://user:very-secret@127.0.0.1:1/m.safetensors",
         "hf://",
     ] {
-        let error = open_with(address, &options()).unwrap_err();
+        let error = options().open(address).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("very-secret"), "{error}");
     }
     for (name, value) in
         [("connect_timeout", "soon"), ("allow_http", "perhaps"), ("authorization", "a\nb")]
     {
         let options = options().option(name, value);
-        assert!(open_with("http://127.0.0.1:1/m.safetensors", &options).is_err(), "{name}");
+        assert!(options.open("http://127.0.0.1:1/m.safetensors").is_err(), "{name}");
     }
 }

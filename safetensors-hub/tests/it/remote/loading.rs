@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use safetensors_core::{Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, serialize};
-use safetensors_hub::remote::open_with;
 
 use super::server::Server;
 use super::{MIB, file, options, tensors};
@@ -15,7 +14,7 @@ use super::{MIB, file, options, tensors};
 fn progress_reaches_the_total() {
     let tensors = tensors(&[("a", 20 * MIB), ("b", 1000)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     let most = Arc::new(AtomicU64::new(0));
     let noted = Arc::clone(&most);
     let load = LoadOptions::new().progress(move |progress| {
@@ -32,7 +31,7 @@ fn a_load_that_is_cancelled_ends_soon() {
     // 120 MiB at 20 MB/s, of which two calls of 8 MiB are under way.
     let tensors = tensors(&[("a", 60 * MIB), ("b", 60 * MIB)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.slow_down(Duration::ZERO, 20_000_000);
     let load = LoadOptions::new().threads(2).progress(|_| ControlFlow::Break(()));
     let begin = Instant::now();
@@ -48,7 +47,7 @@ fn elements_are_converted_on_the_way() {
     let buf = TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap();
     let server =
         Server::new().with("m.safetensors", serialize([("w", &buf)], &SaveOptions::new()).unwrap());
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.take_log();
     let read = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F64)).unwrap();
     assert!(
@@ -62,7 +61,7 @@ fn elements_are_converted_on_the_way() {
 fn a_tensor_is_copied_into_another_file_by_large_requests() {
     let tensors = tensors(&[("a", 20 * MIB)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.take_log();
     let copy = serialize([("a", checkpoint.tensor("a").unwrap())], &SaveOptions::new()).unwrap();
     assert_eq!(copy, file(&tensors));

@@ -11,9 +11,7 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
     TensorBuf, TensorSource,
 };
-use safetensors_hub::remote::{
-    RemoteOptions, RemoteStore, open, save, save_rank, save_rank_with, save_sharded,
-};
+use safetensors_hub::remote::{RankSaver, RemoteOptions, RemoteStore, open, save, save_sharded};
 
 use super::server::Server;
 use super::{pattern, tensors};
@@ -48,7 +46,7 @@ fn save_filled(
     let plan = plan(ranks);
     // Two files a rank.
     let options = ShardOptions::new().max_shard_size(200.into());
-    save_rank(address, rank, &plan, parts(&plan, rank, fill), attempt, &options)
+    RankSaver::new(&plan, rank, attempt).save(address, parts(&plan, rank, fill), &options)
 }
 
 /// The number that fills all tensors.
@@ -149,7 +147,7 @@ fn the_files_are_those_of_a_local_save() {
     for rank in [2, 0, 1] {
         let tensors = || parts[rank].iter().map(|(name, buf)| (name, buf));
         let local = ranks::save(dir.path(), rank, &plan, tensors(), "a", &options).unwrap();
-        let remote = save_rank(address, rank, &plan, tensors(), "a", &options).unwrap();
+        let remote = RankSaver::new(&plan, rank, "a").save(address, tensors(), &options).unwrap();
         match (local, remote) {
             (RankSaved::Complete(local), RankSaved::Complete(remote)) => {
                 assert_eq!((rank, local.total_size), (1, remote.total_size));
@@ -219,10 +217,10 @@ fn what_is_refused() {
     assert!(problem(save_filled(address, (0, 3), "a", 2)).starts_with("AttemptComplete"));
     let plan = plan(2);
     let none = Vec::<(String, TensorBuf)>::new();
-    let saved = save_rank(address, 0, &plan, none, "b", &ShardOptions::new());
+    let saved = RankSaver::new(&plan, 0, "b").save(address, none, &ShardOptions::new());
     assert!(problem(saved).starts_with("WrongTensors"));
     let parts = parts(&plan, 0, 1);
-    let saved = save_rank(address, 2, &plan, parts, "b", &ShardOptions::new());
+    let saved = RankSaver::new(&plan, 2, "b").save(address, parts, &ShardOptions::new());
     assert!(saved.is_err_and(|error| matches!(error.kind(), ErrorKind::NoSuchRank { .. })));
     assert_eq!(fill_of(&open(address).unwrap()).unwrap(), 1);
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
@@ -244,14 +242,18 @@ fn empty_ones() {
     let (options, remote) = (ShardOptions::new(), RemoteOptions::new().environment(false));
     for rank in 0..2 {
         let empty = TensorBuf::from_vec(vec![0, 3], Vec::<f32>::new()).unwrap();
-        let saved = save_rank_with(address, rank, &plan, [("w", empty)], "a", &options, &remote);
+        let saved = RankSaver::new(&plan, rank, "a").remote(remote.clone()).save(
+            address,
+            [("w", empty)],
+            &options,
+        );
         assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
     }
     assert_eq!(open(address).unwrap().tensor("w").unwrap().shape(), [0, 3]);
 
     let plan = rules.plan_tensors(Vec::<(&str, Dtype, Vec<usize>)>::new(), 2).unwrap();
     let none = Vec::<(String, TensorBuf)>::new();
-    let error = save_rank(address, 0, &plan, none, "b", &options).unwrap_err();
+    let error = RankSaver::new(&plan, 0, "b").save(address, none, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
 }
@@ -264,7 +266,7 @@ fn names_are_saved_as_the_index_has_them() {
     for turn in 1..=2_u8 {
         for rank in 0..2 {
             let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-            save_rank(address, rank, &plan, parts, &attempt, &options).unwrap();
+            RankSaver::new(&plan, rank, &attempt).save(address, parts, &options).unwrap();
         }
         assert_eq!(fill_of(&open(address).unwrap()).unwrap(), turn);
         let index = "mödel ~#%[1].safetensors.index.json";
@@ -283,7 +285,7 @@ fn two_patterns_in_one_directory() {
             let options = ShardOptions::new().file_pattern(pattern.parse().unwrap());
             for rank in 0..2 {
                 let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-                save_rank(address, rank, &plan, parts, &attempt, &options).unwrap();
+                RankSaver::new(&plan, rank, &attempt).save(address, parts, &options).unwrap();
             }
         }
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{LoadOptions, TensorBuf};
-use safetensors_hub::remote::open_with;
 
 use super::server::{Request, Server};
 use super::{MIB, file, options, pattern, tensors};
@@ -25,7 +24,7 @@ fn ranges(log: &[Request]) -> Vec<(u64, u64)> {
 fn a_header_and_a_tensor_are_two_requests() {
     let tensors = tensors(&[("a", 3 * MIB), ("b", 5 * MIB), ("c", 2 * MIB)]);
     let server = Server::new().with("model.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("model.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("model.safetensors")).unwrap();
     assert_eq!(checkpoint.len(), 3);
     assert_eq!(ranges(&server.take_log()), [(0, 512 << 10)]);
 
@@ -46,7 +45,7 @@ fn a_header_and_a_tensor_are_two_requests() {
 fn what_the_first_request_fetched_is_not_fetched_again() {
     let tensors = tensors(&[("a", 1000), ("b", 700 << 10)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.take_log();
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().bytes(), tensors[0].1.bytes());
     assert!(server.take_log().is_empty());
@@ -63,7 +62,7 @@ fn a_long_header_takes_one_more_request() {
     let header = 8 + u64::from_le_bytes(*bytes.first_chunk().unwrap());
     assert!(header > 1 << 20);
     let server = Server::new().with("m.safetensors", bytes);
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     assert_eq!(checkpoint.len(), 20_000);
     let rest = header - (512 << 10);
     assert_eq!(ranges(&server.take_log()), [(0, 512 << 10), (512 << 10, rest)]);
@@ -76,7 +75,7 @@ fn many_small_tensors_come_together_and_large_ones_in_parts() {
     let lengths: Vec<_> = lengths.iter().map(|(name, len)| (name.as_str(), *len)).collect();
     let tensors = tensors(&lengths);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.take_log();
     let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
     for (buf, tensor) in read.iter().zip(checkpoint.tensors()) {
@@ -101,7 +100,7 @@ fn parts_of_ranks_fetch_their_bytes_only() {
     let before = TensorBuf::from_vec(vec![MIB], pattern(MIB, 2)).unwrap();
     let all = [("a".to_owned(), before), ("table".to_owned(), table.clone())];
     let server = Server::new().with("m.safetensors", file(&all));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     let table = checkpoint.tensor("table").unwrap();
     for (dim, requests) in [(0, 1), (1, 24)] {
         server.take_log();
@@ -123,7 +122,7 @@ fn parts_of_ranks_fetch_their_bytes_only() {
 fn requests_under_way_are_bounded() {
     let tensors = tensors(&[("a", 2 * MIB), ("b", MIB / 16)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     server.take_log();
     server.slow_down(Duration::from_millis(100), 0);
     let tensor = checkpoint.tensor("b").unwrap();

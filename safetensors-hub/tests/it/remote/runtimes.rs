@@ -1,7 +1,7 @@
 //! Calls from inside of asynchronous runtimes: they block, and neither panic nor deadlock.
 
 use safetensors_core::LoadOptions;
-use safetensors_hub::remote::{open_with, save_with};
+
 use tokio::runtime::Builder;
 
 use super::server::Server;
@@ -10,13 +10,13 @@ use super::{MIB, file, options, tensors};
 fn everything(server: &Server) {
     let tensors = tensors(&[("a", 3 * MIB), ("b", 17 * MIB)]);
     server.put("m.safetensors", file(&tensors));
-    let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
     let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
     assert!(read.iter().zip(&tensors).all(|(buf, (_, expected))| buf.bytes() == expected.bytes()));
     let address = format!("memory:///runtimes/{:p}.safetensors", server);
     let named = tensors.iter().map(|(name, buf)| (name, buf));
-    save_with(&address, named, &Default::default(), &options()).unwrap();
-    assert_eq!(open_with(&address, &options()).unwrap().len(), 2);
+    options().save(&address, named, &Default::default()).unwrap();
+    assert_eq!(options().open(&address).unwrap().len(), 2);
 }
 
 #[test]
@@ -50,8 +50,7 @@ fn a_runtime_that_ends_takes_nothing_with_it() {
     let tensors = tensors(&[("a", MIB)]);
     server.put("m.safetensors", file(&tensors));
     let runtime = Builder::new_current_thread().build().unwrap();
-    let checkpoint =
-        runtime.block_on(async { open_with(&server.address("m.safetensors"), &options()) });
+    let checkpoint = runtime.block_on(async { options().open(&server.address("m.safetensors")) });
     drop(runtime);
     let read = checkpoint.unwrap().read_all(&LoadOptions::new()).unwrap();
     assert_eq!(read[0].bytes(), tensors[0].1.bytes());

@@ -8,10 +8,7 @@ use safetensors_core::{
     Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     save_sharded as save_local,
 };
-use safetensors_hub::remote::{
-    RemoteFile, RemoteOptions, RemoteStore, open, save, save_rewrite, save_rewrite_sharded,
-    save_sharded,
-};
+use safetensors_hub::remote::{RemoteFile, RemoteOptions, RemoteStore, open, save, save_sharded};
 
 use super::server::Server;
 use super::{MIB, file, tensors};
@@ -220,9 +217,9 @@ fn an_address_of_the_disk_is_the_path() {
     assert!(source.version().starts_with(&format!("{} bytes", file(&tensors).len())));
 
     let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
-    save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new(), &remote).unwrap();
+    remote.save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new()).unwrap();
     assert!(Checkpoint::open(dir.path().join("ä")).unwrap().get("x.a").is_some());
-    save_rewrite_sharded(&format!("{root}/s%20s"), &rewrite, &shards, &remote).unwrap();
+    remote.save_rewrite_sharded(&format!("{root}/s%20s"), &rewrite, &shards).unwrap();
     save_sharded(&format!("{root}/t/t"), named(&tensors), &shards).unwrap();
     assert_eq!(Checkpoint::open(dir.path().join("s s")).unwrap().len(), 2);
     assert_eq!(Checkpoint::open(dir.path().join("t/t")).unwrap().len(), 2);
@@ -239,9 +236,9 @@ fn an_address_of_the_disk_is_the_path() {
         let errors = [
             open(address).unwrap_err(),
             save(address, named(&tensors), &SaveOptions::new()).unwrap_err(),
-            save_rewrite(address, &rewrite, &SaveOptions::new(), &remote).unwrap_err(),
+            remote.save_rewrite(address, &rewrite, &SaveOptions::new()).unwrap_err(),
             save_sharded(address, named(&tensors), &shards).unwrap_err(),
-            save_rewrite_sharded(address, &rewrite, &shards, &remote).unwrap_err(),
+            remote.save_rewrite_sharded(address, &rewrite, &shards).unwrap_err(),
         ];
         for error in errors {
             let ErrorKind::Io(found) = error.kind() else { panic!("{error}") };
@@ -288,17 +285,17 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     let rewrite = || Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
     let (one, several) = ("memory:///rewritten/one.safetensors", "memory:///rewritten/several");
     let shards = |options| ShardOptions::new().max_shard_size(1000.into()).save_options(options);
-    let saved = save_rewrite_sharded(several, &rewrite(), &shards(SaveOptions::new()), &remote);
+    let saved = remote.save_rewrite_sharded(several, &rewrite(), &shards(SaveOptions::new()));
     assert_eq!(saved.unwrap().files.len(), 2);
     assert_eq!(open(several).unwrap().len(), 2);
 
-    let error = save_rewrite(one, &rewrite(), &changing_options, &remote).unwrap_err();
+    let error = remote.save_rewrite(one, &rewrite(), &changing_options).unwrap_err();
     assert!(error.to_string().contains("model.safetensors"), "{error}");
     assert!(open(one).is_err());
     let before = open(several).unwrap().files()[0].safetensors().source().version();
     let (checkpoint, changing_options) = changing(&dir);
     let rewrite = Rewrite::of(&checkpoint);
-    let error = save_rewrite_sharded(several, &rewrite, &shards(changing_options), &remote);
+    let error = remote.save_rewrite_sharded(several, &rewrite, &shards(changing_options));
     error.unwrap_err();
     let after = open(several).unwrap();
     assert_eq!(after.files()[0].safetensors().source().version(), before);

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use safetensors_core::{ErrorKind, SaveOptions, ShardOptions};
-use safetensors_hub::remote::{RemoteOptions, abort_uploads, save_sharded_with, save_with};
+use safetensors_hub::remote::{RemoteOptions, abort_uploads};
 use safetensors_testing::process::is_alone;
 
 use super::bucket::Bucket;
@@ -21,7 +21,7 @@ fn at(bucket: &Bucket) -> RemoteOptions {
 fn an_upload_of_several_parts_is_complete() {
     let (bucket, tensors) = (Bucket::new(), tensors(&[("a", 20 * MIB), ("b", 3)]));
     let named = tensors.iter().map(|(name, buf)| (name, buf));
-    save_with(ADDRESS, named, &SaveOptions::new(), &at(&bucket)).unwrap();
+    at(&bucket).save(ADDRESS, named, &SaveOptions::new()).unwrap();
     assert!(bucket.object("bucket/model.safetensors").unwrap() == file(&tensors));
     assert!(bucket.unfinished().is_empty());
 }
@@ -39,19 +39,19 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     // One file, and the second of two.
     let bucket = Bucket::new();
     let cancelled = after(18 << 20, || ControlFlow::Break(()));
-    let error = save_with(ADDRESS, named(), &cancelled, &at(&bucket)).unwrap_err();
+    let error = at(&bucket).save(ADDRESS, named(), &cancelled).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
     let cancelled = after(38 << 20, || ControlFlow::Break(()));
     let shards = ShardOptions::new().max_shard_size((20 << 20).into()).save_options(cancelled);
-    let saved = save_sharded_with("s3://bucket/m", named(), &shards, &at(&bucket));
+    let saved = at(&bucket).save_sharded("s3://bucket/m", named(), &shards);
     assert!(matches!(saved.unwrap_err().kind(), ErrorKind::Cancelled));
     assert_eq!((bucket.begun(), bucket.unfinished()), (3, vec![]));
 
     // A panic of whoever saves.
     let bucket = Bucket::new();
     let panicking = after(18 << 20, || std::panic::resume_unwind(Box::new("in a callback")));
-    let save = || save_with(ADDRESS, named(), &panicking, &at(&bucket));
+    let save = || at(&bucket).save(ADDRESS, named(), &panicking);
     catch_unwind(AssertUnwindSafe(save)).unwrap_err();
     assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
 
@@ -59,7 +59,7 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     let bucket = Bucket::new();
     bucket.answer_parts(1);
     let impatient = at(&bucket).option("read_timeout", "300ms");
-    let error = save_with(ADDRESS, named(), &SaveOptions::new(), &impatient).unwrap_err();
+    let error = impatient.save(ADDRESS, named(), &SaveOptions::new()).unwrap_err();
     assert!(error.to_string().contains("took no bytes and said nothing for 600ms"), "{error}");
     assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
     assert!(bucket.object("bucket/model.safetensors").is_none());
@@ -81,7 +81,7 @@ fn aborted_uploads_and_later_ones_are_errors() {
     });
     for options in [aborting, SaveOptions::new()] {
         let named = tensors.iter().map(|(name, buf)| (name, buf));
-        let error = save_with(ADDRESS, named, &options, &at(&bucket)).unwrap_err();
+        let error = at(&bucket).save(ADDRESS, named, &options).unwrap_err();
         assert!(error.to_string().contains("all uploads of this process were aborted"), "{error}");
         assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
     }

@@ -59,8 +59,8 @@ pub(crate) fn client(server: &Server) -> ClientOptions {
         .anonymous()
         .endpoint(&server.endpoint)
         .retries(3)
-        .pause(Duration::from_millis(1))
-        .longest_wait(Duration::from_secs(2))
+        .retry_delay(Duration::from_millis(1))
+        .max_retry_delay(Duration::from_secs(2))
         .timeout(Duration::from_secs(10))
 }
 

@@ -14,13 +14,13 @@ use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{PlannedRank, SavedIndex};
 use safetensors_core::{Error, Limits, Result, TensorSource};
 
-use super::failed;
 pub(in crate::remote::save) use super::manifest::Attempts;
 use super::manifest::{MANIFEST, Manifest};
 use crate::cache::unique;
 use crate::remote::object::version_of;
 use crate::remote::place::Place;
 use crate::remote::save::directory::Directory;
+use crate::remote::save::problem::failed;
 
 /// How the name of the directory of an attempt ends.
 const DIRECTORY: &str = ".ranks";
@@ -76,17 +76,14 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
             attempt.clean_up()?;
             return Err(attempt.complete());
         }
-        match attempt.manifest.digest == digest {
-            true => Ok(attempt),
-            false => Err(RankProblem::AttemptDiffers { attempt: name.into() }.into()),
+        if attempt.manifest.digest == digest {
+            Ok(attempt)
+        } else {
+            Err(RankProblem::AttemptDiffers { attempt: name.into() }.into())
         }
     }
 
     /// Whether the attempt is not complete, and can still be.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check_unchanged`](Self::check_unchanged).
     pub(super) fn is_open(&self) -> Result<bool> {
         let name = self.planned.pattern().index_name();
         let now = self.directory.list(&name).map_err(failed)?;
@@ -337,10 +334,7 @@ pub(in crate::remote::save) fn remove(
     ids: &BTreeSet<String>,
 ) -> io::Result<()> {
     let keys = keys(objects, pattern, ids)?;
-    match keys.is_empty() {
-        true => remove_manifest(objects, ids),
-        false => objects.remove_all(keys),
-    }
+    if keys.is_empty() { remove_manifest(objects, ids) } else { objects.remove_all(keys) }
 }
 
 /// Removes the objects of an attempt that is complete, but for the files of its index.
@@ -378,8 +372,9 @@ fn keys(
 /// it began after this look, and if yet another save removed the earlier one in between. Then its
 /// ranks would fail, and not mix anything.
 fn remove_manifest(objects: &Directory, ids: &BTreeSet<String>) -> io::Result<()> {
-    match Manifest::id_in(objects)?.is_some_and(|id| ids.contains(&id)) {
-        true => objects.remove(MANIFEST),
-        false => Ok(()),
+    if Manifest::id_in(objects)?.is_some_and(|id| ids.contains(&id)) {
+        objects.remove(MANIFEST)
+    } else {
+        Ok(())
     }
 }

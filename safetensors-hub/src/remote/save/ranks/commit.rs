@@ -8,10 +8,9 @@ use safetensors_core::ranks::{RankSaved, SavedIndex};
 use safetensors_core::{Error, Result, TensorSource};
 
 use super::attempt::{Attempt, Contents, attempt_of, directory_name, remove, remove_others};
-use super::failed;
 use crate::remote::object::version_of;
 use crate::remote::save::directory::{Files, Put};
-use crate::remote::save::problem::{left_behind, overtaken, still_old};
+use crate::remote::save::problem::{failed, left_behind, overtaken, still_old};
 
 impl<T: TensorSource> Attempt<'_, T> {
     /// Writes the index, which names the files of all ranks.
@@ -124,9 +123,10 @@ impl<T: TensorSource> Attempt<'_, T> {
         // The directory would open as a single file, whatever the index says.
         let single = pattern.file_name(0, 1);
         let version = now.get(&single).map(version_of);
-        match version.is_some() && version.as_ref() != self.manifest.files.get(&single) {
-            true => Err(overtaken(&single)),
-            false => Ok(()),
+        if version.is_some() && version.as_ref() != self.manifest.files.get(&single) {
+            Err(overtaken(&single))
+        } else {
+            Ok(())
         }
     }
 
@@ -137,9 +137,12 @@ impl<T: TensorSource> Attempt<'_, T> {
         let pattern = self.planned.pattern();
         let single = pattern.file_name(0, 1);
         let behind = |error, name: &str| left_behind(error, name, self.shown);
-        let unknown = |error| match self.manifest.files.contains_key(&single) {
-            true => still_old(&error, &single, self.shown),
-            false => behind(error, ""),
+        let unknown = |error| {
+            if self.manifest.files.contains_key(&single) {
+                still_old(&error, &single, self.shown)
+            } else {
+                behind(error, "")
+            }
         };
         let now = self.directory.list(&pattern.index_name()).map_err(unknown)?;
         let index = self.read_index().map_err(unknown)?.and_then(|(_, index)| index);
@@ -151,9 +154,12 @@ impl<T: TensorSource> Attempt<'_, T> {
         let mut stale: Vec<&String> = self.manifest.files.keys().filter(is_stale).collect();
         stale.sort_by_key(|name| **name != single);
         for name in stale {
-            self.directory.remove(name).map_err(|error| match *name == single {
-                true => still_old(&error, name, self.shown),
-                false => behind(error, name),
+            self.directory.remove(name).map_err(|error| {
+                if *name == single {
+                    still_old(&error, name, self.shown)
+                } else {
+                    behind(error, name)
+                }
             })?;
         }
         for (name, ids) in &self.manifest.earlier {

@@ -6,28 +6,25 @@ mod manifest;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-
 use attempt::Attempt;
 use safetensors_core::ranks::{PlannedRank, RankPlan, RankSaved};
-use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
+use safetensors_core::{ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
-use super::writable;
 use crate::remote::place::Place;
 use crate::remote::{RemoteOptions, local_path};
 
-/// Saves the parts that one rank holds to a directory of a remote store that all ranks share.
-/// Whichever rank comes last writes one index over the files of all of them. Nobody waits.
+/// Saves the parts that one rank holds to a directory of a remote store that all ranks share. The
+/// rank that comes last writes one index over the files of all of them. No rank waits for another.
 ///
-/// This is [`ranks::save`] for buckets: `tensors`, `attempt`, the options and the files mean the
-/// same. [`open`](super::super::open) opens what was saved, and [`ranks::gather`] makes whole
-/// tensors of the parts.
+/// This is [`ranks::save`] for buckets: the plan, the attempt, the tensors, the options and the
+/// files mean the same. [`open`](super::super::open) opens what was saved, and [`ranks::gather`]
+/// makes whole tensors of the parts.
 ///
 /// ```
 /// use safetensors_core::ranks::{self, RankRules, RankSaved};
 /// use safetensors_core::{ShardOptions, TensorSource, TensorView};
-/// use safetensors_hub::remote;
+/// use safetensors_hub::remote::{self, RankSaver};
 ///
 /// let address = "memory:///trained"; // or s3://bucket/trained
 /// let values = [1_f32, 2., 3., 4.];
@@ -37,7 +34,8 @@ use crate::remote::{RemoteOptions, local_path};
 /// // This is what each of two processes does.
 /// let save = |rank: usize| {
 ///     let part = whole.narrow(0, rank * 2, 2)?;
-///     remote::save_rank(address, rank, &plan, [("w", part)], "step-100", &ShardOptions::new())
+///     let saver = RankSaver::new(&plan, rank, "step-100");
+///     saver.save(address, [("w", part)], &ShardOptions::new())
 /// };
 /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
 /// assert!(remote::open(address).is_err());
@@ -64,7 +62,7 @@ use crate::remote::{RemoteOptions, local_path};
 /// 2. Each rank sends its files, then its mark, and lists the marks.
 /// 3. A rank that finds the marks of all ranks looks whether the checkpoint is still the one from
 ///    the beginning, or that of an attempt that began before. Then it writes the index, which names
-///    the files where they are, on the condition that nobody replaces the one in place meanwhile.
+///    the files where they are, on the condition that the one in place is not replaced meanwhile.
 /// 4. It removes the files of the earlier checkpoint, the attempts that began before this one, and
 ///    the marks.
 ///
@@ -86,7 +84,7 @@ use crate::remote::{RemoteOptions, local_path};
 ///   asked what is there now. If it is in place, it is written.
 /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
 /// - **What is left of an attempt** that is never complete is removed by the next save to this
-///   directory that is: by [`save_rank`] or by [`save_sharded`](super::save_sharded). The parts of
+///   directory that is: by a [`RankSaver`] or by [`save_sharded`](super::save_sharded). The parts of
 ///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket should
 ///   remove them.
 ///
@@ -97,58 +95,62 @@ use crate::remote::{RemoteOptions, local_path};
 /// Each index is whole even then, but names files that the other save may remove. For an address of
 /// the local disk this is [`ranks::save`], which has a lock instead.
 ///
-/// # Errors
-///
-/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
-///   plan.
-/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
-/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
-///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-/// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and those of
-///   [`save_sharded`](super::save_sharded).
-///
 /// [`ranks::save`]: safetensors_core::ranks::save()
 /// [`ranks::gather`]: safetensors_core::ranks::gather()
-/// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
-/// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
 /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
-/// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
-/// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
-pub fn save_rank<N: AsRef<str>, T: TensorSource>(
-    address: &str,
+#[derive(Clone, Debug)]
+pub struct RankSaver<'a> {
+    plan: &'a RankPlan,
     rank: usize,
-    plan: &RankPlan,
-    tensors: impl IntoIterator<Item = (N, T)>,
-    attempt: &str,
-    options: &ShardOptions,
-) -> Result<RankSaved> {
-    save_rank_with(address, rank, plan, tensors, attempt, options, &RemoteOptions::new())
+    attempt: &'a str,
+    remote: RemoteOptions,
 }
 
-/// [`save_rank`] with options for the connection.
-///
-/// # Errors
-///
-/// Those of [`save_rank`].
-pub fn save_rank_with<N: AsRef<str>, T: TensorSource>(
-    address: &str,
-    rank: usize,
-    plan: &RankPlan,
-    tensors: impl IntoIterator<Item = (N, T)>,
-    attempt: &str,
-    options: &ShardOptions,
-    remote: &RemoteOptions,
-) -> Result<RankSaved> {
-    if let Some(directory) = local_path(address)? {
-        return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
+impl<'a> RankSaver<'a> {
+    /// For this rank of a plan, in the attempt of this name: the name is the same on all ranks.
+    pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
+        Self { plan, rank, attempt, remote: RemoteOptions::new() }
     }
-    let place = writable(address, remote)?;
-    let save = || {
-        let planned = PlannedRank::new(plan, rank, tensors, attempt, options)?;
-        save(&place, &planned, rank, attempt)
-    };
-    save().map_err(|error| error.in_file(&place.shown))
+
+    /// Sets how the store is connected to.
+    #[must_use]
+    pub fn remote(self, remote: RemoteOptions) -> Self {
+        Self { remote, ..self }
+    }
+
+    /// Saves the parts of this rank.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+    ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
+    ///   plan.
+    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
+    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
+    ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+    /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the errors of
+    ///   [`save_sharded`](super::save_sharded).
+    ///
+    /// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
+    /// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
+    /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
+    /// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
+    /// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
+    pub fn save<N: AsRef<str>, T: TensorSource>(
+        &self,
+        address: &str,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &ShardOptions,
+    ) -> Result<RankSaved> {
+        let Self { plan, rank, attempt, ref remote } = *self;
+        if let Some(directory) = local_path(address)? {
+            return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
+        }
+        let place = Place::writable(address, remote)?;
+        let planned = PlannedRank::new(plan, rank, tensors, attempt, options);
+        let saved = planned.and_then(|planned| save(&place, &planned, rank, attempt));
+        saved.map_err(|error| error.in_file(&place.shown))
+    }
 }
 
 /// Saves the files of a rank, and the index if it is the last one.
@@ -163,7 +165,7 @@ fn save<T: TensorSource>(
     let attempt = Attempt::enter(place, planned, name)?;
     let turn = attempt.turn(rank);
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
-        // There is no mark, so nobody uses the files. Those that stay do no harm.
+        // Without a mark no rank uses the files, so files that stay do no harm.
         let _ = attempt.forget(&turn);
         return Err(error);
     }
@@ -206,9 +208,4 @@ fn send<T: TensorSource>(
         sent.map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
     }
     Ok(())
-}
-
-/// The error of a store.
-fn failed(error: io::Error) -> Error {
-    ErrorKind::Io(error).into()
 }

@@ -109,9 +109,10 @@ fn an_attempt_of_the_same_name_is_another_one() {
             Ok(())
         };
         let racing = Arc::new(Racing::new(store.clone(), before, |_, _, _| Ok(())));
-        match is_of_ranks {
-            true => drop(save_rank(&racing, 1, "two", 3).unwrap()),
-            false => save_whole(&racing, 3, 8),
+        if is_of_ranks {
+            drop(save_rank(&racing, 1, "two", 3).unwrap())
+        } else {
+            save_whole(&racing, 3, 8)
         }
         assert_eq!(fill_of(&store), 3);
         let saved = save_rank(&store, 1, "one", 4).unwrap();

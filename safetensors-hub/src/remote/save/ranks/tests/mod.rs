@@ -19,8 +19,8 @@ use safetensors_core::{
     TensorView,
 };
 
-use crate::remote::save::racing::{Racing, failure, now, place, write};
 use crate::remote::save::shards;
+use crate::remote::save::tests::racing::{Racing, failure, now, place, write};
 
 const RANKS: usize = 2;
 const INDEX: &str = "m/model.safetensors.index.json";
@@ -128,18 +128,16 @@ fn failing(inner: &Arc<InMemory>, n: usize, is_lost: bool) -> (Arc<Racing>, Arc<
     let before = move |_: &str, _: usize, store: &InMemory| {
         let fill = fill_of(store);
         assert!(fill == earlier || fill == 2, "{fill} after {earlier}");
-        match counted.fetch_add(1, Ordering::SeqCst) == n && !is_lost {
-            true => Err(failure()),
-            false => Ok(()),
+        if counted.fetch_add(1, Ordering::SeqCst) == n && !is_lost {
+            Err(failure())
+        } else {
+            Ok(())
         }
     };
     let counted = count.clone();
     let after = move |_: &str, _: usize, _: &InMemory| {
         // Requests of one call follow each other, but for the parts of files of one part.
-        match counted.load(Ordering::SeqCst) == n + 1 && is_lost {
-            true => Err(failure()),
-            false => Ok(()),
-        }
+        if counted.load(Ordering::SeqCst) == n + 1 && is_lost { Err(failure()) } else { Ok(()) }
     };
     (Arc::new(Racing::new(inner.clone(), before, after)), count)
 }

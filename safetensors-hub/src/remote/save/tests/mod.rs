@@ -1,5 +1,7 @@
 //! Another writer at each step of a sharded save, and failures of the store.
 
+pub(super) mod racing;
+
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
@@ -7,8 +9,8 @@ use object_store::path::Path as Key;
 use object_store::{ObjectStore, Result};
 use safetensors_core::{ErrorKind, ShardOptions, TensorView};
 
-use super::racing::{Racing, failure, now, place, text, write};
 use super::shards::save;
+use racing::{Racing, failure, now, place, text, write};
 
 const INDEX: &str = "m/model.safetensors.index.json";
 const FIRST: &str = "m/model-00001-of-00002.safetensors";
@@ -192,11 +194,9 @@ fn another_writer_is_noticed() {
 fn an_error_says_that_the_single_file_still_comes_first() {
     // The single file cannot be removed, or the last list of files cannot be had.
     for (name, number) in [("delete", 1), ("list", 3)] {
-        let (saved, store) =
-            save_after(8, false, move |call, at, _| match (call, at) == (name, number) {
-                true => Err(failure()),
-                false => Ok(()),
-            });
+        let (saved, store) = save_after(8, false, move |call, at, _| {
+            if (call, at) == (name, number) { Err(failure()) } else { Ok(()) }
+        });
         let error = saved.unwrap_err();
         assert_eq!(opens_as(&store.inner), "b new", "the index of the new checkpoint is there");
         assert!(text(&store.inner, "m/model.safetensors").is_some(), "opening prefers this file");
@@ -232,9 +232,8 @@ fn a_file_that_the_store_does_not_copy_is_sent_again() {
 
     // The second copy fails when it is fetched, sent, and complete.
     for failing in [("get", 3), ("part", 4), ("complete", 2)] {
-        let fails = move |name: &str, number: usize, _: &InMemory| match (name, number) == failing {
-            true => Err(failure()),
-            false => Ok(()),
+        let fails = move |name: &str, number: usize, _: &InMemory| {
+            if (name, number) == failing { Err(failure()) } else { Ok(()) }
         };
         let (saved, store) = save_without_copies(fails);
         saved.unwrap_err();
@@ -252,10 +251,11 @@ fn after_a_failure_the_directory_opens_as_before() {
         let name = name.clone();
         let failing = name.clone();
         let (saved, store) =
-            save_while(move |call, at, _| match (call, at) == (&*failing, number) {
-                true => Err(failure()),
-                false => Ok(()),
-            });
+            save_while(
+                move |call, at, _| {
+                    if (call, at) == (&*failing, number) { Err(failure()) } else { Ok(()) }
+                },
+            );
         let error = saved.unwrap_err();
         let expected = if position > index_is_written { "b new" } else { "b old" };
         assert_eq!(opens_as(&store.inner), expected, "{name} {number}: {error}");

@@ -24,29 +24,29 @@ use crate::remote::place::{Listing, Place};
 type Hook = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
 
 /// A store in which something else happens before or after some calls.
-pub(super) struct Racing {
-    pub(super) inner: Arc<InMemory>,
-    pub(super) hooks: Arc<Hooks>,
+pub(in crate::remote::save) struct Racing {
+    pub(in crate::remote::save) inner: Arc<InMemory>,
+    pub(in crate::remote::save) hooks: Arc<Hooks>,
     /// Whether it can write on a condition.
-    pub(super) knows_conditions: bool,
+    pub(in crate::remote::save) knows_conditions: bool,
     /// Whether listings have no ETags, as those of some servers.
-    pub(super) hides_etags: bool,
+    pub(in crate::remote::save) hides_etags: bool,
     /// Whether each write is repeated, because the answer to the first request was lost.
-    pub(super) repeats_writes: bool,
+    pub(in crate::remote::save) repeats_writes: bool,
     /// The writes that have failed.
     failed_writes: Mutex<Vec<(Key, PutPayload, PutOptions)>>,
 }
 
 /// What happens besides the calls.
-pub(super) struct Hooks {
+pub(in crate::remote::save) struct Hooks {
     inner: Arc<InMemory>,
-    pub(super) calls: Mutex<Vec<String>>,
+    pub(in crate::remote::save) calls: Mutex<Vec<String>>,
     before: Box<Hook>,
     after: Box<Hook>,
 }
 
 impl Racing {
-    pub(super) fn new(
+    pub(in crate::remote::save) fn new(
         inner: Arc<InMemory>,
         before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
         after: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
@@ -64,7 +64,7 @@ impl Racing {
     }
 
     /// Writes that have failed reach the store after all, if their conditions still hold.
-    pub(super) fn deliver_failed_writes(&self) {
+    pub(in crate::remote::save) fn deliver_failed_writes(&self) {
         for (key, payload, options) in self.failed_writes.lock().unwrap().drain(..) {
             let _ = now(self.inner.put_opts(&key, payload, options));
         }
@@ -212,7 +212,7 @@ impl ObjectStore for Racing {
 }
 
 /// The directory `m` of a store.
-pub(super) fn place(store: Arc<dyn ObjectStore>) -> Place {
+pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> Place {
     Place {
         service: Service::new(store, Secrets::default(), u64::MAX),
         root: "memory:///".into(),
@@ -223,20 +223,20 @@ pub(super) fn place(store: Arc<dyn ObjectStore>) -> Place {
 }
 
 /// The error of a request that fails.
-pub(super) fn failure() -> Error {
+pub(in crate::remote::save) fn failure() -> Error {
     Error::Generic { store: "racing", source: "it fails".into() }
 }
 
 /// Runs a future of the store in memory, which never waits.
-pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
+pub(in crate::remote::save) fn now<T>(future: impl Future<Output = T>) -> T {
     futures_util::FutureExt::now_or_never(future).unwrap()
 }
 
-pub(super) fn write(store: &InMemory, key: &str, text: &str) {
+pub(in crate::remote::save) fn write(store: &InMemory, key: &str, text: &str) {
     now(store.put(&Key::from(key), text.to_owned().into())).unwrap();
 }
 
-pub(super) fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
+pub(in crate::remote::save) fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
     let got = now(store.get(&Key::from(key))).ok()?;
     Some(now(got.bytes()).unwrap().to_vec())
 }
