@@ -130,7 +130,7 @@ fn of_a_server() -> Result<()> {
     // Without a download: only the bytes that the model asks for.
     server.clear_log();
     let options = RemoteOptions::new().option("endpoint", &server.endpoint);
-    let checkpoint = remote::open_with("hf://owner/small-llama", &options)?;
+    let checkpoint = options.open("hf://owner/small-llama")?;
     let weights = var_builder_from(checkpoint, DType::F32, &Device::Cpu);
     let found = logits(weights, config(&original.join("config.json"))?, &TOKENS)?;
     println!("{} logits by {} requests for ranges", found.len(), server.log().len());
