@@ -31,9 +31,12 @@ impl IndexFile {
             json.end()?;
             Ok(file)
         });
-        file.map_err(|error| match most.is_exceeded.get() {
-            true => IndexProblem::TooManyEntries { limit: most.entries },
-            false => IndexProblem::Json(Escaped(&error.to_string()).to_string()),
+        file.map_err(|error| {
+            if most.is_exceeded.get() {
+                IndexProblem::TooManyEntries { limit: most.entries }
+            } else {
+                IndexProblem::Json(Escaped(&error.to_string()).to_string())
+            }
         })
     }
 

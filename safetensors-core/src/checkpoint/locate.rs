@@ -107,9 +107,10 @@ impl CheckpointPath {
     /// What a path means if it is not a directory: a `*.json` file is an index, everything else is
     /// a file of tensors.
     pub(super) fn by_extension(path: &Path) -> Self {
-        match path.extension().is_some_and(|extension| extension == "json") {
-            true => Self::Index(path.into()),
-            false => Self::File(path.into()),
+        if path.extension().is_some_and(|extension| extension == "json") {
+            Self::Index(path.into())
+        } else {
+            Self::File(path.into())
         }
     }
 

@@ -198,9 +198,10 @@ impl<S: ReadAt> Checkpoint<S> {
             let is_named =
                 path.extension().is_some_and(|end| end == "safetensors" || end == "json");
             let is_directory = || matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory)));
-            match !is_named && is_directory() {
-                true => locate::locate(&LocalStore, path),
-                false => Ok(CheckpointPath::by_extension(path)),
+            if !is_named && is_directory() {
+                locate::locate(&LocalStore, path)
+            } else {
+                Ok(CheckpointPath::by_extension(path))
             }
         };
         open_from(&OpenedBy(&open), Arc::new(PerhapsLocal), path, limits, locate)

@@ -46,9 +46,10 @@ pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -
         if other.is_empty() || other.len() > LONGEST {
             continue;
         }
-        let found = match has_prefix_more(name, other) || has_prefix_more(other, name) {
-            true => Some(0),
-            false => edits(name, &wanted, other, most_edits, &mut pairs_left),
+        let found = if has_prefix_more(name, other) || has_prefix_more(other, name) {
+            Some(0)
+        } else {
+            edits(name, &wanted, other, most_edits, &mut pairs_left)
         };
         let Some(distance) = found.filter(|&distance| distance <= least) else { continue };
         if distance < least {

@@ -153,9 +153,10 @@ pub fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::R
     const MOST: usize = 4096;
     let is_alternate = f.alternate();
     let mut out = Capped { out: &mut *f, left: MOST };
-    let written = match is_alternate {
-        true => write!(out, "Error({inner:#?})"),
-        false => write!(out, "Error({inner:?})"),
+    let written = if is_alternate {
+        write!(out, "Error({inner:#?})")
+    } else {
+        write!(out, "Error({inner:?})")
     };
     match written {
         Err(_) if out.left == 0 => f.write_str("..."),

@@ -179,10 +179,11 @@ impl Division {
 
 /// The number of ranks that hold each of this many parts.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
-    match parts > 0 && world_size.is_multiple_of(parts) {
-        true => Ok(world_size / parts),
+    if parts > 0 && world_size.is_multiple_of(parts) {
+        Ok(world_size / parts)
+    } else {
         // The ranks are what does not divide, among the parts.
-        false => Err(ErrorKind::UnevenParts { dim, len: world_size, world_size: parts }),
+        Err(ErrorKind::UnevenParts { dim, len: world_size, world_size: parts })
     }
 }
 

@@ -212,10 +212,7 @@ impl RankPlan {
 
     pub(super) fn check_rank(&self, rank: usize) -> Result<(), ErrorKind> {
         let world_size = self.world_size;
-        match rank < world_size {
-            true => Ok(()),
-            false => Err(ErrorKind::NoSuchRank { rank, world_size }),
-        }
+        if rank < world_size { Ok(()) } else { Err(ErrorKind::NoSuchRank { rank, world_size }) }
     }
 
     /// Checks that these tensors, given by name, dtype and shape, are the plan's tensors.
@@ -246,9 +243,10 @@ impl RankPlan {
         }
         let missing = self.tensors.iter().filter(|tensor| expected.contains_key(tensor.name()));
         mismatches.extend(missing.map(|tensor| Mismatch::Missing { name: tensor.name.clone() }));
-        match mismatches.is_empty() {
-            true => Ok(()),
-            false => Err(ErrorKind::Mismatches { mismatches }.into()),
+        if mismatches.is_empty() {
+            Ok(())
+        } else {
+            Err(ErrorKind::Mismatches { mismatches }.into())
         }
     }
 

@@ -101,8 +101,9 @@ impl Rank {
 
 /// Refuses no ranks, and more than are supported.
 pub(super) fn check_world_size(found: usize) -> Result<(), RankProblem> {
-    match (1..=MOST_RANKS).contains(&found) {
-        true => Ok(()),
-        false => Err(RankProblem::WorldSize { limit: MOST_RANKS, found }),
+    if (1..=MOST_RANKS).contains(&found) {
+        Ok(())
+    } else {
+        Err(RankProblem::WorldSize { limit: MOST_RANKS, found })
     }
 }

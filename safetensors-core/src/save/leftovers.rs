@@ -81,9 +81,10 @@ impl Listings {
         // Other threads do not wait for this.
         let Some(listed) = list() else { return Vec::new() };
         let found = listed.of(prefixes);
-        match listed.entries > FEW {
-            true => _ = self.lock().insert(directory, listed),
-            false => _ = self.lock().remove(&directory),
+        if listed.entries > FEW {
+            _ = self.lock().insert(directory, listed);
+        } else {
+            _ = self.lock().remove(&directory);
         }
         found
     }

@@ -143,9 +143,10 @@ impl<'a> Part<'a> {
             (Entry::Whole(whole), _) => whole.dtype,
             (Entry::Growing(series), _) => series.dtype,
         };
-        match self.len.is_multiple_of(ALIGN) {
-            true => Rank::Copied,
-            false => Rank::Misaligning(Reverse(dtype.alignment())),
+        if self.len.is_multiple_of(ALIGN) {
+            Rank::Copied
+        } else {
+            Rank::Misaligning(Reverse(dtype.alignment()))
         }
     }
 

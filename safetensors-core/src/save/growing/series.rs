@@ -33,10 +33,12 @@ impl GrowingTensor<'_> {
     /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; the errors of the source. With
     /// [`sync_every`](GrowingWriter::sync_every) also the errors of [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
-        self.append_if(step, |expected, found| match found == expected {
-            true => Ok(1),
-            false => Err(expected.to_vec()),
-        })
+        self.append_if(
+            step,
+            |expected, found| {
+                if found == expected { Ok(1) } else { Err(expected.to_vec()) }
+            },
+        )
     }
 
     /// Appends several steps. The first dimension of the source counts them, along whichever
