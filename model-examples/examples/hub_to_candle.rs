@@ -25,7 +25,7 @@ use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
 use safetensors_bridge::ShardOptions;
 use safetensors_bridge::candle::{save_sharded, var_builder, var_builder_from};
 use safetensors_bridge::hub::{DownloadOptions, download};
-use safetensors_bridge::remote::{self, RemoteOptions};
+use safetensors_bridge::remote::RemoteOptions;
 use server::Server;
 use server::repo::Repo;
 use tokenizers::Tokenizer;

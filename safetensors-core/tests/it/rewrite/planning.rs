@@ -6,7 +6,7 @@ use safetensors_core::checkpoint::PlannedShards;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Rewrite, SaveOptions, ShardOptions,
-    save_sharded,
+    TensorSource, save_sharded,
 };
 use safetensors_testing::tensors::unread;
 
