@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory};
 
-use super::Cli;
+use crate::commands::Cli;
 
 const README: &str = include_str!("../README.md");
 

@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn no_hint_is_for_a_command_that_exists_and_each_names_one_that_does() {
-        let cli = crate::Cli::command();
+        let cli = crate::commands::Cli::command();
         let commands: Vec<_> = cli.get_subcommands().map(clap::Command::get_name).collect();
         for (words, hints) in HINTS {
             assert!(words.iter().all(|word| !commands.contains(word)), "{words:?}");

@@ -3,7 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap_complete::Shell;
+
+use super::{Cli, Run};
+use crate::terminal::stdout::Out;
 
 /// Print the script with which a shell completes this command.
 #[derive(Debug, clap::Args)]
@@ -22,12 +26,14 @@ Examples:
 
 Exit codes: 0 printed, 1 writing failed, 2 wrong usage.";
 
+impl Run for Args {
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, Cli::command(), out)
+    }
+}
+
 /// Prints the completions for `command`.
-pub(crate) fn run(
-    args: &Args,
-    mut command: clap::Command,
-    out: &mut impl Write,
-) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, mut command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     // Into memory first: the generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "safetensors", &mut script);

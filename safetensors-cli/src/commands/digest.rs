@@ -11,15 +11,19 @@ use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{Edit, recover};
 use serde::Serialize;
 
-use crate::edit::{Way, check_on_disk, files_of, warn_of_restored};
+use super::Run;
+use crate::commands::inputs::{Inputs, Shown};
+use crate::input;
+use crate::input::other;
+use crate::input::select::Select;
+use crate::input::targets::Target;
 use crate::input::{Checkpoint, Opening, Source};
-use crate::inputs::{Inputs, Shown};
-use crate::progress::Progress;
-use crate::report::report;
-use crate::select::Select;
-use crate::targets::Target;
-use crate::totals::Totals;
-use crate::{input, json, other, text};
+use crate::model::totals::Totals;
+use crate::output::edit::{Way, check_on_disk, files_of, warn_of_restored};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::report;
+use crate::terminal::stdout::Out;
+use crate::terminal::{json, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
@@ -86,15 +90,24 @@ struct FileEntry {
     data_sha256: String,
 }
 
-impl Args {
-    /// Whether nothing is written but standard output.
-    pub(crate) fn only_shows(&self) -> bool {
+impl Args {}
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn is_paged(&self) -> bool {
         !self.record
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
     }
 }
 
 /// Prints or records digests.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
         let way = Way { in_place: args.in_place, force: args.force };
         return record_all(&args.inputs.targets()?, way, out);

@@ -4,6 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::Run;
+use crate::terminal::stdout::Out;
+
 /// Download a model from the Hugging Face Hub into the cache that Python shares.
 ///
 /// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards,
@@ -83,18 +86,24 @@ impl std::fmt::Debug for Args {
     }
 }
 
+impl Run for Args {
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 #[cfg(not(feature = "remote"))]
-pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    Err(crate::address::missing())
+fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    Err(crate::input::address::missing())
 }
 
 /// Downloads, and prints the path.
 #[cfg(feature = "remote")]
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let what = what::What::of(args)?;
     let progress = match args.quiet {
-        true => crate::progress::Progress::hidden(),
-        false => crate::progress::Progress::bytes(0),
+        true => crate::terminal::progress::Progress::hidden(),
+        false => crate::terminal::progress::Progress::bytes(0),
     };
     let snapshot = safetensors_hub::download(&what.repo, &what.options(args, &progress))?;
     drop(progress);
@@ -114,8 +123,8 @@ mod what {
     use safetensors_hub::{DownloadOptions, HubAddress, RepoId, Revision, Snapshot};
 
     use super::Args;
-    use crate::progress::Progress;
-    use crate::report::wrong_usage;
+    use crate::terminal::progress::Progress;
+    use crate::terminal::report::wrong_usage;
 
     /// What the arguments ask for.
     pub(super) struct What {
@@ -143,7 +152,7 @@ mod what {
                 (RepoId::parse(repo).map_err(wrong)?.to_string(), revision, None)
             };
             if let (Some(_), Some(path)) = (asks_for_files.then_some(()), &path) {
-                let path = crate::text::name(path);
+                let path = crate::terminal::text::name(path);
                 return Err(wrong_usage(format!(
                     "the address names {path}, and FILE, --include or --exclude other files; give \
                      the repository alone, and name all files as FILE"

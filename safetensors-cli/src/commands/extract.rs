@@ -8,11 +8,15 @@ use anyhow::Context;
 use safetensors_core::save::write_to;
 use safetensors_core::{SaveOptions, TensorSource};
 
+use super::Run;
+use crate::input::find;
+use crate::input::kind::Kind;
+use crate::input::slicing::{Selection, Slice};
 use crate::input::{self, Input};
-use crate::kind::Kind;
-use crate::progress::Progress;
-use crate::slicing::{Selection, Slice};
-use crate::{file, find, numpy, stdout, text};
+use crate::output::{file, numpy};
+use crate::terminal::progress::Progress;
+use crate::terminal::stdout::Out;
+use crate::terminal::{stdout, text};
 
 /// Write one tensor, or a slice of it, to a file: for NumPy, as safetensors, or as plain bytes.
 ///
@@ -34,7 +38,7 @@ pub(crate) struct Args {
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
     /// The file to write: .safetensors, or else .npy; - for a .npy file on standard output
-    #[arg(short, long, value_name = "FILE", value_parser = crate::address::parser())]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: PathBuf,
     /// Write only the bytes of the elements, without a header, whatever the name of FILE
     #[arg(long)]
@@ -53,8 +57,18 @@ Examples:
 
 Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Writes one tensor, or a part.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let is_stdout = args.output == Path::new("-");
     if is_stdout {
         stdout::refuse_terminal()?;

@@ -8,10 +8,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::{file, text};
+use super::{Cli, Run};
+use crate::output::file;
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
 
 /// Write the manual pages of all commands into a directory.
 ///
@@ -32,12 +36,18 @@ Examples:
 
 Exit codes: 0 written, 1 DIR cannot be written, 2 wrong usage.";
 
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, Cli::command(), out)
+    }
+}
+
 /// Writes the pages of `command`, which is the whole `safetensors`.
-pub(crate) fn run(
-    args: &Args,
-    command: clap::Command,
-    out: &mut impl Write,
-) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.dir).with_context(|| text::path(&args.dir))?;
     let pages = pages(command)?;
     for (name, page) in &pages {

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use safetensors_core::Metadata;
 
-use crate::edit::{EditArgs, entry};
+use super::Run;
 use crate::input::{self, Input};
-use crate::{json, text};
+use crate::output::edit::{EditArgs, entry};
+use crate::terminal::stdout::Out;
+use crate::terminal::{json, text};
 
 /// Show or change the metadata of a file
 #[derive(Debug, clap::Args)]
@@ -114,15 +116,24 @@ struct Clear {
     edit: EditArgs,
 }
 
-impl Args {
-    /// Whether nothing is written but standard output.
-    pub(crate) fn only_shows(&self) -> bool {
+impl Args {}
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn is_paged(&self) -> bool {
         matches!(self.command, Command::Get(_))
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
     }
 }
 
 /// Shows or changes metadata.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Get(get) => get.run(out)?,
         Command::Set(Set { edit, entries }) => {

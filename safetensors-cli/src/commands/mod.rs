@@ -1,19 +1,135 @@
-//! One file or folder for each command: its arguments, its `run`, and code that only it needs.
+//! One file or folder for each command: its arguments, its [`Run`], and code that only it needs.
 
-pub(crate) mod browse;
-pub(crate) mod cache;
-pub(crate) mod completions;
-pub(crate) mod convert;
-pub(crate) mod diff;
-pub(crate) mod digest;
-pub(crate) mod download;
-pub(crate) mod extract;
-pub(crate) mod inspect;
-pub(crate) mod manual;
-pub(crate) mod map;
-pub(crate) mod metadata;
-pub(crate) mod modelspec;
-pub(crate) mod plan;
-pub(crate) mod show;
-pub(crate) mod stats;
-pub(crate) mod verify;
+mod browse;
+mod cache;
+mod completions;
+mod convert;
+mod diff;
+mod digest;
+mod download;
+mod extract;
+mod inputs;
+mod inspect;
+mod manual;
+mod map;
+mod metadata;
+mod modelspec;
+mod plan;
+mod show;
+mod stats;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::terminal::stdout::Out;
+
+/// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
+#[derive(Debug, Parser)]
+#[command(
+    name = "safetensors",
+    version,
+    long_version = VERSION,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = EXAMPLES
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print output that is longer than the screen without a pager
+    ///
+    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less
+    #[arg(long, global = true, hide_short_help = true)]
+    pub(crate) no_pager: bool,
+}
+
+/// What `--version` prints after the name. `-V` prints only the version.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ntarget: ",
+    env!("SAFETENSORS_TARGET"),
+    "\nfeatures: ",
+    env!("SAFETENSORS_FEATURES")
+);
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors inspect model.safetensors             Show what is in a file
+  safetensors browse model.safetensors              Look through it in the terminal
+  safetensors verify checkpoints/                   Check every file in a directory
+  safetensors show model.safetensors weight '[0]'   Show the values of a tensor
+  safetensors diff a.safetensors b.safetensors      Compare two files
+  safetensors convert model/ small/ --dtype bf16    Convert to another dtype
+  safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
+  safetensors map model.safetensors -o map.svg      Draw where the parameters are
+  safetensors inspect hf://owner/name               Show what is on the Hub
+  safetensors download owner/name                   Get it into the cache
+  safetensors help convert                          Explain one command
+
+Environment:
+  SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
+  SAFETENSORS_PAGER     Pager for output that is longer than the screen; else PAGER, else less
+  COLUMNS               Width of tables on a terminal
+  NO_COLOR              Turn colours off, even on a terminal
+  CLICOLOR_FORCE        Turn colours on, even where there is no terminal
+
+Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage.";
+
+/// What every command does. The defaults are those of a command that only reads.
+pub(crate) trait Run {
+    /// Whether it may write files, and so have temporary ones.
+    fn writes_files(&self) -> bool {
+        false
+    }
+
+    /// Whether a pager shows its output on a terminal. Such a run writes no files.
+    fn is_paged(&self) -> bool {
+        false
+    }
+
+    /// Does its work, and prints to `out`.
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
+}
+
+/// Declares the subcommands, and finds the [`Run`] of the one that was asked for.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $name:ident($module:ident),)*) => {
+        #[derive(Debug, Subcommand)]
+        enum Command {
+            $($(#[$attribute])* $name($module::Args),)*
+        }
+
+        impl Cli {
+            /// The command that was asked for.
+            pub(crate) fn chosen(&self) -> &dyn Run {
+                match &self.command {
+                    $(Command::$name(args) => args,)*
+                }
+            }
+        }
+    };
+}
+
+// In the order of the help.
+commands! {
+    Inspect(inspect),
+    Browse(browse),
+    Verify(verify),
+    Show(show),
+    Stats(stats),
+    Diff(diff),
+    Convert(convert),
+    Plan(plan),
+    Metadata(metadata),
+    Modelspec(modelspec),
+    Digest(digest),
+    Extract(extract),
+    Map(map),
+    Download(download),
+    Cache(cache),
+    Completions(completions),
+    #[command(hide = true)]
+    Manual(manual),
+}

@@ -8,11 +8,13 @@ use safetensors_core::digest::{self, DigestOptions, Sha256};
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
 use safetensors_core::{Checkpoint, Metadata};
 
-use crate::edit::{EditArgs, entry};
+use super::Run;
 use crate::input::Input;
-use crate::progress::Progress;
-use crate::report::warn;
-use crate::text;
+use crate::output::edit::{EditArgs, entry};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::warn;
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
 
 /// Check or write metadata that follows the ModelSpec standard.
 ///
@@ -89,15 +91,24 @@ struct Init {
     edit: EditArgs,
 }
 
-impl Args {
-    /// Whether nothing is written but standard output.
-    pub(crate) fn only_shows(&self) -> bool {
+impl Args {}
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn is_paged(&self) -> bool {
         matches!(self.command, Command::Validate(_))
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
     }
 }
 
 /// Checks or writes metadata.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Validate(validate) => validate.run(out),
         Command::Init(init) => init.run(out),

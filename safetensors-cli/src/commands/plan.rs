@@ -9,12 +9,15 @@ use safetensors_core::TensorSource;
 use safetensors_core::ranks::{RankPlan, RankTensor, gather};
 use serde::Serialize;
 
+use super::Run;
 use crate::input::{self, Input};
-use crate::ranks::{Rules, advise, read_plan, world_size};
-use crate::report::wrong_usage;
-use crate::table::Align::{Left, Right};
-use crate::table::Column;
-use crate::{file, json, table, text};
+use crate::model::ranks::{Rules, advise, read_plan, world_size};
+use crate::output::file;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
+use crate::terminal::table::Align::{Left, Right};
+use crate::terminal::table::Column;
+use crate::terminal::{json, table, text};
 
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
 ///
@@ -44,11 +47,11 @@ pub(crate) struct Args {
         long,
         value_name = "FILE",
         conflicts_with_all = ["world_size", "rules", "preset"],
-        value_parser = crate::address::parser()
+        value_parser = crate::input::address::parser()
     )]
     from: Option<PathBuf>,
     /// Save the plan to this file, or - for standard output
-    #[arg(short, long, value_name = "FILE", value_parser = crate::address::parser())]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: Option<PathBuf>,
     /// Show every tensor instead of the sums
     #[arg(long)]
@@ -71,15 +74,24 @@ Examples:
 Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be read,
 2 wrong usage.";
 
-impl Args {
-    /// Whether nothing is written but standard output.
-    pub(crate) fn only_shows(&self) -> bool {
+impl Args {}
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn is_paged(&self) -> bool {
         self.output.is_none()
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
     }
 }
 
 /// Shows or saves the plan.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.json && args.output.as_deref() == Some(Path::new("-")) {
         return Err(wrong_usage("--json and -o - both write to standard output"));
     }

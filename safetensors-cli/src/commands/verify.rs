@@ -9,14 +9,17 @@ use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::framework::{default_threads, in_order};
 use serde::Serialize;
 
-use crate::colour::{Colour, paint};
+use super::Run;
+use crate::input::kind::{Expected, Judge};
+use crate::input::other;
+use crate::input::targets::{self, Target};
 use crate::input::{Checkpoint, Opening};
-use crate::kind::{Expected, Judge};
-use crate::progress::Progress;
-use crate::report::{report, warn};
-use crate::targets::{self, Target};
-use crate::totals::Totals;
-use crate::{json, other, text};
+use crate::model::totals::Totals;
+use crate::terminal::colour::{Colour, paint};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::{report, warn};
+use crate::terminal::stdout::Out;
+use crate::terminal::{json, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -41,7 +44,7 @@ pub(crate) struct Args {
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
-    #[arg(required = true, value_name = "PATH", value_parser = crate::address::parser())]
+    #[arg(required = true, value_name = "PATH", value_parser = crate::input::address::parser())]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
     ///
@@ -103,8 +106,14 @@ struct Document<'a> {
     results: &'a [Outcome],
 }
 
+impl Run for Args {
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Checks each path. The exit code is 1 if one of them is not sound.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::new();
     let targets = targets::of(&args.paths);
     let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };

@@ -10,8 +10,10 @@ use super::bars;
 use super::looks::Looks;
 use super::outline::Kind;
 use crate::commands::stats::Facts;
-use crate::totals::Totals;
-use crate::{input, other, text};
+use crate::input;
+use crate::input::other;
+use crate::model::totals::Totals;
+use crate::terminal::text;
 
 /// The most metadata entries, files and attributes that are listed.
 const MOST: usize = 500;

@@ -60,7 +60,7 @@ fn signals(events: Sender<Event>) -> io::Result<()> {
     use signal_hook::iterator::Signals;
     use signal_hook::low_level::emulate_default_handler;
 
-    let mut listened_to = crate::signals::ending_signals();
+    let mut listened_to = crate::terminal::signals::ending_signals();
     listened_to.push(SIGTSTP);
     let mut signals = Signals::new(listened_to)?;
     thread::Builder::new().name("signals".into()).spawn(move || {

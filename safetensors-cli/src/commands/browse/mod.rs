@@ -36,10 +36,12 @@ use screen::Screen;
 use values::Job;
 use view::View;
 
+use super::Run;
 use crate::input::{Checkpoint, Input};
-use crate::order::Sort;
-use crate::report::wrong_usage;
-use crate::tree::Tree;
+use crate::model::order::Sort;
+use crate::model::tree::Tree;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
 
 /// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
 ///
@@ -70,8 +72,14 @@ enum End {
     Signal(i32),
 }
 
+impl Run for Args {
+    fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self)
+    }
+}
+
 /// Shows one checkpoint until the user quits.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !Screen::is_there() {
         return Err(wrong_usage(
             "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 
 use safetensors_core::header::TensorInfo;
 
-use crate::other;
-use crate::totals::Totals;
-use crate::tree::Tree;
+use crate::input::other;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
 
 /// A module or tensor. The first node is the whole checkpoint.
 #[derive(Debug)]

@@ -239,7 +239,7 @@ fn statistics_are_computed_and_cancelled() {
     assert!(facts.lines.contains(&("max", "2".to_owned())), "{facts:?}");
     assert!((job.fraction() - 1.0).abs() < 1e-9);
     let tensor = checkpoint.tensor("b").unwrap();
-    let progress = crate::progress::Progress::silent(2);
+    let progress = crate::terminal::progress::Progress::silent(2);
     progress.cancel();
     let error = crate::commands::stats::of_tensor(&tensor, 4, &progress).unwrap_err();
     assert!(error.to_string().contains("cancelled"), "{error}");

@@ -11,7 +11,7 @@ use safetensors_core::{Error, ErrorKind};
 use super::Checkpoint;
 use super::events::Event;
 use crate::commands::stats::{self, Facts};
-use crate::progress::Progress;
+use crate::terminal::progress::Progress;
 
 /// The number of bins of a histogram.
 const BINS: u16 = 48;

@@ -14,7 +14,7 @@ use super::app::{App, Focus};
 use super::details::{Details, details};
 use super::looks::Looks;
 use super::outline::{Kind, Search};
-use crate::{table, text};
+use crate::terminal::{table, text};
 
 /// A narrower terminal has the details below the list.
 const WIDE: u16 = 84;

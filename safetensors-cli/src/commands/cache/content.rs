@@ -13,10 +13,10 @@ use safetensors_hub::cache::{
 use serde::Serialize;
 
 use super::Which;
-use crate::colour::{Colour, paint};
-use crate::report::{report, warn, wrong_usage};
-use crate::table::Align::{Left, Right};
-use crate::{json, table, text};
+use crate::terminal::colour::{Colour, paint};
+use crate::terminal::report::{report, warn, wrong_usage};
+use crate::terminal::table::Align::{Left, Right};
+use crate::terminal::{json, table, text};
 
 /// The document of `list --json`.
 #[derive(Serialize)]

@@ -7,6 +7,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::Run;
+use crate::terminal::stdout::Out;
+
 /// Show what the cache of the Hugging Face Hub has, and check it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -101,14 +104,20 @@ struct Size {
     which: Which,
 }
 
+impl Run for Args {
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 #[cfg(not(feature = "remote"))]
-pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    Err(crate::address::missing())
+fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    Err(crate::input::address::missing())
 }
 
 /// Shows or checks the cache.
 #[cfg(feature = "remote")]
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(List { which }) => content::list(which, out),
         Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),

@@ -10,9 +10,9 @@ use safetensors_core::glob::Pattern;
 use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use crate::input::Rewrite;
-use crate::report::{warn, wrong_usage};
-use crate::select::{Matcher, Select};
-use crate::text;
+use crate::input::select::{Matcher, Select};
+use crate::terminal::report::{warn, wrong_usage};
+use crate::terminal::text;
 
 /// The options that select, rename and convert tensors.
 #[derive(Debug, clap::Args)]

@@ -7,8 +7,8 @@ use safetensors_core::ranks::{RankPlan, RankRules};
 use safetensors_core::{SaveOptions, ShardOptions, TensorSource};
 
 use crate::input::Rewrite;
-use crate::ranks::{Rules, advise, read_plan, world_size};
-use crate::report::wrong_usage;
+use crate::model::ranks::{Rules, advise, read_plan, world_size};
+use crate::terminal::report::wrong_usage;
 
 /// The options that divide the output among ranks.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub(super) struct Ranks {
         long,
         value_name = "FILE",
         conflicts_with_all = ["ranks", "rules", "preset"],
-        value_parser = crate::address::parser()
+        value_parser = crate::input::address::parser()
     )]
     plan: Option<PathBuf>,
     #[command(flatten)]

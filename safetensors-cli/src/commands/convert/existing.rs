@@ -17,8 +17,10 @@ use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 
 use super::preview::Preview;
 use super::source::Source;
+use crate::input::address;
 use crate::input::{self, Checkpoint, Opening, Rewrite};
-use crate::{address, text, values};
+use crate::model::values;
+use crate::terminal::text;
 
 /// The place of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

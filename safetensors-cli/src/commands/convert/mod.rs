@@ -9,7 +9,7 @@
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //!
-//! A further kind of input is a variant of [`Kind`](crate::kind::Kind) and an arm in
+//! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
 //! [`Source::open`] with its tensors, each a [`TensorSource`]; what reads the format is a module of
 //! `safetensors_formats`, as `npz` is.
 //!
@@ -35,10 +35,13 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
 use source::Source;
 
+use super::Run;
 use crate::input::{self, Rewrite};
-use crate::progress::Progress;
-use crate::report::wrong_usage;
-use crate::{file, text};
+use crate::output::file;
+use crate::terminal::progress::Progress;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
@@ -80,7 +83,7 @@ pub(crate) struct Args {
         required = true,
         hide_short_help = true,
         hide_long_help = true,
-        value_parser = crate::address::parser()
+        value_parser = crate::input::address::parser()
     )]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -133,12 +136,7 @@ Examples:
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
 The code is also 1 if OUT is written but the summary cannot be printed, for example.";
 
-impl Args {
-    /// Whether nothing is written but standard output.
-    pub(crate) fn is_dry_run(&self) -> bool {
-        self.dry_run
-    }
-}
+impl Args {}
 
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -152,8 +150,22 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     }
 }
 
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn is_paged(&self) -> bool {
+        self.dry_run
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Converts the inputs to the output.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (output, inputs) = match args.paths.as_slice() {
         [inputs @ .., output] if !inputs.is_empty() => (output, inputs),
         _ => {

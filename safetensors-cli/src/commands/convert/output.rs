@@ -12,12 +12,15 @@ use safetensors_formats::Format;
 use super::divided::Divided;
 use super::existing::Place;
 use super::preview::Preview;
-use crate::file::Force;
+use crate::input;
 use crate::input::Rewrite;
-use crate::kind::Kind;
-use crate::progress::Progress;
-use crate::report::{warn, wrong_usage};
-use crate::{address, file, input, numpy, text};
+use crate::input::address;
+use crate::input::kind::Kind;
+use crate::output::file::Force;
+use crate::output::{file, numpy};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::{warn, wrong_usage};
+use crate::terminal::text;
 
 /// A path, and the form of what is written there.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::path::Path;
 use safetensors_core::{Metadata, TensorSource};
 
 use crate::input::{self, Rewrite, Source};
-use crate::table::Column;
-use crate::{table, text};
+use crate::terminal::table::Column;
+use crate::terminal::{table, text};
 
 /// The number of tensors, bytes and files that will be written, and the names of tied weights.
 #[derive(Debug, Default)]

@@ -7,10 +7,13 @@ use safetensors_core::framework::Quoted;
 use safetensors_core::ranks::{gather, is_divided};
 use safetensors_formats::{Format, Stored, npy, npz};
 
+use crate::input;
+use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
-use crate::kind::Kind;
-use crate::report::wrong_usage;
-use crate::{address, input, numpy, other, text};
+use crate::input::{address, other};
+use crate::output::numpy;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::text;
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {

@@ -5,7 +5,7 @@ use safetensors_core::{Dtype, ReadAt, Result};
 
 use super::distance::Distances;
 use super::tolerance::Tolerance;
-use crate::values::{self, Numbers, block_bytes};
+use crate::model::values::{self, Numbers, block_bytes};
 
 /// The differences between the values of two tensors. Each part of a complex number is a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]

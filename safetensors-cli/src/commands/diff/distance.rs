@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::tolerance::Tolerance;
-use crate::vectors;
+use crate::model::vectors;
 
 /// How many of some pairs of numbers differ, and the largest distances between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

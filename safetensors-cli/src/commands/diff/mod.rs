@@ -22,13 +22,17 @@ use safetensors_core::{LazyTensor, Metadata};
 use serde::Serialize;
 use tolerance::Tolerance;
 
+use super::Run;
+use crate::input;
+use crate::input::select::Select;
 use crate::input::{Checkpoint, Source, Tensor};
-use crate::progress::Progress;
-use crate::report::wrong_usage;
-use crate::select::Select;
-use crate::table::Align::Left;
-use crate::table::Column;
-use crate::{input, json, table, text, values};
+use crate::model::values;
+use crate::terminal::progress::Progress;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
+use crate::terminal::table::Align::Left;
+use crate::terminal::table::Column;
+use crate::terminal::{json, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
@@ -47,10 +51,10 @@ pub(crate) struct Args {
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
     /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors
-    #[arg(value_name = "A", value_parser = crate::address::parser())]
+    #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input
-    #[arg(value_name = "B", value_parser = crate::address::parser())]
+    #[arg(value_name = "B", value_parser = crate::input::address::parser())]
     b: PathBuf,
     #[command(flatten)]
     select: Select,
@@ -111,8 +115,18 @@ struct Document<'a> {
     metadata: Vec<MetadataEntry<'a>>,
 }
 
+impl Run for Args {
+    fn is_paged(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Compares two checkpoints.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if input::is_stdin(&args.a) && input::is_stdin(&args.b) {
         return Err(wrong_usage("A and B cannot both be standard input"));
     }

@@ -8,9 +8,9 @@ use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
 use super::{Dtypes, Tensors};
+use crate::input::other;
 use crate::input::{Checkpoint, Tensor};
-use crate::other;
-use crate::totals::Totals;
+use crate::model::totals::Totals;
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]

@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
+use super::Run;
+use crate::commands::inputs::{Inputs, Shown};
 use crate::input::Tensor;
-use crate::inputs::{Inputs, Shown};
-use crate::order::Sort;
-use crate::other::Kind;
-use crate::select::Select;
-use crate::targets::Target;
-use crate::totals::Totals;
-use crate::tree::Tree;
+use crate::input::other::Kind;
+use crate::input::select::Select;
+use crate::input::targets::Target;
+use crate::model::order::Sort;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
+use crate::terminal::stdout::Out;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
@@ -70,8 +72,18 @@ type Tensors<'a> = [Tensor<'a>];
 /// The sums for each dtype, and for each type of another format.
 type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
 
+impl Run for Args {
+    fn is_paged(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Shows one checkpoint after another.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     args.inputs.show(args.json, out, |target, out| show(args, target, out))
 }
 
@@ -87,7 +99,10 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }
     if args.json {
-        crate::json::write(&json::document(&checkpoint, &tensors, &dtypes, &layouts), &mut out)?;
+        crate::terminal::json::write(
+            &json::document(&checkpoint, &tensors, &dtypes, &layouts),
+            &mut out,
+        )?;
         return Ok(shown);
     }
     match args.flat {

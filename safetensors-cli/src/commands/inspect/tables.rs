@@ -8,12 +8,14 @@ use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_formats::TensorFile;
 
 use super::{Dtypes, Tensors};
+use crate::input;
+use crate::input::other;
 use crate::input::{Checkpoint, Source, Tensor};
-use crate::table::Align::{Left, Right};
-use crate::table::{self, Column, Rows};
-use crate::totals::Totals;
-use crate::tree::Tree;
-use crate::{input, other, text};
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
+use crate::terminal::table::Align::{Left, Right};
+use crate::terminal::table::{self, Column, Rows};
+use crate::terminal::text;
 
 /// Modules and tensors as a tree of this depth at most.
 pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::Result<()> {

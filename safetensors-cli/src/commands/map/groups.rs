@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::palette;
-use crate::totals::Totals;
-use crate::tree::Tree;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
 
 /// A module with less than one part in this many of all bytes gets no colour.
 const SMALLEST: u128 = 50;
@@ -154,7 +154,7 @@ mod tests {
     use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 
     use super::*;
-    use crate::order::Sort;
+    use crate::model::order::Sort;
 
     /// The groups of tensors with these names and numbers of bytes.
     fn groups(tensors: &[(String, usize)], is_folded: bool) -> Option<Vec<(String, u128)>> {

@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
+use super::letters::Size;
 use super::letters::width;
 use super::palette::{self, Colour, FAINT, INK};
-use super::picture::{Drawing, HEIGHT, LEGEND, MARGIN, Mark, Size, WIDTH};
+use super::picture::{Drawing, HEIGHT, LEGEND, MARGIN, Mark, WIDTH};
 use super::treemap::Rect;
-use crate::other::Kind;
-use crate::text;
-use crate::totals::Totals;
+use crate::input::other::Kind;
+use crate::model::totals::Totals;
+use crate::terminal::text;
 
 impl Drawing<'_, '_> {
     pub(super) fn title(&mut self) {

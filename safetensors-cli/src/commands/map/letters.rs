@@ -3,8 +3,28 @@
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster};
 use unicode_width::UnicodeWidthStr;
 
-use super::picture::Size;
-use crate::text;
+use crate::terminal::text;
+
+/// The sizes of letters. All letters have the same width: 0.6 of their size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    pub(super) fn height(self) -> f64 {
+        match self {
+            Self::Small => 12.0,
+            Self::Large => 16.0,
+        }
+    }
+
+    /// The width of each letter.
+    pub(super) fn width(self) -> f64 {
+        self.height() * 0.6
+    }
+}
 
 /// The letters that a format can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

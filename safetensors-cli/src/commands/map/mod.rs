@@ -29,14 +29,18 @@ use groups::Groups;
 use letters::Letters;
 use picture::{Model, Picture};
 
+use super::Run;
+use crate::input::address;
+use crate::input::other::Kind;
+use crate::input::select::Select;
 use crate::input::{self, Checkpoint, Input, Tensor};
-use crate::order::Sort;
-use crate::other::Kind;
-use crate::report::wrong_usage;
-use crate::select::Select;
-use crate::totals::Totals;
-use crate::tree::Tree;
-use crate::{address, file, stdout, text};
+use crate::model::order::Sort;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
+use crate::output::file;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
+use crate::terminal::{stdout, text};
 
 /// Draw a picture of where the parameters are, or a page to explore them in a browser.
 ///
@@ -93,8 +97,18 @@ Examples:
 
 Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
 
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Draws one checkpoint.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let format = args.format()?;
     if args.is_stdout() && format == Format::Png {
         stdout::refuse_terminal()?;

@@ -2,7 +2,7 @@
 
 use safetensors_core::Dtype;
 
-use crate::other::Kind;
+use crate::input::other::Kind;
 
 /// Red, green, blue.
 pub(super) type Colour = [u8; 3];

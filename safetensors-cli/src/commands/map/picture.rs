@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::groups::{Groups, path_of};
-use super::letters::{Letters, width};
+use super::letters::{Letters, Size, width};
 use super::palette::{self, Colour, INK, PAPER, ink_on, shade};
 use super::treemap::{Rect, squarify};
-use crate::other::Kind;
-use crate::text;
-use crate::totals::Totals;
-use crate::tree::Tree;
+use crate::input::other::Kind;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
+use crate::terminal::text;
 
 /// The size of the picture.
 pub(super) const WIDTH: f64 = 1280.0;
@@ -29,27 +29,6 @@ const SMALLEST: f64 = 4.0;
 /// About the most tensors that are drawn one by one. Where there are more, the smallest siblings
 /// share a rectangle, so that a picture of any checkpoint has a bounded size.
 const MOST: usize = 3000;
-
-/// The sizes of letters. All letters have the same width: 0.6 of their size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Size {
-    Small,
-    Large,
-}
-
-impl Size {
-    pub(super) fn height(self) -> f64 {
-        match self {
-            Self::Small => 12.0,
-            Self::Large => 16.0,
-        }
-    }
-
-    /// The width of each letter.
-    pub(super) fn width(self) -> f64 {
-        self.height() * 0.6
-    }
-}
 
 /// One element of the picture, drawn over the elements before it.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster};
 
+use super::letters::Size;
 use super::palette::Colour;
-use super::picture::{HEIGHT, Mark, Picture, Size, WIDTH};
+use super::picture::{HEIGHT, Mark, Picture, WIDTH};
 use super::treemap::Rect;
 
 /// At 1.5, the two sizes of text are 18 and 24 pixels, for which the font has letters.

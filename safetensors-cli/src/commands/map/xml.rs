@@ -1,7 +1,7 @@
 //! Text in SVG and HTML.
 
 /// Escapes text for XML and HTML, between tags and in quoted attributes. The text must be
-/// printable, see [`text`](crate::text): XML has no escape for control characters.
+/// printable, see [`text`](crate::terminal::text): XML has no escape for control characters.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -22,10 +22,14 @@ use read::{Value, read};
 use safetensors_core::framework::Quoted;
 use safetensors_core::{LazyTensor, ReadAt};
 
+use super::Run;
 use crate::input::Input;
-use crate::screen::Screen;
-use crate::slicing::{Selection, Slice};
-use crate::{find, json, text, values};
+use crate::input::find;
+use crate::input::slicing::{Selection, Slice};
+use crate::model::values;
+use crate::terminal::screen::Screen;
+use crate::terminal::stdout::Out;
+use crate::terminal::{json, text};
 
 /// Show the values of a tensor, or of a slice of it.
 ///
@@ -79,8 +83,18 @@ const SHORTENED: u128 = 10_000;
 /// The most characters of a line that is not shown on a terminal.
 const WIDTH: usize = 80;
 
+impl Run for Args {
+    fn is_paged(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Shows values of one tensor.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
     let tensor = find::tensor(&checkpoint, &args.name)?;
     values::warn_of_scales([tensor]);

@@ -6,7 +6,7 @@ use safetensors_core::{
     ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result, TensorSource, TensorView,
 };
 
-use crate::slicing::Selection;
+use crate::input::slicing::Selection;
 
 /// The most packed elements that are read at a time.
 const PACKED: u64 = 1 << 18;
@@ -171,7 +171,7 @@ mod tests {
     use safetensors_core::{SafeTensors, SaveOptions, serialize};
 
     use super::*;
-    use crate::slicing::Slice;
+    use crate::input::slicing::Slice;
 
     /// Bytes in memory that count how many of them are read.
     struct Counting(Vec<u8>, AtomicU64);

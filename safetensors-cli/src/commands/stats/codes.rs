@@ -9,7 +9,7 @@ use safetensors_core::{Dtype, Result};
 
 use super::counts::{CODES, Counts};
 use super::moments::Magnitudes;
-use crate::values::Numbers;
+use crate::model::values::Numbers;
 
 /// The lowest bits of an `f64` that its code leaves out.
 const DROPPED_BITS: u32 = 42;

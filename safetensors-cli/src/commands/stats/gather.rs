@@ -11,8 +11,8 @@ use super::counts::{Counts, Page};
 use super::distribution::Distribution;
 use super::moments::{self, Moments};
 use crate::input::{Source, Tensor};
-use crate::progress::Progress;
-use crate::values::{self, Numbers, block_bytes};
+use crate::model::values::{self, Numbers, block_bytes};
+use crate::terminal::progress::Progress;
 
 /// The number of pieces that a thread takes at a time, of one tensor. To put together the counts of
 /// two threads takes far less time than to read so much.

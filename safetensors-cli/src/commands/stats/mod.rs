@@ -30,15 +30,18 @@ pub(crate) use one::{Facts, of_tensor};
 use safetensors_core::{ErrorKind, LazyTensor};
 use serde::{Serialize, Serializer};
 
+use super::Run;
+use crate::commands::inputs::{Inputs, Shown};
 use crate::input::Tensor;
-use crate::inputs::{Inputs, Shown};
-use crate::progress::Progress;
-use crate::report::report;
-use crate::select::Select;
-use crate::table::{self, Column, Rows};
-use crate::targets::Target;
-use crate::totals::Totals;
-use crate::{json, text, values};
+use crate::input::select::Select;
+use crate::input::targets::Target;
+use crate::model::totals::Totals;
+use crate::model::values;
+use crate::terminal::progress::Progress;
+use crate::terminal::report::report;
+use crate::terminal::stdout::Out;
+use crate::terminal::table::{self, Column, Rows};
+use crate::terminal::{json, text};
 
 /// Show the range, percentiles, mean and deviation of each tensor's values, and their distribution.
 ///
@@ -180,8 +183,18 @@ impl Serialize for Percentiles<'_> {
     }
 }
 
+impl Run for Args {
+    fn is_paged(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        run(self, out)
+    }
+}
+
 /// Shows statistics of the values of one checkpoint or more.
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut percentiles = args.percentiles.clone();
     percentiles.sort_by(f64::total_cmp);
     percentiles.dedup();

@@ -2,7 +2,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::vectors;
+use crate::model::vectors;
 
 /// The number of values that are summed at a time. They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;

@@ -3,8 +3,8 @@
 use super::gather::gather;
 use super::{Percentiles, Summary, shown};
 use crate::input::Tensor;
-use crate::progress::Progress;
-use crate::text;
+use crate::terminal::progress::Progress;
+use crate::terminal::text;
 
 /// The percentiles that are shown, and their names.
 const PERCENTILES: [(f64, &str); 5] =

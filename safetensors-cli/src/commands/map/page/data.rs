@@ -13,11 +13,13 @@ use serde::ser::{Serialize, SerializeSeq, Serializer};
 use super::super::Tensor;
 use super::super::groups::{Groups, path_of};
 use super::Page;
-use crate::order::Sort;
-use crate::other::Kind;
-use crate::totals::Totals;
-use crate::tree::Tree;
-use crate::{input, other, text};
+use crate::input;
+use crate::input::other;
+use crate::input::other::Kind;
+use crate::model::order::Sort;
+use crate::model::totals::Totals;
+use crate::model::tree::Tree;
+use crate::terminal::text;
 
 /// The most metadata entries and files that a page lists.
 const MOST_ENTRIES: usize = 1000;

@@ -26,8 +26,8 @@ use sha2::{Digest, Sha256};
 use super::groups::Groups;
 use super::xml::escape;
 use super::{Checkpoint, Tensor, palette, text};
-use crate::other::Kind;
-use crate::totals::Totals;
+use crate::input::other::Kind;
+use crate::model::totals::Totals;
 
 const STYLE: &str = include_str!("page.css");
 

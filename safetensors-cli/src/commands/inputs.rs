@@ -1,0 +1,338 @@
+//! [`Inputs`]: the paths of a command that shows one checkpoint after another.
+//!
+//! One PATH is shown and nothing else. With several, or with `--recursive`, each has a heading, a
+//! last line sums up, and one that fails does not stop the others. `--json` stays one document:
+//! the document of each input is in a list.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use safetensors_core::ErrorKind;
+use safetensors_core::checkpoint::CheckpointPath;
+
+use crate::input;
+use crate::input::address;
+use crate::input::targets::{self, Target};
+use crate::model::totals::Totals;
+use crate::terminal::report::{report, wrong_usage};
+use crate::terminal::{json, pager, text};
+
+/// The `PATH` arguments of a command that shows one or more checkpoints.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Inputs {
+    /// Files, indexes, directories, addresses (feature remote), or - for standard input
+    ///
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors. Several have headings and a total; one that fails
+    /// does not stop the others
+    #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
+    paths: Vec<PathBuf>,
+    /// Take every checkpoint in a directory and below it, on the disk
+    ///
+    /// The output has headings and a total, however many there are
+    #[arg(short, long)]
+    recursive: bool,
+}
+
+/// What a command has shown of one input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    totals: Totals,
+    is_sound: bool,
+}
+
+impl Shown {
+    /// Tensors of these totals.
+    pub(crate) fn new(totals: Totals) -> Self {
+        Self { totals, is_sound: true }
+    }
+
+    /// The same, where something is wrong with what was shown unless `is_sound`. The exit code
+    /// becomes 1.
+    pub(crate) fn sound(self, is_sound: bool) -> Self {
+        Self { is_sound, ..self }
+    }
+}
+
+impl Inputs {
+    /// The inputs in the order of the arguments. With `--recursive`, those that are found below a
+    /// directory take its place.
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
+        if self.paths.iter().filter(|path| input::is_stdin(path)).count() > 1 {
+            return Err(wrong_usage("standard input can be read only once"));
+        }
+        if self.recursive {
+            if let Some(address) = self.paths.iter().find(|path| address::of(path).is_some()) {
+                return Err(wrong_usage(format!(
+                    "{}: --recursive searches directories of the disk; name each checkpoint of an \
+                     address without it",
+                    input::shown(address)
+                )));
+            }
+            return Ok(targets::of(&self.paths));
+        }
+        Ok(self.paths.iter().map(|path| Target::named(path)).collect())
+    }
+
+    /// Calls `show` for each input. `show` writes a text, or with `json` one JSON document.
+    ///
+    /// Whether there are headings follows from the arguments alone, not from what is found, so
+    /// that a program knows the form beforehand. An input that fails gets an error line, or
+    /// with `json` its `error`. `show` should do what may fail before it writes: in JSON an error
+    /// after that ends the command, because the document cannot be completed.
+    ///
+    /// The exit code is 1 if an input fails or is not sound.
+    pub(crate) fn show(
+        &self,
+        json: bool,
+        out: &mut impl Write,
+        mut show: impl FnMut(&Target, &mut dyn Write) -> anyhow::Result<Shown>,
+    ) -> anyhow::Result<ExitCode> {
+        let targets = self.targets()?;
+        if let ([only], false) = (targets.as_slice(), self.recursive) {
+            let shown = show(only, out).map_err(|error| self.advise(error, only))?;
+            return Ok(if shown.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        let mut several = Several::new(json, out);
+        for target in &targets {
+            let show =
+                |out: &mut dyn Write| show(target, out).map_err(|error| self.advise(error, target));
+            several.add(target, show)?;
+            // The user has seen enough.
+            if pager::is_left() {
+                break;
+            }
+        }
+        several.finish()
+    }
+
+    /// Adds a remedy to the error about a directory that has several checkpoints.
+    fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
+        let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
+        match none.kind() {
+            ErrorKind::NoCheckpoint { found, below }
+                if !self.recursive && (!found.is_empty() || !below.is_empty()) =>
+            {
+                anyhow::anyhow!("{error:#}; name one of them, or take all with --recursive")
+            }
+            _ => error,
+        }
+    }
+}
+
+/// How the JSON document of several inputs starts.
+const START: &str = "{\n  \"results\": [";
+
+/// The output for several inputs.
+struct Several<'o, W> {
+    out: &'o mut W,
+    json: bool,
+    shown: u64,
+    failed: u64,
+    is_sound: bool,
+    totals: Totals,
+}
+
+impl<'o, W: Write> Several<'o, W> {
+    fn new(json: bool, out: &'o mut W) -> Self {
+        Self { out, json, shown: 0, failed: 0, is_sound: true, totals: Totals::default() }
+    }
+
+    /// Adds the part of one input.
+    fn add(
+        &mut self,
+        target: &Target,
+        show: impl FnOnce(&mut dyn Write) -> anyhow::Result<Shown>,
+    ) -> anyhow::Result<()> {
+        let opening = self.opening(&target.name(), None)?;
+        let (indent, end) = if self.json { ("      ", "\n    }") } else { ("", "\n") };
+        let mut section = Section::new(self.out, opening, indent);
+        match show(&mut section) {
+            Ok(shown) => {
+                section.end(end)?;
+                self.shown += 1;
+                self.totals += shown.totals;
+                self.is_sound &= shown.is_sound;
+            }
+            Err(error) if section.is_broken || error.is::<clap::Error>() => return Err(error),
+            Err(error) if section.has_begun && self.json => return Err(error),
+            Err(_) if target.is_gone() => {}
+            Err(error) => {
+                if section.has_begun {
+                    section.end(end)?;
+                }
+                self.fail(target, &error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports an input that cannot be shown.
+    fn fail(&mut self, target: &Target, error: &anyhow::Error) -> anyhow::Result<()> {
+        if self.json {
+            let opening = self.opening(&target.name(), Some(&format!("{error:#}")))?;
+            write!(self.out, "{opening}null\n    }}")?;
+        } else {
+            // Standard error is not buffered. Its lines must not overtake those of earlier inputs.
+            self.out.flush()?;
+            report(format!("{error:#}"));
+        }
+        self.failed += 1;
+        Ok(())
+    }
+
+    /// What comes before the output of an input: a heading, or the start of an entry of the list.
+    fn opening(&self, name: &str, error: Option<&str>) -> anyhow::Result<String> {
+        if !self.json {
+            let before = if self.shown == 0 { "" } else { "\n" };
+            return Ok(format!("{before}{}:\n", text::printable(name)));
+        }
+        let before = if self.shown + self.failed == 0 { START } else { "," };
+        let (path, error) = (json::inline(&name)?, json::inline(&error)?);
+        Ok(format!(
+            "{before}\n    {{\n      \"path\": {path},\n      \"error\": {error},\n      \
+             \"checkpoint\": "
+        ))
+    }
+
+    /// Sums up.
+    fn finish(self) -> anyhow::Result<ExitCode> {
+        let Self { out, shown, failed, totals, .. } = self;
+        if self.json {
+            let before = if shown + failed == 0 { START } else { "" };
+            let Totals { tensors, parameters, bytes } = totals;
+            writeln!(
+                out,
+                "{before}\n  ],\n  \"shown\": {shown},\n  \"failed\": {failed},\n  \
+                 \"total\": {{\n    \"tensors\": {tensors},\n    \"parameters\": {parameters},\n    \
+                 \"bytes\": {bytes}\n  }}\n}}"
+            )?;
+        } else {
+            let not = match failed {
+                0 => String::new(),
+                some => format!(", {} not", text::count(some)),
+            };
+            writeln!(
+                out,
+                "{}{}: {} shown{not}; {}, {}, {}",
+                if shown == 0 { "" } else { "\n" },
+                text::counted(shown + failed, "input"),
+                text::count(shown),
+                text::counted(totals.tensors, "tensor"),
+                text::counted(totals.parameters, "parameter"),
+                text::size(totals.bytes),
+            )?;
+        }
+        let is_sound = self.is_sound && failed == 0;
+        Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The output of one input. It begins at the first byte, so that an input that fails before leaves
+/// no heading.
+struct Section<'o> {
+    out: &'o mut dyn Write,
+    /// What goes before the first byte.
+    opening: String,
+    /// What goes before each line but the first.
+    indent: &'static str,
+    has_begun: bool,
+    /// Whether the last line has ended, and its end is not written yet.
+    is_line_over: bool,
+    /// Whether the output below has failed.
+    is_broken: bool,
+}
+
+impl<'o> Section<'o> {
+    fn new(out: &'o mut dyn Write, opening: String, indent: &'static str) -> Self {
+        Self { out, opening, indent, has_begun: false, is_line_over: false, is_broken: false }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.out.write_all(self.opening.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.begin()?;
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if self.is_line_over {
+                self.out.write_all(b"\n")?;
+                if line != b"\n" {
+                    self.out.write_all(self.indent.as_bytes())?;
+                }
+            }
+            let text = line.strip_suffix(b"\n");
+            self.is_line_over = text.is_some();
+            self.out.write_all(text.unwrap_or(line))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the part with `end` in place of its last line end.
+    fn end(mut self, end: &str) -> io::Result<()> {
+        self.begin()?;
+        self.out.write_all(end.as_bytes())
+    }
+}
+
+impl Write for Section<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.put(bytes);
+        self.is_broken |= written.is_err();
+        written.map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.out.flush();
+        self.is_broken |= flushed.is_err();
+        flushed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_begins_with_its_first_byte_and_indents_the_other_lines() {
+        let mut out = Vec::new();
+        let _ = Section::new(&mut out, "a: ".into(), "  ");
+        assert!(out.is_empty());
+        let mut section = Section::new(&mut out, "a: ".into(), "  ");
+        for part in ["{", "\n", "\n1,", "", "\n2\n", "}\n"] {
+            section.write_all(part.as_bytes()).unwrap();
+        }
+        section.end(";").unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a: {\n\n  1,\n  2\n  };");
+    }
+
+    #[test]
+    fn an_input_that_fails_late_ends_its_line_and_in_json_the_command() {
+        let half = |out: &mut dyn Write| {
+            writeln!(out, "half")?;
+            anyhow::bail!("broken")
+        };
+        let target = Target::named("a".as_ref());
+        let mut out = Vec::new();
+        let mut several = Several::new(false, &mut out);
+        several.add(&target, half).unwrap();
+        assert_eq!((several.shown, several.failed), (0, 1));
+        assert_eq!(out, b"a:\nhalf\n");
+        let mut out = Vec::new();
+        assert!(Several::new(true, &mut out).add(&target, half).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_not_taken_for_an_input_that_fails() {
+        let mut full = &mut [0_u8; 4][..];
+        let mut section = Section::new(&mut full, "heading:\n".into(), "");
+        assert!(section.write_all(b"x").is_err() && section.is_broken);
+    }
+}

@@ -1,0 +1,54 @@
+//! The same for a command that was built without addresses: every use is an error that says how to
+//! get one with them.
+
+use std::path::PathBuf;
+
+use safetensors_core::{SaveOptions, ShardOptions};
+
+use super::printable;
+use crate::input::source::{Checkpoint, Rewrite};
+
+/// Every text with a scheme counts as an address.
+pub(super) fn is_known(_: &str) -> bool {
+    true
+}
+
+/// Every address stays one.
+pub(super) fn on_disk(path: PathBuf) -> anyhow::Result<PathBuf> {
+    Ok(path)
+}
+
+/// The error of a command that needs addresses or downloads.
+pub(crate) fn missing() -> anyhow::Error {
+    anyhow::anyhow!(
+        "this `safetensors` was built without addresses and downloads; \
+         `cargo install safetensors-bridge-cli --features remote` builds it with them"
+    )
+}
+
+pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    Err(without(address))
+}
+
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    Err(without(address))
+}
+
+pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+pub(crate) fn save(address: &str, _: &Rewrite<'_>, _: &SaveOptions) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+pub(crate) fn save_sharded(address: &str, _: &Rewrite<'_>, _: &ShardOptions) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+/// Nothing is ever sent.
+pub(crate) fn abort_uploads() {}
+
+fn without(address: &str) -> anyhow::Error {
+    anyhow::anyhow!("{}: {}", printable(address), missing())
+}

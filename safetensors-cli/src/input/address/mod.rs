@@ -1,0 +1,116 @@
+//! Addresses in place of paths: `hf://owner/name`, `s3://bucket/model`,
+//! `https://host/model.safetensors`.
+//!
+//! Everything remote is in `safetensors_hub`. Without the feature `remote`, an address is an error
+//! that says how to get a command with it.
+
+#[cfg(not(feature = "remote"))]
+mod absent;
+#[cfg(feature = "remote")]
+mod remote;
+
+use std::path::{Path, PathBuf};
+
+#[cfg(not(feature = "remote"))]
+pub(crate) use absent::{abort_uploads, find, missing, save, save_sharded};
+#[cfg(feature = "remote")]
+pub(crate) use remote::{abort_uploads, find, save, save_sharded};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
+use crate::input::source::Checkpoint;
+use crate::terminal::report::wrong_usage;
+
+#[cfg(not(feature = "remote"))]
+use absent as there;
+#[cfg(feature = "remote")]
+use remote as there;
+
+/// Takes an argument that is a path or an address. `file:///path` is the path from here on.
+pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(there::on_disk)
+}
+
+/// The address that stands in place of a path; `None` for a path of the disk.
+///
+/// What begins like an address of an unknown kind counts as one, unless it is on the disk.
+pub(crate) fn of(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    let (scheme, _) = text.split_once("://")?;
+    let is_scheme = scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
+    (is_scheme && (there::is_known(text) || !path.exists())).then_some(text)
+}
+
+/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
+pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    refuse_memory(address)?;
+    there::open(address)
+}
+
+/// Refuses an address that nothing can be saved to, before anything is read.
+pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+    refuse_memory(address).map_err(wrong_usage)?;
+    there::check_writable(address)
+}
+
+/// Refuses the memory of this process, which stores have for their tests. It is empty at the start
+/// of a command, and lost at its end.
+fn refuse_memory(address: &str) -> anyhow::Result<()> {
+    match address.split_once(':') {
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(
+            "{}: the memory of a command is empty at its start and lost at its end; name a path, \
+             or a bucket such as s3://bucket/model",
+            printable(address)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// An address without user, password and query, which may be credentials.
+pub(crate) fn shown(address: &str) -> String {
+    let address = address.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+/// Refuses an address for a command that changes a file.
+pub(crate) fn refuse(path: &Path) -> anyhow::Result<()> {
+    let Some(address) = of(path) else { return Ok(()) };
+    Err(wrong_usage(format!(
+        "{}: only files of the disk are changed in place; `safetensors convert` copies this one there",
+        printable(address)
+    )))
+}
+
+/// An address in a message.
+fn printable(address: &str) -> String {
+    crate::terminal::text::printable(&shown(address)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_paths() {
+        for address in ["hf://owner/name", "s3://bucket", "https://host/a?b=c", "ftp://host/a"] {
+            assert_eq!(of(Path::new(address)), Some(address));
+        }
+        for path in ["-", "a/b.safetensors", "C:\\a", "C://a", "://a", "a b://c", "./s3://a"] {
+            assert_eq!(of(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_secret_is_not_shown() {
+        for (address, expected) in [
+            ("hf://owner/name@v1/a", "hf://owner/name@v1/a"),
+            ("https://u:p@host/a@b?X-Signature=c#d", "https://host/a@b"),
+            ("s3://bucket", "s3://bucket"),
+        ] {
+            assert_eq!(shown(address), expected);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Addresses, read and written by `safetensors_hub`.
+
+use std::io;
+use std::path::PathBuf;
+
+use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
+pub(crate) use safetensors_hub::remote::abort_uploads;
+use safetensors_hub::remote::{self, RemoteOptions};
+
+use super::printable;
+use crate::input::source::{Checkpoint, Rewrite};
+use crate::terminal::report::wrong_usage;
+
+/// Whether a text begins like an address of a known kind.
+pub(super) fn is_known(text: &str) -> bool {
+    remote::is_address(text)
+}
+
+/// The path that an address of the disk means. Every other address, and every path, stays as it is.
+pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
+    let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
+    Ok(meant.unwrap_or(path))
+}
+
+/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
+pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    match remote::open(address) {
+        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+        Err(error) => Err(advise(error, address)),
+    }
+}
+
+/// The checkpoint at an address, if there is one.
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    match remote::open(address) {
+        Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),
+        Err(error) => match error.kind() {
+            ErrorKind::NoCheckpoint { .. } => Ok(None),
+            ErrorKind::Io(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Err(advise(error, address)),
+        },
+    }
+}
+
+/// Adds to an error the address, unless it names it, and a remedy.
+fn advise(error: Error, address: &str) -> anyhow::Error {
+    let (shown, message) = (printable(address), error.to_string());
+    let remedy = remedy(&error, address);
+    if remedy.is_none() && message.contains(&shown) {
+        return error.into();
+    }
+    let place = if message.contains(&shown) { String::new() } else { format!("{shown}: ") };
+    let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    anyhow::anyhow!("{place}{message}{remedy}")
+}
+
+/// What to do about a store that refuses, lacks or does not answer a request. Other errors say it
+/// themselves.
+fn remedy(error: &Error, address: &str) -> Option<&'static str> {
+    if let Some(safetensors_hub::ErrorKind::Network { .. }) = error.other() {
+        return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
+    }
+    let ErrorKind::Io(error) = error.kind() else { return None };
+    match (error.kind(), address.split_once("://")?.0) {
+        (_, "hf") => None,
+        (io::ErrorKind::NotFound, _) => {
+            Some("check the address: expected that of a file, an index or a directory")
+        }
+        (io::ErrorKind::PermissionDenied | io::ErrorKind::Other, scheme) => Some(match scheme {
+            "s3" | "s3a" => {
+                "check the address and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; \
+                 AWS_SKIP_SIGNATURE=true reads a public bucket"
+            }
+            "gs" => {
+                "check the address and GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true \
+                 reads a public bucket"
+            }
+            "az" | "adl" | "azure" | "abfs" | "abfss" => {
+                "check the address and AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY; \
+                 AZURE_SKIP_SIGNATURE=true reads a public container"
+            }
+            _ => "check the address and the network",
+        }),
+        _ => None,
+    }
+}
+
+/// Refuses an address that nothing can be saved to.
+pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
+    match address.split_once("://") {
+        Some(("hf" | "http" | "https", _)) => Err(wrong_usage(format!(
+            "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \
+             s3://bucket/model",
+            printable(address)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Saves everything to one file.
+pub(crate) fn save(
+    address: &str,
+    rewrite: &Rewrite<'_>,
+    options: &SaveOptions,
+) -> anyhow::Result<()> {
+    Ok(RemoteOptions::new().save_rewrite(address, rewrite, options)?)
+}
+
+/// Saves everything to a directory, as one file or several.
+pub(crate) fn save_sharded(
+    address: &str,
+    rewrite: &Rewrite<'_>,
+    options: &ShardOptions,
+) -> anyhow::Result<()> {
+    RemoteOptions::new().save_rewrite_sharded(address, rewrite, options)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a request, which would be repeated for some 10 seconds.
+    #[test]
+    fn a_hub_out_of_reach_is_named_with_a_remedy() {
+        let (host, problem) = ("huggingface.co".into(), "Connection refused".into());
+        let kind = safetensors_hub::ErrorKind::Network { host, problem };
+        let error = advise(kind.into(), "hf://owner/name");
+        assert_eq!(
+            error.to_string(),
+            "hf://owner/name: huggingface.co: Connection refused; check the network; HF_ENDPOINT \
+             names another Hub, such as a mirror"
+        );
+        // Others say what to do themselves.
+        let kind = safetensors_hub::ErrorKind::RepoNotFound { has_token: false };
+        let error = advise(kind.into(), "hf://owner/name");
+        assert!(error.to_string().ends_with("check the name, and set HF_TOKEN"), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Kind`]: the kind of a file, by its name. [`Judge`]: what becomes of a file whose content is of
+//! another kind.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::Path;
+
+use safetensors_formats::Format;
+
+use crate::input::address;
+use crate::terminal::report::warn;
+use crate::terminal::text;
+
+/// What a path is, as input and as output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One safetensors file.
+    Safetensors,
+    /// An index of shards.
+    Index,
+    /// A directory, or a name of no known kind.
+    Checkpoint,
+    /// A file of another format that is read.
+    Other(Format),
+    /// Weights in a format that is neither read nor written. Holds the name of the format.
+    Foreign(&'static str),
+}
+
+/// Other formats of models, by extension. A file of any other name may be a safetensors file.
+const FOREIGN: [(&str, &str); 9] = [
+    ("pickle", "pickle"),
+    ("pkl", "pickle"),
+    ("ggml", "GGML"),
+    ("h5", "Keras"),
+    ("hdf5", "Keras"),
+    ("keras", "Keras"),
+    ("msgpack", "Flax"),
+    ("onnx", "ONNX"),
+    ("tflite", "TensorFlow Lite"),
+];
+
+impl Kind {
+    /// The kind of a path. A directory is a checkpoint whatever its name.
+    pub(crate) fn of(path: &Path) -> Self {
+        match address::of(path) {
+            // Repositories and folders may be named like files of other formats.
+            Some(address) => match Self::of_name(address::shown(address).as_ref()) {
+                Self::Other(Format::Pytorch | Format::Gguf) | Self::Foreign(_) => Self::Checkpoint,
+                kind => kind,
+            },
+            None if path.is_dir() => Self::Checkpoint,
+            None => Self::of_name(path),
+        }
+    }
+
+    /// The kind of a file of this name, in upper or lower case.
+    fn of_name(path: &Path) -> Self {
+        if let Some(format) = Format::from_name(path) {
+            return Self::Other(format);
+        }
+        let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
+        match extension.as_deref() {
+            Some("safetensors") => Self::Safetensors,
+            Some("json") => Self::Index,
+            other => {
+                let found = FOREIGN.iter().find(|(known, _)| Some(*known) == other);
+                found.map_or(Self::Checkpoint, |(_, format)| Self::Foreign(format))
+            }
+        }
+    }
+}
+
+/// A format by which a file is checked: one of those that are read, or safetensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Expected {
+    Safetensors,
+    Pytorch,
+    Gguf,
+    Npy,
+    Npz,
+}
+
+impl Expected {
+    /// What the name of a file says. A name of no known kind may be that of a safetensors file.
+    fn by_name(path: &Path) -> Self {
+        match Kind::of(path) {
+            Kind::Other(format) => Self::of(format),
+            _ => Self::Safetensors,
+        }
+    }
+
+    /// The value of `--format` that stands for it.
+    fn option(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self);
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn of(format: Format) -> Self {
+        match format {
+            Format::Pytorch => Self::Pytorch,
+            Format::Gguf => Self::Gguf,
+            Format::Npy => Self::Npy,
+            Format::Npz => Self::Npz,
+            _ => Self::Safetensors,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Safetensors => f.write_str("a safetensors file"),
+            Self::Pytorch => write!(f, "a file of {}", Format::Pytorch),
+            Self::Gguf => write!(f, "a file of {}", Format::Gguf),
+            Self::Npy => write!(f, "a file of {}", Format::Npy),
+            Self::Npz => write!(f, "a file of {}", Format::Npz),
+        }
+    }
+}
+
+/// What becomes of a file of another format.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Judge {
+    /// It is read. A name that says something else is warned of.
+    #[default]
+    Any,
+    /// It is an error, unless its name says so.
+    ByName,
+    /// It is an error, unless it is of this format.
+    As(Expected),
+}
+
+impl Judge {
+    /// Judges a file at a path. `found` is `None` if it is a safetensors file.
+    pub(crate) fn judge(self, path: &Path, found: Option<Format>) -> anyhow::Result<()> {
+        let found = found.map_or(Expected::Safetensors, Expected::of);
+        let named = Expected::by_name(path);
+        let expected = if let Self::As(expected) = self { expected } else { named };
+        if expected == found {
+            return Ok(());
+        }
+        let shown = text::path(path);
+        match self {
+            Self::Any if matches!(Kind::of(path), Kind::Safetensors | Kind::Other(_)) => {
+                warn(format!("{shown}: {found} under the name of {named}"));
+            }
+            // Other names say nothing, such as that of a file in the Hub's cache.
+            Self::Any => {}
+            // It is what this command is about, whatever the name.
+            Self::ByName if found == Expected::Safetensors => {}
+            Self::ByName | Self::As(_) => anyhow::bail!(
+                "{shown}: expected {expected}, found {found}; --format {} checks it as one",
+                found.option()
+            ),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_says_the_kind_unless_it_is_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("v1.bin")).unwrap();
+        let kind = |name: &str| Kind::of(&dir.path().join(name));
+        assert_eq!(kind("a.SafeTensors"), Kind::Safetensors);
+        assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
+        let other = [kind("a.npy"), kind("a.NPZ"), kind("a.gguf"), kind("v2.bin")];
+        assert_eq!(
+            other,
+            [Format::Npy, Format::Npz, Format::Gguf, Format::Pytorch].map(Kind::Other)
+        );
+        assert_eq!(kind("a.onnx"), Kind::Foreign("ONNX"));
+        for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
+            assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
+        }
+        assert_eq!(Kind::of(Path::new("-")), Kind::Checkpoint);
+        let signed = "https://host/a/model.safetensors?signature=x.npz";
+        assert_eq!(Kind::of(Path::new(signed)), Kind::Safetensors);
+        assert_eq!(Kind::of(Path::new("s3://bucket/a.npz")), Kind::Other(Format::Npz));
+        assert_eq!(Kind::of(Path::new("hf://owner/yolo.pt")), Kind::Checkpoint);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a command works on: a path, an address, or `-` for standard input; and which tensors of it.
+
+pub(crate) mod address;
+pub(crate) mod below;
+pub(crate) mod discover;
+pub(crate) mod find;
+pub(crate) mod kind;
+mod names;
+pub(crate) mod other;
+pub(crate) mod select;
+pub(crate) mod slicing;
+mod source;
+pub(crate) mod spool;
+pub(crate) mod targets;
+pub(crate) mod threads;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use names::STDIN_NAME;
+pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
+pub(crate) use other::Opening;
+use safetensors_core::checkpoint::CheckpointFile;
+pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
+
+use crate::terminal::report::wrong_usage;
+use crate::terminal::text;
+
+/// The `PATH` argument of every command that reads one checkpoint.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Input {
+    /// A file, an index, a directory, an address (feature remote), or - for standard input
+    ///
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors
+    #[arg(value_name = "PATH", value_parser = address::parser())]
+    path: PathBuf,
+}
+
+impl Input {
+    /// Opens the checkpoint.
+    pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
+        open(&self.path)
+    }
+
+    /// The name to show in messages.
+    pub(crate) fn name(&self) -> String {
+        name(&self.path)
+    }
+
+    /// The path, which may be `-`.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Opens a file, an index, a directory that holds either, an address of one of these, or a pipe.
+///
+/// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
+    open_with(path, Opening::default())
+}
+
+/// [`open`] for files of other formats as `opening` says.
+pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
+    if is_stdin(path) {
+        return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
+    }
+    if let Some(address) = address::of(path) {
+        return address::open(address);
+    }
+    if is_fifo(path) {
+        let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
+        return from_file(copy.with_context(|| name(path))?, path);
+    }
+    open_file(path, opening)
+}
+
+fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
+    Ok(safetensors_core::Checkpoint::from_file(file, name)?.into_boxed())
+}
+
+/// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
+/// not named by the user, could wait for ever.
+pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
+    match safetensors_core::Checkpoint::open(path) {
+        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+        Err(error) => other::open(path, opening, error),
+    }
+}
+
+/// Whether a path leads to a FIFO.
+fn is_fifo(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
+}
+
+/// Refuses an output that is a file of the checkpoint that is read. It would be replaced by a file
+/// of another kind.
+pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow::Result<()> {
+    // An output that is not there yet has no such path.
+    let Ok(there) = output.canonicalize() else { return Ok(()) };
+    let mut files = checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index());
+    match files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
+        true => Err(wrong_usage(format!(
+            "{} is a file of the checkpoint that is read; choose another -o FILE",
+            shown(output)
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// A shard's path relative to its index.
+pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
+    let folder = checkpoint.index().and_then(Path::parent);
+    text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))
+}

@@ -1,0 +1,60 @@
+//! Inputs in messages: their names, and what to do about an error.
+
+use std::path::Path;
+
+use safetensors_core::{Error, ErrorKind, edit};
+
+use super::{address, below};
+use crate::terminal::report::wrong_usage;
+use crate::terminal::text;
+
+/// The name of standard input where a path would be shown.
+pub(super) const STDIN_NAME: &str = "standard input";
+
+/// Whether a path stands for standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The name of an input to show in messages.
+pub(crate) fn name(path: &Path) -> String {
+    if is_stdin(path) { STDIN_NAME.into() } else { shown(path) }
+}
+
+/// A path or an address to show in messages, without the secrets that an address can have.
+pub(crate) fn shown(path: &Path) -> String {
+    match address::of(path) {
+        Some(address) => text::path(address::shown(address).as_ref()),
+        None => text::path(path),
+    }
+}
+
+/// Refuses `-` for a command that changes a file.
+pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
+    if is_stdin(path) {
+        return Err(wrong_usage("standard input cannot be changed; name the file instead of -"));
+    }
+    Ok(())
+}
+
+/// Adds a remedy to an error about a file with a torn header, which an interrupted change left
+/// half written. Says of a directory without a checkpoint how many there are one level down.
+pub(crate) fn explain(error: Error) -> anyhow::Error {
+    if let ErrorKind::NoCheckpoint { found, below } = error.kind()
+        && found.is_empty()
+        && !below.is_empty()
+        && let Some(message) = error.file().map(Path::new).and_then(below::message)
+    {
+        return anyhow::anyhow!("{message}");
+    }
+    if !matches!(error.kind(), ErrorKind::TornHeader) {
+        return error.into();
+    }
+    let can_be_restored = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
+    let advice = if can_be_restored {
+        "the next change, such as `safetensors metadata set`, restores the header from before it"
+    } else {
+        "no backup of the header lies beside the file, so get the file anew"
+    };
+    anyhow::anyhow!("{error}; {advice}")
+}

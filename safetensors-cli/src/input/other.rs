@@ -1,0 +1,220 @@
+//! Inputs of other formats: files of PyTorch, GGUF and NumPy, opened by `safetensors_formats`.
+//!
+//! They are told by their content, after core has found that a file is none of its own. Each is
+//! opened as a checkpoint, so that every command that reads one works on it.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::header::TensorInfo;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
+use safetensors_formats::{Format, Options, Stored, TensorFile, pytorch};
+
+use super::kind::Judge;
+use super::names::{explain, shown};
+use super::source::{Checkpoint, Source};
+use crate::terminal::text;
+
+/// What a directory is opened as if it holds no safetensors file.
+const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
+
+/// How a file of another format is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Opening {
+    /// Whether quantised tensors become numbers.
+    pub(crate) dequantize: bool,
+    /// Whether it may be of that format.
+    pub(crate) judge: Judge,
+}
+
+/// A file of another format, whose errors say what to do.
+struct Advised(TensorFile);
+
+impl ReadAt for Advised {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset).map_err(|error| {
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+            match inner {
+                Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
+                    let advice =
+                        "`safetensors convert IN OUT --dequantize f32` makes numbers of it";
+                    io::Error::new(error.kind(), format!("{error}; {advice}"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.0.check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.0.may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.0.is_replaced()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(&self.0)
+    }
+}
+
+/// Opens a path that core could not open, for the reason `error`. Without a file of another format
+/// there, the error remains.
+pub(crate) fn open(path: &Path, opening: Opening, error: Error) -> anyhow::Result<Checkpoint> {
+    let options = Options::new().dequantize(opening.dequantize);
+    let path = match error.kind() {
+        // Several checkpoints, or a shard without its index, must not hide behind another file.
+        ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
+            return Err(explain(error));
+        }
+        ErrorKind::NoCheckpoint { .. } => {
+            match STANDARD.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
+                Some(standard) => standard,
+                None => return Err(explain(error)),
+            }
+        }
+        _ => path.to_owned(),
+    };
+    if is_index(&path) {
+        let shards = pytorch::open_index(&path, &options).map_err(unopened)?;
+        for (path, file) in &shards {
+            opening.judge.judge(path, Some(file.format()))?;
+        }
+        return join(shards);
+    }
+    let Ok(source) = FileSource::open(&path) else { return Err(explain(error)) };
+    // What is wrong with the header may be that an archive stands before it or behind it.
+    refuse_polyglot(&source, &path)?;
+    match Format::detect(&source) {
+        Ok(Some(format)) => {
+            opening.judge.judge(&path, Some(format))?;
+            let file = TensorFile::open(&path, &options).map_err(unopened)?;
+            join(vec![(path, file)])
+        }
+        _ => Err(explain(error)),
+    }
+}
+
+/// Fails if a file that is none of these formats is an archive, too.
+pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
+    match safetensors_formats::check_polyglot(source) {
+        Ok(()) => Ok(()),
+        Err(error) => anyhow::bail!("{}: {error}", shown(path)),
+    }
+}
+
+fn join(files: Vec<(PathBuf, TensorFile)>) -> anyhow::Result<Checkpoint> {
+    let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
+    Ok(safetensors_core::Checkpoint::from_sources(sources)?.into_boxed())
+}
+
+/// Whether the name is that of an index of PyTorch's files, such as `pytorch_model.bin.index.json`.
+pub(crate) fn is_index(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(".index.json");
+    stem.is_some_and(|stem| [".bin", ".pt", ".pth"].iter().any(|end| stem.ends_with(end)))
+}
+
+/// The format of the file at a path, if it is one of these formats.
+pub(crate) fn detect(path: &Path) -> Option<Format> {
+    let source = FileSource::open(path).ok()?;
+    Format::detect(&source).ok().flatten()
+}
+
+/// An error of reading a file. It names the file, and is printable.
+pub(crate) fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
+    anyhow::anyhow!("{}", text::printable(&error.to_string()))
+}
+
+/// Adds a remedy to the error of changing a file, if the file is of another format.
+pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
+    match detect(path) {
+        // `error` is about the header of a safetensors file, which this file does not have.
+        Some(format) => anyhow::anyhow!(
+            "{}: a file of {format} is not changed in place; convert it first: `safetensors \
+             convert` makes a safetensors file of it, which can be changed",
+            text::path(path)
+        ),
+        None => error.into(),
+    }
+}
+
+/// The file of another format that is the source of a tensor.
+pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
+    source.as_any()?.downcast_ref()
+}
+
+/// Whether files of a checkpoint are of another format.
+pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
+    files.iter().any(|file| of(file.safetensors().source()).is_some())
+}
+
+/// How a tensor is stored, if its dtype does not say it.
+pub(crate) fn stored<'a, S: 'static>(tensor: &LazyTensor<'a, S>) -> Option<&'a Stored> {
+    let source: &'a S = tensor.source();
+    of((source as &'a dyn Any).downcast_ref::<Source>()?)?.stored(tensor.name())
+}
+
+/// The bytes of a tensor in its file.
+pub(crate) fn byte_len(tensor: &LazyTensor<'_, Source>) -> u64 {
+    stored(tensor).map_or(tensor.byte_len(), |stored| stored.byte_len)
+}
+
+/// The dtype of a tensor, as it is shown.
+pub(crate) fn kind<'a>(tensor: &LazyTensor<'a, Source>) -> Kind<'a> {
+    Kind::of(tensor.info(), stored(tensor))
+}
+
+/// The dimensions of a tensor in its file.
+pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &'a [usize] {
+    stored.map_or(tensor.shape(), |stored| &stored.shape)
+}
+
+/// The number of elements.
+pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
+    // Before the zero of an empty tensor, the product may exceed 64 bits.
+    shape(tensor, stored).iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
+}
+
+/// The type of the elements of a tensor, as it is shown: its dtype, or the name of a type that
+/// another format has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind<'a> {
+    dtype: Dtype,
+    stored: Option<&'a str>,
+}
+
+impl<'a> Kind<'a> {
+    /// The type of a tensor that is stored in another way than its dtype says, if it is.
+    pub(crate) fn of(tensor: TensorInfo<'_>, stored: Option<&'a Stored>) -> Self {
+        Self { dtype: tensor.dtype(), stored: stored.map(|stored| stored.type_name.as_str()) }
+    }
+
+    /// The dtype. `None` for a type of another format.
+    pub(crate) fn dtype(self) -> Option<Dtype> {
+        self.stored.is_none().then_some(self.dtype)
+    }
+
+    /// The name.
+    pub(crate) fn name(self) -> &'a str {
+        self.stored.unwrap_or(self.dtype.name())
+    }
+}
+
+impl fmt::Display for Kind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,88 @@
+//! [`Select`]: selects the tensors that a command works on, by patterns of their names.
+
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::glob::Pattern;
+use safetensors_core::{Checkpoint, LazyTensor};
+
+use crate::terminal::text;
+
+/// The option `--filter` of several commands.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Select {
+    /// Only tensors whose names match: * any text, ? one character, {a,b} either
+    ///
+    /// [0-9] matches one of several characters. A backslash makes the next character literal. May
+    /// be given several times: a name has to match one of the patterns
+    #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = Pattern::parse)]
+    patterns: Vec<Pattern>,
+}
+
+impl Select {
+    /// The matcher of the patterns.
+    pub(crate) fn matcher(&self) -> anyhow::Result<Matcher> {
+        Ok(Matcher::new(&self.patterns))
+    }
+}
+
+/// Several patterns. Without any, every name matches.
+#[derive(Debug)]
+pub(crate) struct Matcher {
+    /// `None` if every name matches.
+    patterns: Option<Vec<Pattern>>,
+}
+
+impl Matcher {
+    /// A matcher of names that match one of these patterns.
+    pub(crate) fn new(patterns: &[Pattern]) -> Self {
+        Self { patterns: Some(patterns.to_vec()).filter(|patterns| !patterns.is_empty()) }
+    }
+
+    /// Whether the name matches a pattern.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        self.patterns
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
+    }
+
+    /// Whether every name matches, because there are no patterns.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.patterns.is_none()
+    }
+
+    /// The tensors that match, in the checkpoint's order.
+    ///
+    /// Fails if the patterns match nothing. A misspelt pattern would otherwise look like an empty
+    /// model.
+    pub(crate) fn tensors<'a, S>(
+        &self,
+        checkpoint: &'a Checkpoint<S>,
+    ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
+        let tensors: Vec<_> =
+            checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect();
+        if tensors.is_empty() && !self.is_everything() {
+            let first = checkpoint.files().first().map(CheckpointFile::path);
+            let path = checkpoint.index().or(first).map(text::path).unwrap_or_default();
+            anyhow::bail!(
+                "{path}: no tensor matches --filter; `safetensors inspect --flat` shows the names"
+            );
+        }
+        Ok(tensors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_over_whole_names() {
+        let matcher = |patterns: &[&str]| {
+            Matcher::new(&patterns.iter().map(|p| Pattern::parse(p).unwrap()).collect::<Vec<_>>())
+        };
+        let layers = matcher(&["*.layers.[0-3].*", "lm_head.{weight,bias}"]);
+        assert!(layers.matches("model.layers.3.mlp/up") && layers.matches("lm_head.bias"));
+        assert!(!layers.matches("model.layers.30.mlp") && !layers.matches("x.lm_head.bias"));
+        assert!(matcher(&[]).matches("") && matcher(&[]).is_everything());
+        assert!(Pattern::parse("[").is_err());
+    }
+}

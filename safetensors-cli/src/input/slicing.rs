@@ -1,0 +1,401 @@
+//! [`Slice`]: which values of a tensor to take, written as in NumPy: `[0:3, -1, ::2]`.
+
+use std::fmt::Display;
+
+use safetensors_core::LazyTensor;
+use safetensors_core::framework::Quoted;
+use safetensors_core::slice::Index;
+
+use crate::terminal::text;
+
+/// A slice as it was written, before it is known which tensor it is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    parts: Vec<(Part, Place)>,
+}
+
+/// The slice of a dimension, or of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// One position.
+    At(isize),
+    /// Every `step`-th position from `start` up to but not including `end`.
+    Range { start: Option<isize>, end: Option<isize>, step: usize },
+    /// `...`: as many whole dimensions as are left.
+    Rest,
+}
+
+/// Where a part begins: a number of characters from the start of the text.
+type Place = usize;
+
+impl Slice {
+    /// Parses a slice. The error says what is wrong and shows where.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        Parser { text: text.chars().collect(), at: 0 }.slice().map_err(|(at, problem)| {
+            // The mark has to stand below the same text, which a terminal shows as it is.
+            let mark = match text.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
+                true => format!("\n\n    {text}\n    {:>1$}", '^', at + 1),
+                false => String::new(),
+            };
+            format!("{problem} at character {}{mark}", at + 1)
+        })
+    }
+
+    /// The positions of a tensor that the slice takes. As in NumPy, a range that goes beyond a
+    /// dimension ends there, and dimensions at the end may be left out.
+    pub(crate) fn select<S>(&self, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Selection> {
+        let shape = tensor.shape();
+        let named = self.parts.iter().filter(|(part, _)| *part != Part::Rest).count();
+        let rest = shape.len().saturating_sub(named);
+        let fail = |at: Place, problem: &dyn Display| -> anyhow::Error {
+            let name = Quoted(tensor.name());
+            let problem = format!("tensor {name}: slice, character {}: {problem}", at + 1);
+            match tensor.file() {
+                Some(file) => anyhow::anyhow!("{}: {problem}", text::path(file)),
+                None => anyhow::anyhow!("{problem}"),
+            }
+        };
+        let mut dims = Vec::with_capacity(shape.len());
+        for &(part, place) in &self.parts {
+            if part == Part::Rest {
+                dims.extend(shape[dims.len()..][..rest].iter().map(|&len| Dim::whole(len)));
+                continue;
+            }
+            let Some(&len) = shape.get(dims.len()) else {
+                let found = text::counted(shape.len() as u64, "dimension");
+                return Err(fail(place, &format!("the tensor has only {found}")));
+            };
+            dims.push(match part {
+                Part::At(position) => Dim::at(position, len).ok_or_else(|| {
+                    let dim = dims.len();
+                    let problem = format!("position {position} is out of bounds: dimension {dim}");
+                    fail(place, &format!("{problem} has length {len}"))
+                })?,
+                Part::Range { start, end, step } => Dim::range(start, end, step, len),
+                Part::Rest => Dim::whole(len),
+            });
+        }
+        dims.extend(shape[dims.len()..].iter().map(|&len| Dim::whole(len)));
+        Ok(Selection { dims })
+    }
+}
+
+/// The positions that are taken of one dimension: `count` of them from `start` on, `step` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dim {
+    len: usize,
+    start: usize,
+    count: usize,
+    step: usize,
+    /// Whether the dimension stays in the shape. A single position has no dimension.
+    is_kept: bool,
+}
+
+impl Dim {
+    fn whole(len: usize) -> Self {
+        Self { len, start: 0, count: len, step: 1, is_kept: true }
+    }
+
+    /// A single position; `None` if the dimension does not have it.
+    fn at(position: isize, len: usize) -> Option<Self> {
+        let start = match position {
+            0.. => position.unsigned_abs(),
+            _ => len.checked_sub(position.unsigned_abs())?,
+        };
+        (start < len).then_some(Self { len, start, count: 1, step: 1, is_kept: false })
+    }
+
+    /// A range, which ends with the dimension at the latest.
+    fn range(start: Option<isize>, end: Option<isize>, step: usize, len: usize) -> Self {
+        let clip = |position: isize| match position {
+            0.. => position.unsigned_abs().min(len),
+            _ => len.saturating_sub(position.unsigned_abs()),
+        };
+        let (start, end) = (start.map_or(0, clip), end.map_or(len, clip));
+        let count = end.saturating_sub(start).div_ceil(step);
+        Self { len, start, count, step, is_kept: true }
+    }
+
+    /// The same as an index of core.
+    fn index(&self) -> Index {
+        match self {
+            Self { start, is_kept: false, .. } => Index::from(*start),
+            Self { start: 0, step: 1, count, len, .. } if count == len => Index::ALL,
+            Self { start, count: 0, .. } => Index::from(*start..*start),
+            Self { start, count, step, .. } => {
+                Index::from(*start..start + (count - 1) * step + 1).step(*step)
+            }
+        }
+    }
+}
+
+/// The values that a slice takes of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    dims: Vec<Dim>,
+}
+
+impl Selection {
+    /// All values of a tensor.
+    pub(crate) fn whole(shape: &[usize]) -> Self {
+        Self { dims: shape.iter().map(|&len| Dim::whole(len)).collect() }
+    }
+
+    /// The shape of what is taken.
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        self.kept().map(|dim| dim.count).collect()
+    }
+
+    /// The number of values.
+    pub(crate) fn len(&self) -> u128 {
+        // At most 64 bits of a tensor's elements, but an empty tensor may have any dimensions.
+        self.dims.iter().fold(1, |len, dim| u128::saturating_mul(len, dim.count as u128))
+    }
+
+    /// The same as indices of core, one for each dimension of the tensor.
+    pub(crate) fn indices(&self) -> Vec<Index> {
+        self.dims.iter().map(Dim::index).collect()
+    }
+
+    /// Takes only `count` of the positions of a dimension of [`shape`](Selection::shape), from
+    /// `start` on.
+    pub(crate) fn narrow(&self, dim: usize, start: usize, count: usize) -> Self {
+        let mut narrow = self.clone();
+        if let Some(dim) = narrow.dims.iter_mut().filter(|dim| dim.is_kept).nth(dim) {
+            (dim.start, dim.count) = (dim.start + start * dim.step, count);
+        }
+        narrow
+    }
+
+    /// Where a value lies among all elements of the tensor in C order. `index` counts the values of
+    /// the selection, which is not empty.
+    pub(crate) fn element(&self, index: u64) -> u64 {
+        let (mut index, mut element, mut stride) = (index, 0, 1);
+        for dim in self.dims.iter().rev() {
+            let position = dim.start as u64 + index % dim.count as u64 * dim.step as u64;
+            element += position * stride;
+            index /= dim.count as u64;
+            stride *= dim.len as u64;
+        }
+        element
+    }
+
+    /// The end of the elements that lie next to each other from the value at `index` on, counted as
+    /// in [`element`](Selection::element). All of them are taken.
+    pub(crate) fn run(&self, index: u64) -> u64 {
+        let left = match self.dims.last() {
+            Some(dim) if dim.step == 1 => dim.count as u64 - index % dim.count as u64,
+            _ => 1,
+        };
+        self.element(index) + left
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &Dim> {
+        self.dims.iter().filter(|dim| dim.is_kept)
+    }
+}
+
+/// The characters of a slice, and how many have been read.
+struct Parser {
+    text: Vec<char>,
+    at: Place,
+}
+
+/// Where something is wrong, and what.
+type Wrong = (Place, String);
+
+impl Parser {
+    fn slice(&mut self) -> Result<Slice, Wrong> {
+        let is_bracketed = self.take("[");
+        let mut parts = Vec::<(Part, Place)>::new();
+        loop {
+            self.skip_spaces();
+            // As in Python, a comma may stand at the end.
+            if !parts.is_empty() && matches!(self.text.get(self.at), None | Some(']')) {
+                break;
+            }
+            let place = self.at;
+            let part = self.part()?;
+            if part == Part::Rest && parts.iter().any(|(part, _)| *part == Part::Rest) {
+                return Err((place, "there may be only one `...`, found another".into()));
+            }
+            parts.push((part, place));
+            if !self.take(",") {
+                break;
+            }
+        }
+        if is_bracketed && !self.take("]") {
+            return Err(self.expected("`,` or `]`"));
+        }
+        self.skip_spaces();
+        if self.at < self.text.len() {
+            return Err(self.expected(if is_bracketed { "nothing after `]`" } else { "`,`" }));
+        }
+        Ok(Slice { parts })
+    }
+
+    fn part(&mut self) -> Result<Part, Wrong> {
+        if self.take("...") {
+            return Ok(Part::Rest);
+        }
+        let start = self.number()?;
+        if !self.take(":") {
+            let expected = || self.expected("a position, a range such as `2:5`, or `...`");
+            return start.map(Part::At).ok_or_else(expected);
+        }
+        let end = self.number()?;
+        let mut step = 1;
+        if self.take(":") {
+            self.skip_spaces();
+            let place = self.at;
+            step = self.number()?.unwrap_or(1);
+            if step < 1 {
+                return Err((place, format!("a step should be at least 1, found {step}")));
+            }
+        }
+        Ok(Part::Range { start, end, step: step.unsigned_abs() })
+    }
+
+    /// A whole number, or `None` if there is none here.
+    fn number(&mut self) -> Result<Option<isize>, Wrong> {
+        self.skip_spaces();
+        let (place, is_signed) = (self.at, self.take("-") || self.take("+"));
+        let digits = self.at;
+        while self.text.get(self.at).is_some_and(char::is_ascii_digit) {
+            self.at += 1;
+        }
+        if digits == self.at {
+            return if is_signed { Err(self.expected("a digit")) } else { Ok(None) };
+        }
+        let number: String = self.text[place..self.at].iter().collect();
+        let number = number.parse();
+        number.map(Some).map_err(|_| (place, "a number is too large".into()))
+    }
+
+    /// Reads this text after spaces, if it is there.
+    fn take(&mut self, text: &str) -> bool {
+        self.skip_spaces();
+        let len = text.chars().count();
+        let is_there = self.text[self.at..].iter().copied().take(len).eq(text.chars());
+        self.at += if is_there { len } else { 0 };
+        is_there
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.text.get(self.at).is_some_and(|c| c.is_whitespace()) {
+            self.at += 1;
+        }
+    }
+
+    fn expected(&self, what: &str) -> Wrong {
+        let found = match self.text.get(self.at) {
+            Some(c) => format!("`{}`", text::printable(&c.to_string())),
+            None => "the end".into(),
+        };
+        (self.at, format!("expected {what}, found {found}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+
+    use super::*;
+
+    /// The elements that a slice takes of a tensor of this shape, whose elements count up.
+    fn taken(shape: &[usize], slice: &str) -> Result<(Vec<usize>, Vec<u16>), String> {
+        let values: Vec<u16> = (0..shape.iter().product::<usize>() as u16).collect();
+        let view = TensorView::from_slice(shape, &values).unwrap();
+        let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
+        let file = SafeTensors::from_source(file).unwrap();
+        let tensor = file.tensor("w").unwrap();
+        let selection = Slice::parse(slice)?.select(&tensor).map_err(|error| error.to_string())?;
+        let of_core = tensor.slice(selection.indices()).unwrap();
+        let read = of_core.read().unwrap().into_vec::<u16>().unwrap();
+        // The selection says the same about itself as core.
+        assert_eq!(selection.shape(), of_core.shape(), "{slice}");
+        assert_eq!(selection.len(), read.len() as u128, "{slice}");
+        for (index, &value) in read.iter().enumerate() {
+            assert_eq!(selection.element(index as u64), u64::from(value), "{slice} {index}");
+        }
+        Ok((of_core.shape().to_vec(), read))
+    }
+
+    #[test]
+    fn slices_take_what_numpy_takes() {
+        // Of numpy.arange(12).reshape(3, 4).
+        let cases: [(&str, &[usize], &[u16]); 19] = [
+            ("[0:2, :1]", &[2, 1], &[0, 4]),
+            ("0:2,:1", &[2, 1], &[0, 4]),
+            (" [ 1 , -1 ] ", &[], &[7]),
+            ("[-1]", &[4], &[8, 9, 10, 11]),
+            ("-2:", &[2, 4], &[4, 5, 6, 7, 8, 9, 10, 11]),
+            ("...", &[3, 4], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+            ("[..., 2]", &[3], &[2, 6, 10]),
+            ("[2, ...]", &[4], &[8, 9, 10, 11]),
+            ("[1, ..., 2]", &[], &[6]),
+            ("[0, 0, ...]", &[], &[0]),
+            ("[:, ::2]", &[3, 2], &[0, 2, 4, 6, 8, 10]),
+            ("[::2, 1::2]", &[2, 2], &[1, 3, 9, 11]),
+            ("[::100, 0]", &[1], &[0]),
+            ("[:100, 3]", &[3], &[3, 7, 11]),
+            ("[-100:1, 3]", &[1], &[3]),
+            ("[2:1]", &[0, 4], &[]),
+            ("[50:60, 0]", &[0], &[]),
+            ("[1,]", &[4], &[4, 5, 6, 7]),
+            ("[:-2, +1:3:]", &[1, 2], &[1, 2]),
+        ];
+        for (slice, shape, values) in cases {
+            assert_eq!(taken(&[3, 4], slice), Ok((shape.to_vec(), values.to_vec())), "{slice}");
+        }
+        assert_eq!(taken(&[], "[...]"), Ok((vec![], vec![0])));
+        assert_eq!(taken(&[2, 0], "[1, :]"), Ok((vec![0], vec![])));
+    }
+
+    #[test]
+    fn errors_show_the_place() {
+        let wrong = [
+            ("", "expected a position, a range such as `2:5`, or `...`, found the end", 1),
+            ("[]", "expected a position, a range such as `2:5`, or `...`, found `]`", 2),
+            ("[0, x]", "expected a position, a range such as `2:5`, or `...`, found `x`", 5),
+            ("[0 1]", "expected `,` or `]`, found `1`", 4),
+            ("0 1", "expected `,`, found `1`", 3),
+            ("[0:3", "expected `,` or `]`, found the end", 5),
+            ("[0][1]", "expected nothing after `]`, found `[`", 4),
+            ("[0]]", "expected nothing after `]`, found `]`", 4),
+            ("[:, ::0]", "a step should be at least 1, found 0", 7),
+            ("[::-1]", "a step should be at least 1, found -1", 4),
+            ("[..., ...]", "there may be only one `...`, found another", 7),
+            ("[1.5]", "expected `,` or `]`, found `.`", 3),
+            ("[-]", "expected a digit, found `]`", 3),
+            ("[,]", "expected a position, a range such as `2:5`, or `...`, found `,`", 2),
+            ("[0, 99999999999999999999]", "a number is too large", 5),
+            ("[None]", "expected a position, a range such as `2:5`, or `...`, found `N`", 2),
+        ];
+        for (slice, problem, place) in wrong {
+            let error = Slice::parse(slice).unwrap_err();
+            let mark = format!("\n\n    {slice}\n    {}^", " ".repeat(place - 1));
+            assert_eq!(error, format!("{problem} at character {place}{mark}"));
+        }
+        // Where a mark could stand in the wrong column there is none.
+        let error = Slice::parse("[层\u{1b}").unwrap_err();
+        assert!(error.ends_with("found `层` at character 2"), "{error}");
+        let wrong = [
+            ("[0:3, 4]", "character 7: position 4 is out of bounds: dimension 1 has length 4"),
+            ("[-4]", "character 2: position -4 is out of bounds: dimension 0 has length 3"),
+            ("0, 0, :", "character 7: the tensor has only 2 dimensions"),
+            ("[..., 0, 0, 0]", "character 13: the tensor has only 2 dimensions"),
+        ];
+        for (slice, problem) in wrong {
+            let error = taken(&[3, 4], slice).unwrap_err();
+            assert_eq!(error, format!("tensor \"w\": slice, {problem}"));
+        }
+    }
+
+    #[test]
+    fn an_empty_tensor_may_have_huge_dimensions() {
+        let all = Selection::whole(&[usize::MAX, usize::MAX, usize::MAX, 0]);
+        assert_eq!((all.len(), all.shape().len()), (0, 4));
+        assert_eq!(all.narrow(0, 5, 1).shape(), [1, usize::MAX, usize::MAX, 0]);
+    }
+}

@@ -1,0 +1,185 @@
+//! [`Target`]: a file or checkpoint that a command works on, one of several.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use safetensors_core::Error;
+use safetensors_core::checkpoint::FilePattern;
+
+use crate::input::address;
+use crate::input::discover::Found;
+use crate::input::{self, Checkpoint, Opening};
+use crate::terminal::text;
+
+/// One file or checkpoint, or a path where there is none.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The path that was named, or found below a directory that was named.
+    path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Named,
+    Found,
+    /// There is nothing to open, for this reason.
+    Failed(String),
+}
+
+impl Target {
+    /// A path that the user has named.
+    pub(crate) fn named(path: &Path) -> Self {
+        Self { path: path.into(), origin: Origin::Named }
+    }
+
+    /// The name for headings and JSON, not escaped.
+    pub(crate) fn name(&self) -> String {
+        match address::of(&self.path) {
+            _ if input::is_stdin(&self.path) => input::name(&self.path),
+            Some(address) => address::shown(address),
+            None => self.path.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The path, which may be `-`. Fails if there is nothing to open.
+    pub(crate) fn path(&self) -> anyhow::Result<&Path> {
+        match &self.origin {
+            Origin::Named | Origin::Found => Ok(&self.path),
+            Origin::Failed(why) => anyhow::bail!("{}: {why}", text::path(&self.path)),
+        }
+    }
+
+    /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
+    /// it could wait for ever.
+    pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
+        self.open_with(Opening::default())
+    }
+
+    /// [`open`](Target::open) for files of other formats as `opening` says.
+    pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
+        match &self.origin {
+            Origin::Found => input::open_file(&self.path, opening),
+            Origin::Named | Origin::Failed(_) => input::open_with(self.path()?, opening),
+        }
+    }
+
+    /// Whether the file was found, and is not there any more. A save removes the files that it
+    /// replaces, also between the search and the check.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.origin, Origin::Found) && is_missing(&self.path)
+    }
+
+    fn is_index(&self) -> bool {
+        !matches!(self.origin, Origin::Failed(_))
+            && self.path.extension().is_some_and(|extension| extension == "json")
+    }
+}
+
+/// The targets of several paths. Each file is there once, and shards are part of their index.
+pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
+    let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+    let mut seen = BTreeSet::new();
+    if targets.len() > 1 {
+        for target in targets.iter().filter(|target| target.is_index()) {
+            let opened = match address::of(&target.path) {
+                Some(address) => address::open(address),
+                None => match safetensors_core::Checkpoint::open(&target.path) {
+                    Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+                    Err(error) => Err(error.into()),
+                },
+            };
+            match opened {
+                Ok(checkpoint) => {
+                    seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
+                }
+                // An index that cannot be opened is reported when it is checked. The shard that is
+                // the reason for that would only be reported again; the others are checked by
+                // themselves.
+                Err(error) => {
+                    let file = error.downcast_ref().and_then(Error::file).map(Path::new);
+                    let file = file.filter(|file| *file != target.path);
+                    seen.extend(file.map(identity));
+                }
+            }
+        }
+    }
+    let missing = missing_indexes(&targets, &seen);
+    for (shard, missing) in missing {
+        let at = targets.iter().position(|target| target.path == shard).unwrap_or(targets.len());
+        targets.insert(at, missing);
+    }
+    targets.retain(|target| seen.insert(identity(&target.path)));
+    targets
+}
+
+/// The indexes that found shards should have, by their names, and that are not there, each with the
+/// first of these shards. `seen` are the shards that an index has after all.
+fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf, Target)> {
+    let mut missing = BTreeMap::new();
+    for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
+        let name = target.path.file_name().and_then(|name| name.to_str());
+        let Some((pattern, _, shards)) = name.and_then(FilePattern::of_shard) else { continue };
+        let index = target.path.with_file_name(pattern.index_name());
+        // A save puts its shards in place before their index, while the directory still opens as
+        // its old single file. And it removes old shards before their index, so this order counts.
+        let has_none = is_missing(&index)
+            && is_missing(&target.path.with_file_name(pattern.file_name(0, 1)))
+            && !is_missing(&target.path);
+        if has_none && !seen.contains(&identity(&target.path)) {
+            missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);
+        }
+    }
+    let of_shards = |((index, shards), there): ((PathBuf, usize), Vec<&PathBuf>)| {
+        let first = there[0].clone();
+        let why = format!(
+            "missing: {} and the other numbered shards are no checkpoint without an index; {} of {} \
+             are there",
+            text::name(&first.file_name().unwrap_or_default().to_string_lossy()),
+            text::count(there.len() as u64),
+            text::count(shards as u64),
+        );
+        (first, Target { path: index, origin: Origin::Failed(why) })
+    };
+    missing.into_iter().map(of_shards).collect()
+}
+
+/// Whether nothing is at a path.
+fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// The targets of one path. A directory has those in it and below it. Any other path is one target.
+fn expand(path: &Path) -> Vec<Target> {
+    if input::is_stdin(path) || !path.is_dir() {
+        return vec![Target::named(path)];
+    }
+    let found = Found::below(path);
+    let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
+    let failed = |(path, error): (PathBuf, io::Error)| Target {
+        path,
+        origin: Origin::Failed(error.to_string()),
+    };
+    let mut targets: Vec<_> = files.chain(found.unreadable.into_iter().map(failed)).collect();
+    if targets.is_empty() {
+        let why = "no *.safetensors file or index in this directory or below it".into();
+        targets.push(Target { path: path.into(), origin: Origin::Failed(why) });
+    }
+    targets.sort_by(|a, b| a.path.cmp(&b.path));
+    targets
+}
+
+/// The identity of an entry of a directory, the same for all paths to it. Two links to one file are
+/// two entries, as are two revisions in the Hub's cache.
+fn identity(path: &Path) -> PathBuf {
+    let canonical = || {
+        let directory = path
+            .parent()
+            .filter(|directory| !directory.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        Some(fs::canonicalize(directory).ok()?.join(path.file_name()?))
+    };
+    // `-` is standard input, not a file in the current directory.
+    if input::is_stdin(path) { path.into() } else { canonical().unwrap_or_else(|| path.into()) }
+}

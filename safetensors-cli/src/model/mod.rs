@@ -1,0 +1,8 @@
+//! What is known about a model: its modules, totals, values, and how ranks divide it.
+
+pub(crate) mod order;
+pub(crate) mod ranks;
+pub(crate) mod totals;
+pub(crate) mod tree;
+pub(crate) mod values;
+pub(crate) mod vectors;

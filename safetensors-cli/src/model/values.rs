@@ -1,0 +1,108 @@
+//! The values of a tensor as numbers.
+
+use safetensors_core::framework::Quoted;
+use safetensors_core::load::Piece;
+use safetensors_core::{
+    ConvertOptions, Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView,
+};
+
+use crate::input::Tensor;
+use crate::terminal::report::warn;
+use crate::terminal::text;
+
+/// The number of elements that are converted at a time. Their numbers stay in the cache of a core.
+/// It is a multiple of 8, so that a block of any packed dtype has whole bytes.
+pub(crate) const BLOCK: usize = 1 << 12;
+
+/// Reads the bytes of a piece into a buffer that is used again for the next piece. Fresh memory for
+/// each piece would cost more than reading.
+pub(crate) fn read<'b, S: ReadAt>(
+    piece: &Piece<'_, S>,
+    buffer: &'b mut Vec<u8>,
+) -> Result<&'b [u8]> {
+    let len = piece.byte_len() as usize;
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    let bytes = &mut buffer[..len];
+    piece.read_bytes_into(bytes)?;
+    Ok(bytes)
+}
+
+/// The number of bytes of [`BLOCK`] elements.
+pub(crate) fn block_bytes(dtype: Dtype) -> usize {
+    BLOCK / 8 * dtype.bits() as usize
+}
+
+/// Elements of any dtype as numbers, in memory that is used again for the next ones.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    converted: Option<TensorBuf>,
+    widened: Vec<f64>,
+}
+
+impl Numbers {
+    /// The numbers of elements as a file has them. Integers beyond 2⁵³ are rounded; every other
+    /// value is exact. A complex number becomes two numbers.
+    ///
+    /// Fails if the bytes are not whole elements, or are not booleans though the dtype is BOOL.
+    pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
+        // Most data is of these dtypes, and to widen them takes less time than core's way, which is
+        // for every pair of dtypes.
+        match dtype {
+            Dtype::F32 | Dtype::C64 => return Ok(self.widen(bytes, f32::from_le_bytes)),
+            Dtype::BF16 => {
+                return Ok(self.widen(bytes, |[low, high]| f32::from_le_bytes([0, 0, low, high])));
+            }
+            _ => {}
+        }
+        let shape = [bytes.len() * 8 / dtype.bits() as usize];
+        let buf = match self.converted.take() {
+            Some(buf) if buf.shape() == shape => buf,
+            _ => TensorBuf::from_vec(shape.to_vec(), vec![0.0_f64; shape[0]])?,
+        };
+        let buf = self.converted.insert(buf);
+        let view = TensorView::new(dtype, &shape, bytes)?;
+        view.convert_into(buf, &ConvertOptions::new().threads(1))?;
+        buf.as_slice()
+    }
+
+    fn widen<const N: usize>(&mut self, bytes: &[u8], single: impl Fn([u8; N]) -> f32) -> &[f64] {
+        let elements = bytes.as_chunks::<N>().0;
+        if self.widened.len() < elements.len() {
+            self.widened.resize(elements.len(), 0.0);
+        }
+        let widened = &mut self.widened[..elements.len()];
+        for (number, &element) in widened.iter_mut().zip(elements) {
+            *number = single(element).into();
+        }
+        widened
+    }
+}
+
+/// Warns of quantised weights whose scales are another tensor: what is shown of them are their
+/// elements, which are not yet the values of the weight.
+pub(crate) fn warn_of_scales<'a>(tensors: impl IntoIterator<Item = Tensor<'a>>) {
+    let scales = |tensor: Tensor<'a>| Some((tensor.name(), tensor.scales()?.name()));
+    let mut scaled = tensors.into_iter().filter_map(scales);
+    let Some((weight, scales)) = scaled.next() else { return };
+    let others = match scaled.count() {
+        0 => String::new(),
+        others => format!(", and so are those of {}", text::counted(others as u64, "other weight")),
+    };
+    warn(format!(
+        "the numbers of {} are its elements without the scales in {}{others}; `safetensors \
+         convert --dequantize f32` multiplies by them",
+        Quoted(weight),
+        Quoted(scales)
+    ));
+}
+
+/// Adds the tensor and its file to an error of [`Numbers::of`] a part of a piece. Of a byte that is
+/// not a boolean, the error counts from the start of the tensor.
+pub(crate) fn explain<S: ReadAt>(piece: &Piece<'_, S>, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidBool { .. } => piece.read().err().unwrap_or(error),
+        _ => piece.tensor().locate(error),
+    }
+}

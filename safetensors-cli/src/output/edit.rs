@@ -1,0 +1,174 @@
+//! Code that the commands share that change a file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{Checkpoint, ErrorKind};
+
+use crate::input;
+use crate::input::{address, other};
+use crate::output::file;
+use crate::terminal::report::warn;
+use crate::terminal::text;
+
+/// The arguments of every command that changes the metadata of a file.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EditArgs {
+    /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
+    #[arg(value_name = "PATH", value_parser = address::parser())]
+    path: PathBuf,
+    /// Print what would be done, and change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    #[command(flatten)]
+    way: Way,
+}
+
+/// How a file is changed.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Way {
+    /// Write the new header over the old one if it fits, without a copy of the file
+    ///
+    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
+    /// the file. If the command is killed in it, they do until the next change restores the file
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    /// Change the file even if it lies in a cache of the Hub, where other programs read it
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl EditArgs {
+    /// Applies `change` to the file at the path, and prints how the file was written. A dry run
+    /// opens the file for reading only.
+    pub(crate) fn apply<'a>(
+        &self,
+        out: &mut impl Write,
+        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
+    ) -> anyhow::Result<()> {
+        let file = file_of(&self.path)?;
+        let edit = if self.dry_run {
+            Edit::open_read_only(&file).map_err(|error| explain(error, &file))?
+        } else {
+            self.way.advised(Edit::open(&file), &file)?
+        };
+        if edit.restored() {
+            warn_of_restored(&file);
+        }
+        let Way { in_place, force } = self.way;
+        let edit = change(edit, &file)?.in_place(in_place).change_cached(force);
+        let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
+        let edited = self.way.advised(edited, &file)?;
+        let would = if self.dry_run { "would be " } else { "" };
+        let done = match edited {
+            Edited::Unchanged => "unchanged",
+            Edited::InPlace => "changed in place",
+            Edited::Rewritten => "written anew",
+        };
+        let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
+        told.with_context(|| {
+            format!("{} {would}{done}, but this could not be printed", text::path(&file))
+        })?;
+        if !self.dry_run {
+            warn_of_modelspec(&file).with_context(|| {
+                format!("{} is {done}, but cannot be read again", text::path(&file))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds a remedy to an error of opening a file to change it.
+fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::TornHeader => input::explain(error),
+        _ => other::advise_change(error, path),
+    }
+}
+
+impl Way {
+    /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
+    pub(crate) fn advised<T>(
+        self,
+        outcome: safetensors_core::Result<T>,
+        path: &Path,
+    ) -> anyhow::Result<T> {
+        outcome.map_err(|error| match error.kind() {
+            ErrorKind::TornHeader => input::explain(error),
+            ErrorKind::InHubCache => anyhow::anyhow!(
+                "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
+            ),
+            _ if other::detect(path).is_some() => other::advise_change(error, path),
+            ErrorKind::ReadOnlyFile => {
+                anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does")
+            }
+            ErrorKind::Io(system) if file::is_full(system.kind()) => {
+                let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+                let needed = file::needed(bytes);
+                let without = if self.in_place {
+                    ""
+                } else {
+                    ", or give --in-place, which needs hardly any if the new header fits into the \
+                     space of the old one"
+                };
+                anyhow::anyhow!("{error}; {needed}{without}")
+            }
+            _ => file::advise(error.into(), path, 0, "PATH", "only regular files can be changed"),
+        })
+    }
+}
+
+/// Warns that opening the file restored its header.
+pub(crate) fn warn_of_restored(file: &Path) {
+    warn(format!(
+        "{}: an earlier change of the header was interrupted; the header from before it is restored",
+        text::path(file)
+    ));
+}
+
+/// Warns of errors in metadata that claims to follow the ModelSpec standard.
+fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
+    let checkpoint = Checkpoint::open(file)?;
+    if ModelSpec::is_in(checkpoint.metadata()) {
+        let findings = validate(checkpoint.metadata()).into_iter();
+        let errors = findings.filter(|finding| finding.level == Level::Error);
+        errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
+    }
+    Ok(())
+}
+
+/// Reads `KEY=VALUE`.
+pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.into(), value.into())),
+        None => Err("expected KEY=VALUE".into()),
+    }
+}
+
+/// The single file at a path, not opened: an interrupted change may have left its header torn.
+fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
+    match files_of(path)?.as_slice() {
+        [only] => Ok(only.clone()),
+        several => anyhow::bail!(
+            "{}: has {} files; name the one to change",
+            text::path(path),
+            several.len()
+        ),
+    }
+}
+
+/// All files at a path, not opened either.
+pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    check_on_disk(path)?;
+    Ok(CheckpointPath::find(path)?.files()?)
+}
+
+/// Refuses what is no path of the disk: standard input, and an address.
+pub(crate) fn check_on_disk(path: &Path) -> anyhow::Result<()> {
+    input::refuse_stdin(path)?;
+    address::refuse(path)
+}

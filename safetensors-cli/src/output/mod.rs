@@ -1,0 +1,5 @@
+//! What is written: new files, files that are changed, NumPy's files.
+
+pub(crate) mod edit;
+pub(crate) mod file;
+pub(crate) mod numpy;

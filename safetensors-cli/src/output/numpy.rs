@@ -1,0 +1,118 @@
+//! Messages and progress for NumPy's files. `safetensors-formats` reads and writes the files.
+
+use std::io::{Seek, Write};
+use std::path::Path;
+
+use safetensors_core::framework::Quoted;
+use safetensors_core::save::Sink;
+use safetensors_core::{Result, TensorSource};
+use safetensors_formats::{Error, ErrorKind, npy, npz};
+
+use crate::terminal::progress::Progress;
+use crate::terminal::text;
+
+/// The remedy of `convert` for a dtype that NumPy does not have.
+pub(crate) const CONVERT: &str = "add --dtype f32";
+
+/// The bytes before a tensor's data in a `.npy` file. `instead` is the remedy in the error for a
+/// dtype that NumPy does not have.
+pub(crate) fn header_of(
+    name: &str,
+    tensor: &impl TensorSource,
+    instead: &str,
+) -> anyhow::Result<Vec<u8>> {
+    let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
+    header.map_err(|error| unwritten(name, error, instead))
+}
+
+/// Writes one array, and advances the progress bar.
+pub(crate) fn write_npy(
+    out: &mut impl Write,
+    name: &str,
+    tensor: &impl TensorSource,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    npy::write(out, &Counted { tensor, progress }).map_err(|error| unwritten(name, error, CONVERT))
+}
+
+/// Writes only the bytes of a tensor, and advances the progress bar.
+pub(crate) fn write_data(
+    out: &mut impl Write,
+    name: &str,
+    tensor: &impl TensorSource,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    npy::write_data(out, &Counted { tensor, progress })
+        .map_err(|error| unwritten(name, error, CONVERT))
+}
+
+/// Writes an uncompressed archive of arrays, and advances the progress bar.
+pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
+    out: &mut (impl Write + Seek),
+    tensors: impl Iterator<Item = (&'a str, &'a S)>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let mut writer = npz::Writer::new(out);
+    for (name, tensor) in tensors {
+        writer
+            .add(name, &Counted { tensor, progress })
+            .map_err(|error| unwritten(name, error, CONVERT))?;
+    }
+    writer.finish().map_err(|error| unwritten("", error, CONVERT))?;
+    Ok(())
+}
+
+/// Adds the file, the member and a remedy to an error of reading a NumPy file.
+pub(crate) fn unread(error: Error) -> anyhow::Error {
+    let file = error.file().map(|file| text::path(Path::new(file)));
+    let member = error.member().map(text::name);
+    let problem = match error.into_kind() {
+        // Core's error already names its file, and `file::advise` recognizes it.
+        ErrorKind::Core(error) if error.file().is_some() => return error.into(),
+        kind => text::printable(&kind.to_string()).to_string(),
+    };
+    let problem = match member {
+        Some(member) => format!("member {member}: {problem}; --drop leaves it out"),
+        None => problem,
+    };
+    match file {
+        Some(file) => anyhow::anyhow!("{file}: {problem}"),
+        None => anyhow::anyhow!("{problem}"),
+    }
+}
+
+/// Adds the tensor's name to an error of writing it. Errors of the disk are passed on unchanged.
+fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
+    match error.into_kind() {
+        ErrorKind::Core(error) => error.in_tensor(name).into(),
+        ErrorKind::Io(error) => error.into(),
+        kind @ ErrorKind::NoNumpyType { .. } => {
+            anyhow::anyhow!("tensor {}: {kind}; {instead}", Quoted(name))
+        }
+        kind => anyhow::anyhow!("tensor {}: {kind}", Quoted(name)),
+    }
+}
+
+/// A tensor that advances a progress bar as its bytes are written.
+struct Counted<'a, S> {
+    tensor: &'a S,
+    progress: &'a Progress,
+}
+
+impl<S: TensorSource> TensorSource for Counted<'_, S> {
+    fn dtype(&self) -> safetensors_core::Dtype {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        self.tensor.write_to(&mut |bytes| {
+            sink(bytes)?;
+            self.progress.add(bytes.len() as u64);
+            Ok(())
+        })
+    }
+}

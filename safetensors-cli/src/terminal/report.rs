@@ -1,0 +1,100 @@
+//! Messages on standard error: errors, warnings, wrong usage.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::sync::Mutex;
+
+use clap::error::ErrorKind;
+
+use crate::terminal::colour::{Colour, paint};
+use crate::terminal::text;
+
+/// Prints `error: ...` on standard error.
+///
+/// The message may quote the content of a file, so unprintable characters are escaped. A closed
+/// standard error is ignored.
+pub(crate) fn report(error: impl Display) {
+    tell("error:", Colour::Red, error);
+}
+
+/// Prints `warning: ...` on standard error, as [`report`] prints errors.
+pub(crate) fn warn(warning: impl Display) {
+    tell("warning:", Colour::Yellow, warning);
+}
+
+/// The messages that wait, if they have to.
+static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// From here on messages wait, because a pager may take the terminal.
+pub(crate) fn hold() {
+    if let Ok(mut held) = HELD.lock() {
+        held.get_or_insert_default();
+    }
+}
+
+/// Prints the messages that have waited. From here on none waits.
+pub(crate) fn release() {
+    if let Some(messages) = HELD.lock().ok().and_then(|mut held| held.take()) {
+        let _ = io::stderr().write_all(&messages);
+    }
+}
+
+fn tell(label: &str, colour: Colour, message: impl Display) {
+    let label = format!("{} ", paint(label, colour, &io::stderr()));
+    let message = message.to_string();
+    // Nobody is there to be told if this fails.
+    let _ = match HELD.lock().as_deref_mut() {
+        Ok(Some(held)) => write_line(held, label, &message),
+        _ => write_line(&mut io::stderr(), label, &message),
+    };
+}
+
+/// Writes a line, the text of it made printable, by one call. Standard error is not buffered, so
+/// that each part that is formatted would be a call to the system.
+pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) -> io::Result<()> {
+    let mut line = format!("{label}{}", text::printable(text));
+    line.push('\n');
+    out.write_all(line.as_bytes())
+}
+
+/// The error for arguments that are valid one by one but not together.
+///
+/// `main` prints it like clap's own errors, with the usage of the command. The message must be
+/// printable: see [`text`].
+pub(crate) fn wrong_usage(message: impl Display) -> anyhow::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, message).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts how often it is called.
+    #[derive(Default)]
+    struct Calls {
+        writes: usize,
+        written: Vec<u8>,
+    }
+
+    impl Write for Calls {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.writes += 1;
+            self.written.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_is_written_in_one_go() {
+        let mut out = Calls::default();
+        let message = "x\u{202e}\n\"".repeat(100_000);
+        write_line(&mut out, "error: ", &message).unwrap();
+        assert_eq!(out.writes, 1);
+        let expected = format!("error: {}\n", "x\\u{202e}\\n\"".repeat(100_000));
+        assert!(out.written == expected.as_bytes());
+    }
+}

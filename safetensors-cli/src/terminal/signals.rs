@@ -1,0 +1,120 @@
+//! What the system sends to end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file
+//! that is too large.
+
+/// Has a limit for the size of files (`ulimit -f`) be an error of writing, and no signal that ends
+/// the command.
+pub(crate) fn make_limits_errors() {
+    // Whatever the handler does: a signal that has one does not end the command.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
+}
+
+/// From here on, a signal that ends the command has it remove its temporary files first, and the
+/// parts that it has sent to a store by `abort_uploads`, which takes ten seconds at most; then the command ends by that
+/// very signal. A second one ends it at once. What was ignored when the
+/// command began, as `nohup` does it, stays ignored.
+///
+/// Where signals cannot be listened to, they end the command as they always do, and the next save
+/// removes what it left.
+pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
+    #[cfg(unix)]
+    let _ = listen(abort_uploads);
+    #[cfg(not(unix))]
+    let _ = abort_uploads;
+}
+
+/// Whether a signal has come that ends the command, once it is listened to.
+#[cfg(unix)]
+static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
+    std::sync::OnceLock::new();
+
+/// Does not return if a signal is about to end the command. What fails then fails because of it,
+/// such as an upload that was aborted, and is no error to report.
+pub(crate) fn wait_if_ending() {
+    #[cfg(unix)]
+    while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
+        std::thread::park();
+    }
+}
+
+/// Whether Ctrl-C ends the command, or is left to the pager.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts {
+    end_the_command: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Interrupts {
+    /// From here on Ctrl-C does not end the command. The terminal sends it to the pager too, which
+    /// has a use for it.
+    pub(crate) fn left_to_the_pager() -> Self {
+        let interrupts = Self::default();
+        #[cfg(unix)]
+        if ending_signals().contains(&signal_hook::consts::SIGINT) {
+            let ends = std::sync::Arc::clone(&interrupts.end_the_command);
+            // If this fails, Ctrl-C ends the command as always.
+            let _ =
+                signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, ends);
+        }
+        interrupts
+    }
+
+    /// From here on Ctrl-C ends the command again.
+    pub(crate) fn end_the_command(&self) {
+        self.end_the_command.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[cfg(unix)]
+fn listen(abort_uploads: fn()) -> std::io::Result<()> {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use signal_hook::flag;
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::emulate_default_handler;
+
+    let listened_to = ending_signals();
+    // Until the thread listens, and if it cannot be started, a signal ends the command at once.
+    let is_ending = Arc::new(AtomicBool::new(true));
+    for &signal in &listened_to {
+        // This comes first: the first signal finds the flag not set, and then sets it.
+        flag::register_conditional_default(signal, Arc::clone(&is_ending))?;
+    }
+    let mut signals = Signals::new(&listened_to)?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            safetensors_core::save::remove_temporaries();
+            abort_uploads();
+            let _ = emulate_default_handler(signal);
+        }
+    })?;
+    for signal in listened_to {
+        flag::register(signal, Arc::clone(&is_ending))?;
+    }
+    is_ending.store(false, Ordering::SeqCst);
+    let _ = IS_ENDING.set(is_ending);
+    Ok(())
+}
+
+/// Those that end the command and are not ignored.
+#[cfg(unix)]
+pub(crate) fn ending_signals() -> Vec<i32> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    let mut signals = vec![SIGINT, SIGTERM, SIGHUP];
+    match ignored() {
+        Some(ignored) => signals.retain(|signal| ignored & 1 << (signal - 1) == 0),
+        // `nohup` ignores SIGHUP, and it would be wrong to listen to it then.
+        None => signals.retain(|&signal| signal != SIGHUP),
+    }
+    signals
+}
+
+/// The signals that whoever started the command has it ignore; the lowest bit is for signal 1. Only
+/// Linux tells.
+#[cfg(unix)]
+fn ignored() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}

@@ -1,0 +1,356 @@
+//! Tables: columns under a rule. Nothing else is drawn, so that other programs can split the
+//! columns.
+//!
+//! | file | content |
+//! |---|---|
+//! | `fit` | the widths of the columns on a terminal, and which are left out |
+//! | `shorten` | a cell with its middle or its end left out |
+
+mod fit;
+mod shorten;
+
+use std::collections::HashSet;
+use std::hash::BuildHasher;
+use std::io::{self, Write};
+
+pub(crate) use shorten::start;
+use unicode_width::UnicodeWidthStr;
+
+use crate::terminal::screen::Screen;
+
+/// The spaces between two columns.
+const GAP: usize = 2;
+
+/// The alignment of a column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Align {
+    /// For words.
+    Left,
+    /// For numbers.
+    Right,
+}
+
+/// A column: its title, and what becomes of it on a narrow terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column<'t> {
+    title: &'t str,
+    align: Align,
+    cut: Cut,
+    /// The column with the highest rank is left out first, one of rank 0 never. `None` ranks by
+    /// position: the last is left out first.
+    rank: Option<u8>,
+    /// Whether other columns are left out before different cells are shortened to the same text.
+    is_distinct: bool,
+}
+
+/// What a column leaves out of cells that are too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// Nothing.
+    Nothing,
+    /// Their middle.
+    Middle,
+    /// Their end.
+    End,
+}
+
+impl<'t> Column<'t> {
+    /// Names or paths, which are shortened in the middle.
+    pub(crate) const fn name(title: &'t str) -> Self {
+        Self { title, align: Align::Left, cut: Cut::Middle, rank: None, is_distinct: false }
+    }
+
+    /// Texts, which are shortened at the end.
+    pub(crate) const fn text(title: &'t str) -> Self {
+        Self { cut: Cut::End, ..Self::name(title) }
+    }
+
+    /// Short words, which are never shortened.
+    pub(crate) const fn word(title: &'t str) -> Self {
+        Self { cut: Cut::Nothing, ..Self::name(title) }
+    }
+
+    /// Numbers, which are never shortened.
+    pub(crate) const fn number(title: &'t str) -> Self {
+        Self { align: Align::Right, ..Self::word(title) }
+    }
+
+    /// Sets the rank: where the terminal is too narrow, the column with the highest rank is left
+    /// out first. A column of rank 0 always stays.
+    pub(crate) const fn rank(self, rank: u8) -> Self {
+        Self { rank: Some(rank), ..self }
+    }
+
+    /// Leaves other columns out where different names in this one would be shortened to the same
+    /// text, if that helps.
+    pub(crate) const fn distinct(self) -> Self {
+        Self { is_distinct: true, ..self }
+    }
+}
+
+/// A column of names or of numbers, with a rank by its position.
+impl<'t> From<(&'t str, Align)> for Column<'t> {
+    fn from((title, align): (&'t str, Align)) -> Self {
+        match align {
+            Align::Left => Self::name(title),
+            Align::Right => Self::number(title),
+        }
+    }
+}
+
+/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
+/// see [`text`](crate::terminal::text).
+///
+/// On a terminal rows fit the line: long names are shortened, and columns left out. A `…` after the
+/// titles says that some are. Rows are longer only where not even the columns of rank 0 fit. A file
+/// or a pipe gets everything.
+///
+/// `rows` is called several times and must give the same rows: the first call measures the columns,
+/// the last writes, and those between look for names that are shortened to the same text. No row is
+/// kept, because a checkpoint may have a million tensors.
+pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
+    columns: &[C],
+    out: &mut impl Write,
+    rows: impl Fn(&mut Rows<'_>),
+) -> io::Result<()> {
+    write_within(Screen::of_stdout().map(|screen| screen.columns), columns, out, rows)
+}
+
+/// [`write()`] for lines of this width; `None` is any.
+fn write_within<'t, C: Copy + Into<Column<'t>>>(
+    width: Option<usize>,
+    columns: &[C],
+    out: &mut impl Write,
+    rows: impl Fn(&mut Rows<'_>),
+) -> io::Result<()> {
+    let columns: Vec<_> = columns.iter().map(|&column| column.into()).collect();
+    let titles = columns.iter().map(|column| Some(column.title.width())).collect();
+    let mut all = Rows { columns: &columns, widths: titles, to: To::Measure, outcome: Ok(()) };
+    rows(&mut all);
+    if let Some(width) = width {
+        let natural: Vec<_> = all.widths.iter().map(|width| width.unwrap_or(0)).collect();
+        all.widths = fit_distinct(&columns, &natural, width, &rows);
+    }
+    let is_less = all.widths.contains(&None);
+    all.to = To::Write(out);
+    let titles = all.cells(columns.iter().map(|column| column.title));
+    all.line(&if is_less { format!("{titles}  …") } else { titles.trim_end().to_owned() });
+    let kept: Vec<_> = all.widths.iter().flatten().collect();
+    let total = kept.iter().copied().sum::<usize>() + GAP * kept.len().saturating_sub(1);
+    all.line(&"─".repeat(total + if is_less { fit::MARK } else { 0 }));
+    rows(&mut all);
+    all.outcome
+}
+
+/// The widths of the columns. More of them are left out where that tells names apart.
+fn fit_distinct(
+    columns: &[Column<'_>],
+    natural: &[usize],
+    width: usize,
+    rows: &impl Fn(&mut Rows<'_>),
+) -> Vec<Option<usize>> {
+    let first = fit::fit(columns, natural, width, columns.len());
+    let Some(names) = columns.iter().position(|column| column.is_distinct) else { return first };
+    let are_distinct = |widths: &[Option<usize>]| {
+        let Some(width) = widths[names].filter(|&width| width < natural[names]) else {
+            return true;
+        };
+        let seen = Seen { column: names, width, full: HashSet::new(), shortened: HashSet::new() };
+        let mut all = Rows { columns, widths: Vec::new(), to: To::Compare(seen), outcome: Ok(()) };
+        rows(&mut all);
+        matches!(all.to, To::Compare(seen) if seen.full.len() == seen.shortened.len())
+    };
+    let mut widths = first.clone();
+    while !are_distinct(&widths) {
+        let kept = widths.iter().flatten().count();
+        widths = fit::fit(columns, natural, width, kept - 1);
+        // Not even all of the row is enough.
+        if widths.iter().flatten().count() == kept {
+            return first;
+        }
+    }
+    widths
+}
+
+/// Takes the rows of a table.
+pub(crate) struct Rows<'t> {
+    columns: &'t [Column<'t>],
+    /// The width of each column; `None` for one that is left out.
+    widths: Vec<Option<usize>>,
+    to: To<'t>,
+    outcome: io::Result<()>,
+}
+
+/// What becomes of the rows.
+enum To<'t> {
+    /// The widths grow to those of the cells.
+    Measure,
+    /// Different names are counted.
+    Compare(Seen),
+    Write(&'t mut dyn Write),
+}
+
+/// Different names in a column, and what they are shortened to. Of each only a hash is kept.
+struct Seen {
+    column: usize,
+    width: usize,
+    full: HashSet<u64>,
+    shortened: HashSet<u64>,
+}
+
+impl Seen {
+    fn add(&mut self, name: &str) {
+        let shortened = shorten::to_width(name, self.width, Cut::Middle);
+        self.shortened.insert(self.full.hasher().hash_one(&*shortened));
+        self.full.insert(self.full.hasher().hash_one(name));
+    }
+}
+
+impl Rows<'_> {
+    /// Takes a row, which has a cell for each column.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+        match &mut self.to {
+            To::Measure => {
+                for (cell, width) in cells.into_iter().zip(&mut self.widths) {
+                    *width = (*width).max(Some(cell.as_ref().width()));
+                }
+            }
+            To::Compare(seen) => {
+                if let Some(name) = cells.into_iter().nth(seen.column) {
+                    seen.add(name.as_ref());
+                }
+            }
+            To::Write(_) => {
+                let line = self.cells(cells);
+                self.line(line.trim_end());
+            }
+        }
+    }
+
+    /// The cells of a row, each as wide as its column.
+    fn cells(&self, cells: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+        let mut line = String::new();
+        for ((cell, width), column) in cells.into_iter().zip(&self.widths).zip(self.columns) {
+            let (Some(width), cell) = (*width, cell.as_ref()) else { continue };
+            let shortened = shorten::to_width(cell, width, column.cut);
+            let spaces = width.saturating_sub(shortened.width());
+            let (before, after) = match column.align {
+                Align::Left => (0, spaces),
+                Align::Right => (spaces, 0),
+            };
+            let gap = if line.is_empty() { 0 } else { GAP };
+            line.extend(std::iter::repeat_n(' ', gap + before));
+            line.push_str(&shortened);
+            line.extend(std::iter::repeat_n(' ', after));
+        }
+        line
+    }
+
+    fn line(&mut self, line: &str) {
+        if let (To::Write(out), Ok(())) = (&mut self.to, &self.outcome) {
+            self.outcome = writeln!(out, "{line}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn within<'t, C: Copy + Into<Column<'t>>>(
+        width: Option<usize>,
+        columns: &[C],
+        rows: &[&[&str]],
+    ) -> String {
+        let mut text = Vec::new();
+        let all = |table: &mut Rows<'_>| rows.iter().for_each(|row| table.row(*row));
+        write_within(width, columns, &mut text, all).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn shown(columns: &[(&'static str, Align)], rows: &[&[&str]]) -> String {
+        within(None, columns, rows)
+    }
+
+    #[test]
+    fn words_are_left_and_numbers_right() {
+        let columns = [("name", Align::Left), ("size", Align::Right), ("file", Align::Left)];
+        let rows = [&["weight", "1 B", "a"][..], &["b", "1,000 B", "long name"]];
+        let expected = "\
+name       size  file
+──────────────────────────
+weight      1 B  a
+b       1,000 B  long name
+";
+        assert_eq!(shown(&columns, &rows), expected);
+        assert_eq!(within(Some(26), &columns, &rows), expected);
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_empty_cells_none() {
+        let columns = [("a", Align::Left), ("b", Align::Right)];
+        assert_eq!(shown(&columns, &[]), "a  b\n────\n");
+        assert_eq!(shown(&columns, &[&["层0", "1"], &["", ""]]), "a    b\n──────\n层0  1\n\n");
+    }
+
+    #[test]
+    fn a_full_disk_is_told() {
+        let mut full = &mut [0_u8; 6][..];
+        assert!(write(&[("a", Align::Left)], &mut full, |table| table.row(["b"])).is_err());
+    }
+
+    #[test]
+    fn columns_are_left_out_before_different_names_look_the_same() {
+        let columns = [
+            Column::name("name").rank(0).distinct(),
+            Column::number("a").rank(2),
+            Column::number("b").rank(1),
+        ];
+        let names = ["model.layers.0.attention.weight", "model.layers.1.attention.weight"];
+        let rows = names.map(|name| [name, "1,000,000", "2,000,000"]);
+        let rows: Vec<_> = rows.iter().map(|row| &row[..]).collect();
+        // Without a column, the second name would be `model.la….attention.weight`, too.
+        let expected = "\
+name                                     b  …
+─────────────────────────────────────────────
+model.layers.0.attention.weight  2,000,000
+model.layers.1.attention.weight  2,000,000
+";
+        assert_eq!(within(Some(48), &columns, &rows), expected);
+        // Two equal names are the same name, and what cannot be told apart leaves nothing out.
+        let twice = [rows[0], rows[0]];
+        assert!(within(Some(48), &columns, &twice).contains("1,000,000"));
+        let long = ["a", "b"].map(|c| format!("{}{c}{}", "x".repeat(50), "x".repeat(50)));
+        let long = long.each_ref().map(|name| [&**name, "1,000,000", "2,000,000"]);
+        let shown = within(Some(48), &columns, &[&long[0], &long[1]]);
+        assert!(shown.contains("1,000,000"), "{shown}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shortens_names_and_then_leaves_columns_out_by_rank() {
+        let columns = [
+            Column::name("name").rank(0),
+            Column::word("dtype").rank(2),
+            Column::number("tensors").rank(3),
+            Column::number("size").rank(1),
+        ];
+        let rows = [
+            &["encoder.layer.0.attention.self.query.weight", "F32", "1", "589.8 kB"][..],
+            &["└─ weight", "BF16", "1,000", "1.5 kB"],
+        ];
+        let expected = "\
+name                         dtype  tensors      size
+─────────────────────────────────────────────────────
+encoder.l…self.query.weight  F32          1  589.8 kB
+└─ weight                    BF16     1,000    1.5 kB
+";
+        assert_eq!(within(Some(53), &columns, &rows), expected);
+        let expected = "\
+name                      size  …
+─────────────────────────────────
+encode….query.weight  589.8 kB
+└─ weight               1.5 kB
+";
+        assert_eq!(within(Some(33), &columns, &rows), expected);
+    }
+}
