@@ -6,6 +6,8 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `help` | the test of what `--help` says |
+//! | `hints` | what to type in place of commands that do not exist |
 //! | `commands` | one file or folder for each command |
 //! | `output` | what they write |
 //! | `model` | what they know about a model |

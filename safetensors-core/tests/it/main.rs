@@ -18,7 +18,7 @@ mod destinations;
 mod digests;
 mod editing;
 mod files;
-mod floors;
+mod layers;
 mod gathering;
 mod hostile;
 mod index;
