@@ -108,9 +108,10 @@ impl Group {
         let mut first = mine.as_bytes().to_vec();
         first.resize(self.of_all(mine.len() as u64)[0] as usize, 0);
         self.broadcast(0, &mut first);
-        self.agree(match first == mine.as_bytes() {
-            true => Ok(()),
-            false => Err(anyhow!("{what} differs from that of rank 0")),
+        self.agree(if first == mine.as_bytes() {
+            Ok(())
+        } else {
+            Err(anyhow!("{what} differs from that of rank 0"))
         })
     }
 

@@ -29,9 +29,10 @@ pub(crate) fn rules(world_size: usize) -> Result<RankRules> {
         HEADS.is_multiple_of(world_size),
         "the {HEADS} heads cannot be divided among {world_size} ranks"
     );
-    let heads = match world_size > KV_HEADS {
-        true => Division::Shared { dim: 0, parts: KV_HEADS },
-        false => Division::Split { dim: 0 },
+    let heads = if world_size > KV_HEADS {
+        Division::Shared { dim: 0, parts: KV_HEADS }
+    } else {
+        Division::Split { dim: 0 }
     };
     Ok(RankRules::new().rule("*.{k,v}_proj.weight", heads)?.then(RankRules::llama()))
 }

@@ -101,9 +101,10 @@ fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "remote")]
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let what = what::What::of(args)?;
-    let progress = match args.quiet {
-        true => crate::terminal::progress::Progress::hidden(),
-        false => crate::terminal::progress::Progress::bytes(0),
+    let progress = if args.quiet {
+        crate::terminal::progress::Progress::hidden()
+    } else {
+        crate::terminal::progress::Progress::bytes(0)
     };
     let snapshot = safetensors_hub::download(&what.repo, &what.options(args, &progress))?;
     drop(progress);

@@ -84,19 +84,20 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let is_safetensors = !args.raw && Kind::of(&args.output) == Kind::Safetensors;
     let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors convert \
                    --dtype f32`";
-    let header = match args.raw || is_safetensors {
-        true => Vec::new(),
-        false => numpy::header_of(tensor.name(), &part, instead)
-            .with_context(|| text::path(&args.output))?,
+    let header = if args.raw || is_safetensors {
+        Vec::new()
+    } else {
+        numpy::header_of(tensor.name(), &part, instead).with_context(|| text::path(&args.output))?
     };
     let bytes = part.byte_len() + header.len() as u64;
     let progress = Progress::bytes(part.byte_len());
-    let write = |out: &mut dyn Write| match is_safetensors {
-        true => {
+    let write = |out: &mut dyn Write| {
+        if is_safetensors {
             let options = SaveOptions::new().progress(progress.counted());
             Ok(write_to(out, [(tensor.name(), &part)], &options)?)
+        } else {
+            write(&header, tensor.name(), &part, out, &progress)
         }
-        false => write(&header, tensor.name(), &part, out, &progress),
     };
     if is_stdout {
         write(out)?;

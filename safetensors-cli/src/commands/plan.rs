@@ -155,9 +155,10 @@ fn ranks(plan: &RankPlan) -> anyhow::Result<Vec<Ranks>> {
 /// A range of bytes that ranks hold of some tensors.
 fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
     let (least, most) = bytes.fold((0, 0), |(least, most), (a, b)| (least + a, most + b));
-    match least == most {
-        true => text::size(most),
-        false => format!("{} to {}", text::size(least), text::size(most)),
+    if least == most {
+        text::size(most)
+    } else {
+        format!("{} to {}", text::size(least), text::size(most))
     }
 }
 

@@ -112,12 +112,13 @@ pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow
     // An output that is not there yet has no such path.
     let Ok(there) = output.canonicalize() else { return Ok(()) };
     let mut files = checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index());
-    match files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
-        true => Err(wrong_usage(format!(
+    if files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
+        Err(wrong_usage(format!(
             "{} is a file of the checkpoint that is read; choose another -o FILE",
             shown(output)
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 

@@ -33,9 +33,10 @@ impl Slice {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         Parser { text: text.chars().collect(), at: 0 }.slice().map_err(|(at, problem)| {
             // The mark has to stand below the same text, which a terminal shows as it is.
-            let mark = match text.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
-                true => format!("\n\n    {text}\n    {:>1$}", '^', at + 1),
-                false => String::new(),
+            let mark = if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
+                format!("\n\n    {text}\n    {:>1$}", '^', at + 1)
+            } else {
+                String::new()
             };
             format!("{problem} at character {}{mark}", at + 1)
         })

@@ -54,10 +54,7 @@ impl Progress {
 
     /// Fails with [`core::ErrorKind::Cancelled`] after [`cancel`](Self::cancel).
     pub(crate) fn check(&self) -> core::Result<()> {
-        match self.1.load(Ordering::Relaxed) {
-            true => Err(core::ErrorKind::Cancelled.into()),
-            false => Ok(()),
-        }
+        if self.1.load(Ordering::Relaxed) { Err(core::ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
     /// Advances the bar by a number of bytes.

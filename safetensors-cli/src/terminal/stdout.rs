@@ -26,12 +26,13 @@ pub(crate) fn stdout(paged: bool) -> Out {
 
 /// Refuses to write bytes that are no text to a terminal, where they could change its settings.
 pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
-    match io::stdout().is_terminal() {
-        true => Err(wrong_usage(
+    if io::stdout().is_terminal() {
+        Err(wrong_usage(
             "the output is no text, and standard output is a terminal; name a file with -o FILE, \
              or redirect it: -o - > FILE",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

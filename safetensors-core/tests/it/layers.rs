@@ -64,8 +64,11 @@ fn tree(text: &str, before: &[String], found: &mut Vec<(String, Names)>) {
     let text = text.trim();
     if let Some((path, list)) = text.split_once('{') {
         let path: Names = path.split("::").map(|name| name.trim().to_owned()).collect();
-        let path: Names =
-            before.iter().cloned().chain(path.into_iter().filter(|name| !name.is_empty())).collect();
+        let path: Names = before
+            .iter()
+            .cloned()
+            .chain(path.into_iter().filter(|name| !name.is_empty()))
+            .collect();
         let (mut depth, mut start) = (0, 0);
         let list = list.strip_suffix('}').unwrap_or(list);
         for (i, byte) in list.bytes().chain([b',']).enumerate() {
@@ -225,9 +228,9 @@ fn circles<T: Clone + Ord>(graph: &Graph<T>) -> Vec<BTreeSet<T>> {
     };
     let reached: BTreeMap<&T, BTreeSet<T>> = graph.keys().map(|node| (node, reach(node))).collect();
     let circle = |node: &T| -> BTreeSet<T> {
-        let both = reached[node].iter().filter(|other| {
-            reached.get(other).is_some_and(|back| back.contains(node))
-        });
+        let both = reached[node]
+            .iter()
+            .filter(|other| reached.get(other).is_some_and(|back| back.contains(node)));
         both.cloned().collect()
     };
     let circles: BTreeSet<_> = graph.keys().map(circle).filter(|it| !it.is_empty()).collect();

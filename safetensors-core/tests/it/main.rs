@@ -18,10 +18,10 @@ mod destinations;
 mod digests;
 mod editing;
 mod files;
-mod layers;
 mod gathering;
 mod hostile;
 mod index;
+mod layers;
 mod loader;
 #[cfg(target_os = "linux")]
 mod memory;

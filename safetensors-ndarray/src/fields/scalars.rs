@@ -68,10 +68,7 @@ macro_rules! floats {
 
             fn to_text(&self) -> String {
                 // No decimal keeps the bits of a NaN.
-                match self.is_nan() {
-                    true => format!("{:#0width$x}", self.to_bits(), width = 2 + $digits),
-                    false => format!("{self:?}"),
-                }
+                if self.is_nan() { format!("{:#0width$x}", self.to_bits(), width = 2 + $digits) } else { format!("{self:?}") }
             }
 
             fn parse(text: &str) -> Option<Self> {

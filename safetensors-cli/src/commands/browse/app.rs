@@ -307,14 +307,20 @@ impl<'a> App<'a> {
             KeyCode::PageUp => self.move_to(self.row.saturating_sub(self.page)),
             KeyCode::Home | KeyCode::Char('g') => self.move_to(0),
             KeyCode::End | KeyCode::Char('G') => self.move_to(last),
-            KeyCode::Right | KeyCode::Char('l') => match self.outline.is_open(node) {
-                true => self.move_to(self.row + 1),
-                false => self.set_open(node, true),
-            },
-            KeyCode::Left | KeyCode::Char('h') => match self.outline.is_open(node) {
-                true => self.set_open(node, false),
-                false => self.select(self.outline.parent(node)),
-            },
+            KeyCode::Right | KeyCode::Char('l') => {
+                if self.outline.is_open(node) {
+                    self.move_to(self.row + 1)
+                } else {
+                    self.set_open(node, true)
+                }
+            }
+            KeyCode::Left | KeyCode::Char('h') => {
+                if self.outline.is_open(node) {
+                    self.set_open(node, false)
+                } else {
+                    self.select(self.outline.parent(node))
+                }
+            }
             KeyCode::Enter | KeyCode::Char(' ') => {
                 self.set_open(node, !self.outline.is_open(node));
             }

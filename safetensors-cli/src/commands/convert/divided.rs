@@ -41,9 +41,10 @@ impl Ranks {
     /// Whether the output is divided. Rules alone are wrong usage.
     pub(super) fn is_given(&self) -> anyhow::Result<bool> {
         let is_given = self.ranks.is_some() || self.plan.is_some();
-        match is_given || self.rules.is_empty() {
-            true => Ok(is_given),
-            false => Err(wrong_usage("--rule and --preset need --ranks")),
+        if is_given || self.rules.is_empty() {
+            Ok(is_given)
+        } else {
+            Err(wrong_usage("--rule and --preset need --ranks"))
         }
     }
 

@@ -229,9 +229,8 @@ fn loss_of_values<'a>(
             _ => return None,
         }
     }
-    let mut differs = pairs.iter().map(|(old, new)| match old.dtype() == new.dtype() {
-        true => has_other_values(old, new),
-        false => Ok(true),
+    let mut differs = pairs.iter().map(|(old, new)| {
+        if old.dtype() == new.dtype() { has_other_values(old, new) } else { Ok(true) }
     });
     match differs.find(|differs| !matches!(differs, Ok(false)))? {
         Ok(_) => Some(Loss::Values),

@@ -153,15 +153,16 @@ impl Source {
         let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
         let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
-        match stored.is_quantised {
-            true => anyhow::bail!(
+        if stored.is_quantised {
+            anyhow::bail!(
                 "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of \
                  such tensors, --drop leaves them out"
-            ),
-            false => anyhow::bail!(
+            )
+        } else {
+            anyhow::bail!(
                 "{path}: the elements of tensor {name} are {kind}, which cannot be read; --drop \
                  leaves it out"
-            ),
+            )
         }
     }
 

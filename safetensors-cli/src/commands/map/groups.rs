@@ -165,9 +165,10 @@ mod tests {
         let file = serialize(views, &SaveOptions::new()).unwrap();
         let archive = SafeTensors::parse(file).unwrap();
         let mut tensors: Vec<_> = archive.tensors().collect();
-        let trees = match is_folded {
-            true => Tree::folded(&mut tensors, Sort::Name),
-            false => Tree::of(&mut tensors, Sort::Name),
+        let trees = if is_folded {
+            Tree::folded(&mut tensors, Sort::Name)
+        } else {
+            Tree::of(&mut tensors, Sort::Name)
         };
         let groups = Groups::of(&trees)?;
         for (i, group) in groups.list.iter().enumerate() {

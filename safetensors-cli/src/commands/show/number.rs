@@ -186,9 +186,10 @@ impl Float {
 
     fn text(&self, number: &Number) -> String {
         let is_scientific = self.is_scientific();
-        let (before, after) = match is_scientific {
-            true => (self.mantissa_before, self.mantissa_after + 2 + self.exponent),
-            false => (self.before, self.after),
+        let (before, after) = if is_scientific {
+            (self.mantissa_before, self.mantissa_after + 2 + self.exponent)
+        } else {
+            (self.before, self.after)
         };
         let width = (before + 1 + after).max(self.special);
         match &number.finite {
