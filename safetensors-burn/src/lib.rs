@@ -32,13 +32,15 @@
 //!
 //! # Dtypes
 //!
-//! | in the file | in burn |
-//! |---|---|
-//! | F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 | the same |
-//! | BOOL | `Bool(Native)` |
-//! | F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4 | F16, which holds each value |
-//! | F8_E8M0 | F32, which holds each value |
-//! | C64 | F32 with a last dimension of 2: real part, imaginary part |
+//! | in the file | in burn | |
+//! |---|---|---|
+//! | F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 | the same | |
+//! | BOOL | the same | `Bool(Native)` |
+//! | F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F6_E2M3, F6_E3M2, F4 | F16 | widened |
+//! | F8_E8M0 | F32 | widened |
+//! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
+//!
+//! Widening keeps every value.
 //!
 //! With [`Widening::Refuse`](safetensors_core::Widening::Refuse), loading a dtype that needs
 //! widening is an error. So is a weight of 8-bit floats whose scales are another tensor:

@@ -29,18 +29,37 @@ fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
     found
 }
 
-/// The meaning of a cell: `✓` is exact, `as X` is widened. A remark may follow either.
+/// The meaning of a cell: `✓` and `the same` are exact, `as X` and `X` are widened. A remark may
+/// follow.
 fn support(cell: &str) -> Support {
     let words: Vec<_> = cell.split([' ', ',']).collect();
     match words.as_slice() {
-        ["✓", ..] => Support::Exact,
-        ["as", to, ..] => Support::Widened(dtype(to).unwrap_or_else(|| panic!("{to} is no dtype"))),
-        _ => panic!("src/lib.rs says {cell:?}, which is neither ✓ nor \"as\" a dtype"),
+        ["✓", ..] | ["the", "same", ..] => Support::Exact,
+        ["as", to, ..] | [to, ..] => {
+            Support::Widened(dtype(to).unwrap_or_else(|| panic!("{cell:?} names no dtype")))
+        }
+        [] => panic!("a cell of the table of dtypes is empty"),
     }
 }
 
 fn dtype(name: &str) -> Option<Dtype> {
     Dtype::ALL.iter().copied().find(|dtype| dtype.name() == name)
+}
+
+/// The adapters' own pages have the same table in other words.
+#[test]
+fn the_adapters_say_what_the_root_package_says() {
+    let candle = include_str!("../../../safetensors-candle/src/lib.rs");
+    let burn = include_str!("../../../safetensors-burn/src/lib.rs");
+    for (framework, text) in [("candle", candle), ("burn", burn)] {
+        let sorted = |mut column: Vec<(Dtype, Support)>| {
+            column.sort_by_key(|(dtype, _)| dtype.name());
+            column
+        };
+        let own = sorted(column(text, &format!("in {framework}")));
+        assert_eq!(own, sorted(documented(framework)), "{framework}");
+        assert_eq!(own.len(), Dtype::ALL.len(), "{framework}");
+    }
 }
 
 #[test]
