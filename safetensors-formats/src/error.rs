@@ -1,167 +1,41 @@
-//! The one error type: what went wrong, in which file, for which member of an archive.
+//! [`ErrorKind`]: what only this crate knows can go wrong, inside the library's errors.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use safetensors_core::{self as core, Dtype};
+use safetensors_core::framework::NameList;
+use safetensors_core::{Dtype, ErrorKind as CoreKind};
+pub use safetensors_core::{Error, Result};
 
-/// The result of everything here that can fail.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::from_other(kind)
+    }
+}
 
-/// What went wrong, and where.
+/// As an error of reading bytes. Core adds the file and the tensor, so both are left out.
+pub(crate) fn to_io(error: Error) -> io::Error {
+    match error.into_kind() {
+        CoreKind::Io(error) => error,
+        CoreKind::Other(kind) => io::Error::new(io::ErrorKind::InvalidData, kind),
+        kind => io::Error::new(io::ErrorKind::InvalidData, Error::from(kind)),
+    }
+}
+
+/// What can go wrong with a file of another format, with what was expected and what was found.
 ///
-/// [`kind`](Error::kind) says what, with the numbers. [`file`](Error::file) and
-/// [`member`](Error::member) say where, as far as it is known. The message has all of it. Names
-/// come from files and may be hostile, so the message shows them quoted, with control characters
-/// escaped.
+/// An [`Error`] has it as [`ErrorKind::Other`](CoreKind::Other), and names the file, and the tensor
+/// or the member of an archive. What other crates fail with too has a kind of the core.
+///
+/// Sizes are in bytes. Messages shorten text from outside, fields do not.
 ///
 /// ```
 /// use safetensors_formats::{ErrorKind, Limits, npy};
 ///
-/// let error =
-///     npy::Array::from_source(b"GIF89a", "a.npy", &Limits::default()).unwrap_err();
-/// assert!(matches!(error.kind(), ErrorKind::NotNpy { .. }));
+/// let error = npy::Array::from_source(b"GIF89a", "a.npy", &Limits::default()).unwrap_err();
+/// assert!(matches!(error.other(), Some(ErrorKind::NotNpy { .. })));
 /// assert_eq!(error.to_string(), "a.npy: not a .npy file");
 /// ```
-#[derive(Debug)]
-pub struct Error(Box<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    kind: ErrorKind,
-    file: Option<String>,
-    member: Option<String>,
-}
-
-impl Error {
-    /// What went wrong.
-    pub fn kind(&self) -> &ErrorKind {
-        &self.0.kind
-    }
-
-    /// What went wrong, without the place.
-    pub fn into_kind(self) -> ErrorKind {
-        self.0.kind
-    }
-
-    /// The path of the file that the error is about, if it is about a file.
-    pub fn file(&self) -> Option<&str> {
-        match &self.0.kind {
-            ErrorKind::Core(error) if error.file().is_some() => error.file(),
-            _ => self.0.file.as_deref(),
-        }
-    }
-
-    /// The name of the archive's member that the error is about, as a tensor is named after it.
-    /// Unescaped: quote it before printing.
-    pub fn member(&self) -> Option<&str> {
-        self.0.member.as_deref()
-    }
-
-    /// Says which file the error is about, unless it says so already.
-    #[must_use]
-    pub(crate) fn in_file(mut self, file: &str) -> Self {
-        self.0.file.get_or_insert_with(|| file.into());
-        self
-    }
-
-    /// Says which member of an archive the error is about, unless it says so already.
-    #[must_use]
-    pub(crate) fn in_member(mut self, member: &str) -> Self {
-        self.0.member.get_or_insert_with(|| member.into());
-        self
-    }
-}
-
-impl From<ErrorKind> for Error {
-    fn from(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, file: None, member: None }))
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        ErrorKind::Io(error).into()
-    }
-}
-
-impl From<core::Error> for Error {
-    fn from(error: core::Error) -> Self {
-        ErrorKind::Core(error).into()
-    }
-}
-
-impl From<core::ErrorKind> for Error {
-    fn from(kind: core::ErrorKind) -> Self {
-        core::Error::from(kind).into()
-    }
-}
-
-/// As an error of a tensor that core reads: a member of an archive is its tensor. What only this
-/// crate knows of is [invalid data](io::ErrorKind::InvalidData) for core.
-impl From<Error> for core::Error {
-    fn from(error: Error) -> Self {
-        let Inner { kind, file, member } = *error.0;
-        let mut error = match kind {
-            ErrorKind::Core(error) => error,
-            ErrorKind::Io(error) => core::ErrorKind::Io(error).into(),
-            kind => core::ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidData, kind)).into(),
-        };
-        if let Some(file) = file {
-            error = error.in_file(file);
-        }
-        match member {
-            Some(member) => error.in_tensor(&member),
-            None => error,
-        }
-    }
-}
-
-impl Error {
-    /// As an error of reading bytes. Core adds the file and the tensor, so both are left out.
-    pub(crate) fn into_io(self) -> io::Error {
-        match self.0.kind {
-            ErrorKind::Io(error) => error,
-            kind => io::Error::new(io::ErrorKind::InvalidData, kind),
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, file, member } = &*self.0;
-        // An error of core may say by itself where it is.
-        let (has_file, has_member) = match kind {
-            ErrorKind::Core(error) => (error.file().is_some(), error.tensor().is_some()),
-            _ => (false, false),
-        };
-        if let Some(file) = file.as_ref().filter(|_| !has_file) {
-            file.chars().try_for_each(|c| match c {
-                '\'' | '"' | '\\' => write!(f, "{c}"),
-                _ => write!(f, "{}", c.escape_debug()),
-            })?;
-            f.write_str(": ")?;
-        }
-        if let Some(member) = member.as_ref().filter(|_| !has_member) {
-            let what = if kind.is_about_a_tensor() { "tensor" } else { "member" };
-            write!(f, "{what} {}: ", Quoted(member))?;
-        }
-        kind.fmt(f)
-    }
-}
-
-impl std::error::Error for Error {
-    /// What lies behind the system's or core's error. That error itself is part of the message,
-    /// and in [`kind`](Error::kind).
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.0.kind)?.source()
-    }
-}
-
-/// Every way in which reading or writing another format can fail, with what was expected and what
-/// was found.
-///
-/// Sizes are in bytes. Messages shorten text from outside, fields do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -370,12 +244,6 @@ pub enum ErrorKind {
         .directory.display()
     )]
     Temporary { directory: PathBuf, source: io::Error },
-    /// The operating system failed.
-    #[error("{0}")]
-    Io(#[source] io::Error),
-    /// Core failed: a file cannot be opened, a shape overflows, a tensor cannot give its bytes.
-    #[error("{0}")]
-    Core(#[source] core::Error),
 }
 
 /// A text that may quote names of any length, shortened where it is too long for a message.
@@ -387,28 +255,6 @@ impl fmt::Display for Short<'_> {
         match self.0.char_indices().nth(SHOWN) {
             Some((end, _)) => write!(f, "{}... ({} bytes)", &self.0[..end], self.0.len()),
             None => f.write_str(self.0),
-        }
-    }
-}
-
-impl ErrorKind {
-    /// Whether it is about a tensor of a file of PyTorch or GGUF, not about a member of an archive.
-    fn is_about_a_tensor(&self) -> bool {
-        match self {
-            Self::TooExpanded { .. }
-            | Self::NoDtype { .. }
-            | Self::UnknownObject { .. }
-            | Self::DuplicateDictKey
-            | Self::NoStorage { .. }
-            | Self::StorageCut { .. }
-            | Self::OutsideStorage { .. }
-            | Self::NotInShard { .. }
-            | Self::BadGguf { .. }
-            | Self::PastEnd { .. }
-            | Self::TensorsOverlap { .. } => true,
-            #[cfg(feature = "gguf")]
-            Self::Quantised { .. } | Self::NoDequantizer { .. } => true,
-            _ => false,
         }
     }
 }
@@ -433,7 +279,7 @@ impl fmt::Display for DidYouMean<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => Ok(()),
-            names => write!(f, "; did you mean {}?", core::framework::NameList(names)),
+            names => write!(f, "; did you mean {}?", NameList(names)),
         }
     }
 }

@@ -12,7 +12,7 @@
 /// limits.header_bytes = 1024;
 /// let file = [&b"\x93NUMPY\x01\x00"[..], &5000_u16.to_le_bytes(), &[b' '; 5000]].concat();
 /// let error = npy::Array::from_source(file, "a.npy", &limits).unwrap_err();
-/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLong { limit: 1024, found: 5000 }));
+/// assert!(matches!(error.other(), Some(ErrorKind::HeaderTooLong { limit: 1024, found: 5000 })));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -44,11 +44,11 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<Tens
     #[cfg(feature = "pytorch")]
     if path.extension().is_some_and(|extension| extension == "json") {
         let shards = crate::pytorch::open_index(path, options)?;
-        return Ok(Checkpoint::from_sources(shards)?);
+        return Checkpoint::from_sources(shards);
     }
     let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
     let file = TensorFile::from_source(source, path, options)?;
-    Ok(Checkpoint::from_source(file, path)?)
+    Checkpoint::from_source(file, path)
 }
 
 impl Format {
@@ -59,7 +59,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
     /// and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
         let mut start = [0; START];
@@ -71,7 +71,8 @@ impl Format {
             Start::Zip => {
                 let input = Input::new(Borrowed(source), Path::new(""));
                 match Zipped::open(input, &Options::new().limits) {
-                    Err(error) if matches!(error.kind(), ErrorKind::TwoFormats { .. }) => {
+                    // The input has no name that the error could have.
+                    Err(error) if matches!(error.other(), Some(ErrorKind::TwoFormats { .. })) => {
                         return Err(error.into_kind().into());
                     }
                     zipped => of_archive(&zipped),
@@ -88,7 +89,7 @@ impl TensorFile {
     /// # Errors
     ///
     /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
-    /// a safetensors file; [`ErrorKind::Core`](crate::ErrorKind::Core) if there is no such regular
+    /// a safetensors file; an error of the core if there is no such regular
     /// file; those of the format.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
@@ -176,13 +177,13 @@ fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<T
     let file = open_input(Input::new(source, path), path, options)?;
     if file.layout() != (&*before.0, &*before.1) {
         let error = std::io::Error::other("the file changed while it was opened");
-        return Err(Error::from(error).in_file(&error::label(path)));
+        return Err(Error::from(error).in_file(error::label(path)));
     }
     Ok(file)
 }
 
 fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
-    let located = |error: Error| error.in_file(&error::label(path));
+    let located = |error: Error| error.in_file(error::label(path));
     let mut start = [0; START];
     let len = input.source.byte_len().min(START as u64) as usize;
     let start = &mut start[..len];

@@ -103,7 +103,7 @@ impl<S: ReadAt> Zipped<S> {
             let read = self.check_size(index).and_then(|()| {
                 self.member(index, |member| Ok(std::io::copy(member, &mut std::io::sink())?))
             });
-            let located = |error: Error| error.in_file(&self.input.file).in_member(name);
+            let located = |error: Error| error.in_file(&self.input.file).in_tensor(name);
             read.map_err(located)?;
         }
         self.input.check_unchanged()?;

@@ -192,7 +192,7 @@ fn replace(
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> safetensors_formats::Result<()>,
 ) -> Result<()> {
     let mut out = BufWriter::new(AtomicFile::create(path, &SaveOptions::new())?);
-    let written = write(&mut out).map_err(Error::from).and_then(|()| {
+    let written = write(&mut out).and_then(|()| {
         let flushed = out.into_inner().map_err(IntoInnerError::into_error);
         Ok(flushed.map_err(ErrorKind::Io)?)
     });

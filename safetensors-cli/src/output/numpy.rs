@@ -5,8 +5,8 @@ use std::path::Path;
 
 use safetensors_core::framework::Quoted;
 use safetensors_core::save::Sink;
-use safetensors_core::{Result, TensorSource};
-use safetensors_formats::{Error, ErrorKind, npy, npz};
+use safetensors_core::{Error, ErrorKind as CoreKind, Result, TensorSource};
+use safetensors_formats::{ErrorKind, npy, npz};
 
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
@@ -64,13 +64,13 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
 
 /// Adds the file, the member and a remedy to an error of reading a NumPy file.
 pub(crate) fn unread(error: Error) -> anyhow::Error {
+    if error.other::<ErrorKind>().is_none() && error.tensor().is_none() {
+        // The error already names its file, and `file::advise` recognizes it.
+        return error.into();
+    }
     let file = error.file().map(|file| text::path(Path::new(file)));
-    let member = error.member().map(text::name);
-    let problem = match error.into_kind() {
-        // Core's error already names its file, and `file::advise` recognizes it.
-        ErrorKind::Core(error) if error.file().is_some() => return error.into(),
-        kind => text::printable(&kind.to_string()).to_string(),
-    };
+    let member = error.tensor().map(text::name);
+    let problem = text::printable(&error.into_kind().to_string()).to_string();
     let problem = match member {
         Some(member) => format!("member {member}: {problem}; --drop leaves it out"),
         None => problem,
@@ -83,13 +83,17 @@ pub(crate) fn unread(error: Error) -> anyhow::Error {
 
 /// Adds the tensor's name to an error of writing it. Errors of the disk are passed on unchanged.
 fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
-    match error.into_kind() {
-        ErrorKind::Core(error) => error.in_tensor(name).into(),
-        ErrorKind::Io(error) => error.into(),
-        kind @ ErrorKind::NoNumpyType { .. } => {
+    match (error.other(), error.kind()) {
+        (Some(kind @ ErrorKind::NoNumpyType { .. }), _) => {
             anyhow::anyhow!("tensor {}: {kind}; {instead}", Quoted(name))
         }
-        kind => anyhow::anyhow!("tensor {}: {kind}", Quoted(name)),
+        (Some(kind), _) => anyhow::anyhow!("tensor {}: {kind}", Quoted(name)),
+        // An error of reading the tensor names a file.
+        (None, CoreKind::Io(_)) if error.file().is_none() => match error.into_kind() {
+            CoreKind::Io(error) => error.into(),
+            kind => Error::from(kind).into(),
+        },
+        (None, _) => error.in_tensor(name).into(),
     }
 }
 

@@ -71,6 +71,11 @@ impl Error {
         &self.0.kind
     }
 
+    /// What went wrong, without the place.
+    pub fn into_kind(self) -> ErrorKind {
+        self.0.kind
+    }
+
     /// The path of the file that the error is about, if it is about a file.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()
@@ -219,6 +224,14 @@ impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         let (file, tensor, similar, looks_like) = (None, None, Vec::new(), None);
         Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
+    }
+}
+
+/// The error of the system, which does not say yet which file it is about.
+#[cfg(feature = "std")]
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        ErrorKind::Io(error).into()
     }
 }
 

@@ -174,7 +174,7 @@ fn absolute(package: &Package, module: &[String], path: &[String]) -> Option<Nam
 fn definition(package: &Package, path: &[String], depth: usize) -> Names {
     let mut module = Names::new();
     for (i, name) in path.iter().enumerate() {
-        let below = [&module[..], &[name.clone()]].concat();
+        let below = [&module[..], std::slice::from_ref(name)].concat();
         if package.contains_key(&below) {
             module = below;
             continue;

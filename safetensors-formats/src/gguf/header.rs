@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use safetensors_core::{Dtype, ReadAt};
 
-use super::blocks::Blocks;
 use super::kinds::Type;
 use super::metadata;
 use super::reader::Reader;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
-use crate::tensor_file::{Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile};
+use crate::tensor_file::{
+    Blocks, Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile,
+};
 use crate::{Format, Options};
 
 /// The most dimensions of a tensor; ggml has 4.
@@ -26,7 +27,7 @@ pub(crate) fn open<S: ReadAt>(
 ) -> Result<TensorFile<S>> {
     let input = Arc::new(input);
     let opened = open_input(&input, options);
-    opened.map_err(|error| error.in_file(&error::label(path)))
+    opened.map_err(|error| error.in_file(error::label(path)))
 }
 
 /// A tensor as the header lists it.
@@ -70,7 +71,7 @@ fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<Ten
         let tensor = read_tensor(&mut reader)?;
         if !names.insert(tensor.name.clone()) {
             let error = safetensors_core::Error::from(safetensors_core::ErrorKind::DuplicateTensor);
-            return Err(error.in_tensor(&tensor.name).into());
+            return Err(error.in_tensor(&tensor.name));
         }
         listed.push(tensor);
     }
@@ -120,7 +121,7 @@ fn read_tensor<S: ReadAt>(reader: &mut Reader<S>) -> Result<Listed> {
         let byte_len = byte_len.ok_or_else(|| reader.problem("its size does not fit 64 bits"))?;
         Ok((shape, kind, offset, byte_len))
     };
-    let (shape, kind, offset, byte_len) = read(reader).map_err(|error| error.in_member(&name))?;
+    let (shape, kind, offset, byte_len) = read(reader).map_err(|error| error.in_tensor(&name))?;
     Ok(Listed { name, shape, kind, offset, byte_len })
 }
 
@@ -135,7 +136,7 @@ fn check_places(tensors: &[Listed], start: u64, file_len: u64) -> Result<()> {
             _ => {
                 let expected = end.unwrap_or(u64::MAX);
                 let kind = ErrorKind::PastEnd { expected, found: file_len };
-                return Err(Error::from(kind).in_member(&tensor.name));
+                return Err(Error::from(kind).in_tensor(&tensor.name));
             }
         }
     }
@@ -143,7 +144,7 @@ fn check_places(tensors: &[Listed], start: u64, file_len: u64) -> Result<()> {
     match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some(pair) => {
             let kind = ErrorKind::TensorsOverlap { other: pair[0].2.clone() };
-            Err(Error::from(kind).in_member(pair[1].2))
+            Err(Error::from(kind).in_tensor(pair[1].2))
         }
         None => Ok(()),
     }
@@ -155,7 +156,9 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
     if let Some(dtype) = kind.dtype() {
         return Tensor { name, dtype, shape, data: Data::Plain(place), stored: None };
     }
-    let blocks = Blocks::of(kind);
+    let (len, bytes) = (kind.block_len(), kind.block_bytes());
+    let blocks =
+        kind.dequantize().map(|dequantize| Blocks { name: kind.name(), len, bytes, dequantize });
     let stored = Stored {
         type_name: kind.name().into(),
         shape: shape.clone(),

@@ -42,13 +42,11 @@
 //! [`ErrorKind::NoDequantizer`]: crate::ErrorKind::NoDequantizer
 //! [`TensorFile`]: crate::TensorFile
 
-mod blocks;
 mod dequantize;
 mod header;
 mod kinds;
 mod metadata;
 mod reader;
 
-pub(crate) use blocks::Blocks;
 pub(crate) use header::open;
 pub use kinds::Type;

@@ -118,7 +118,7 @@ impl<S: ReadAt> Array<S> {
             header_of_member(member, size, limits)
         });
         let (header, header_len) =
-            opened.map_err(|error| error.in_file(&archive.input.file).in_member(name))?;
+            opened.map_err(|error| error.in_file(&archive.input.file).in_tensor(name))?;
         archive.input.check_unchanged()?;
         let bytes = Bytes::Member(Arc::clone(archive), index);
         Ok(Self { name: name.into(), header, header_len, bytes })
@@ -167,7 +167,7 @@ impl<S: ReadAt> Array<S> {
                 Ok(())
             })
         });
-        read.map_err(|error| self.locate(error.into()))
+        read.map_err(|error| self.locate(error))
     }
 
     /// Fails if the array's place in the archive cannot hold as many bytes as it claims.
@@ -192,7 +192,7 @@ impl<S: ReadAt> Array<S> {
         let error = error.in_file(&self.input().file);
         match &self.bytes {
             Bytes::Whole(_) => error,
-            Bytes::Member(..) => error.in_member(&self.name),
+            Bytes::Member(..) => error.in_tensor(&self.name),
         }
     }
 
@@ -342,7 +342,7 @@ impl<S: ReadAt> TensorSource for Array<S> {
             return Err(error);
         }
         let checked = written.and_then(|()| self.input().check_unchanged());
-        checked.map_err(|error| self.locate(error).into())
+        checked.map_err(|error| self.locate(error))
     }
 }
 

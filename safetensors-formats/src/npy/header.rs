@@ -99,7 +99,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Core`] if it does not fit 64 bits.
+    /// [`ErrorKind::ShapeOverflow`](safetensors_core::ErrorKind::ShapeOverflow) if it does not fit 64 bits.
     pub fn data_len(&self) -> Result<u64> {
         Ok(shape::byte_len(self.dtype, &self.shape)?)
     }
@@ -111,7 +111,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], and those of [`ErrorKind`] that are about the header of a `.npy` file.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), and those of [`ErrorKind`] that are about the header of a `.npy` file.
     pub fn read(reader: &mut impl Read, limits: &Limits) -> Result<Self> {
         let mut start = [0; 8];
         let found = fill(reader, &mut start)?;

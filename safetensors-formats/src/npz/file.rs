@@ -34,7 +34,7 @@ pub(crate) fn open_file<S: ReadAt>(
                 };
                 tensor(name.clone(), &header, place)
             };
-            let array = array().map_err(|error: crate::Error| error.in_member(&name))?;
+            let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
             builder.tensors.push(array);
         }
         let built = builder.build(zipped.input.source.byte_len(), limits)?;

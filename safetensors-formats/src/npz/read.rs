@@ -134,7 +134,7 @@ impl<S: ReadAt> Archive<S> {
             (None, _) => ErrorKind::NoSuchArray { similar: similar_names(name, self.names()) },
             (Some(_), Some(_)) => ErrorKind::DuplicateArray,
         };
-        Err(crate::Error::from(kind).in_file(&self.zipped.input.file).in_member(name))
+        Err(crate::Error::from(kind).in_file(&self.zipped.input.file).in_tensor(name))
     }
 
     /// Opens the array of a position among the [names](Archive::names).
@@ -171,7 +171,7 @@ impl<S: ReadAt> Archive<S> {
         let file = &self.zipped.input.file;
         for (name, index) in &self.arrays {
             let checked = self.zipped.check_size(*index);
-            checked.map_err(|error| error.in_file(file).in_member(name))?;
+            checked.map_err(|error| error.in_file(file).in_tensor(name))?;
         }
         self.zipped.check_overlap().map_err(|error| error.in_file(file))
     }

@@ -76,12 +76,12 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     ///
     /// [`ErrorKind::NoNumpyType`], naming the member, before anything of the tensor is written;
-    /// [`ErrorKind::Core`] if the tensor cannot give its bytes; [`ErrorKind::Io`] if the writer
+    /// an error of the core if the tensor cannot give its bytes; [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the writer
     /// fails; [`ErrorKind::BadArchive`] if a member has the name already, or if the name is longer
     /// than 65,531 bytes.
     pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
-        let header = header.map_err(|error| error.in_member(name))?;
+        let header = header.map_err(|error| error.in_tensor(name))?;
         let method = match self.compression {
             Compression::Stored => CompressionMethod::Stored,
             Compression::Deflated => CompressionMethod::Deflated,
@@ -89,22 +89,18 @@ impl<W: Write + Seek> Writer<W> {
         // Whether a member is over 4 GiB must be known at its start; the room for that is small.
         let options = SimpleFileOptions::default().compression_method(method).large_file(true);
         let started = self.zip.start_file(format!("{name}.npy"), options);
-        started.map_err(|error| zipped::failed(error).in_member(name))?;
+        started.map_err(|error| zipped::failed(error).in_tensor(name))?;
         let written = self.zip.write_all(&header).map_err(Error::from);
         let written = written.and_then(|()| npy::write_data(&mut self.zip, tensor));
         self.has_failed |= written.is_err();
-        written.map_err(|error| match error.into_kind() {
-            // The error then names the tensor as every error of core does.
-            ErrorKind::Core(error) => error.in_tensor(name).into(),
-            kind => kind.into(),
-        })
+        written.map_err(|error| error.in_tensor(name))
     }
 
     /// Writes the list of members, and gives back what was written to. It is not flushed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole; [`ErrorKind::Io`].
+    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole; [`ErrorKind::Io`](safetensors_core::ErrorKind::Io).
     pub fn finish(self) -> Result<W> {
         if self.has_failed || !self.gate.0.load(Ordering::Relaxed) {
             return Err(ErrorKind::WriterFailed.into());

@@ -28,14 +28,14 @@ use crate::{Format, Options};
 /// # Errors
 ///
 /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-/// [`ErrorKind::Io`] if the index changes meanwhile; [`ErrorKind::Core`] if it is no regular file;
+/// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the index changes meanwhile; an error of the core if it is no regular file;
 /// those of [`TensorFile::open`], also for a shard of another format.
 pub fn open_index(
     path: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Vec<(PathBuf, TensorFile<FileSource>)>> {
     let path = path.as_ref();
-    let located = |error: Error| error.in_file(&error::label(path));
+    let located = |error: Error| error.in_file(error::label(path));
     let index = FileSource::open(path).map_err(|error| error.in_path(path))?;
     let text = read(&index, options).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -47,12 +47,12 @@ pub fn open_index(
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
-            return Err(error.in_file(&error::label(&file)));
+            return Err(error.in_file(error::label(&file)));
         }
         let missing = options.placed.iter().flatten().filter(|name| !tensors.has(name)).min();
         if let Some(missing) = missing {
             let error = Error::from(ErrorKind::NotInShard { shard });
-            return Err(located(error.in_member(missing)));
+            return Err(located(error.in_tensor(missing)));
         }
         opened.push((file, tensors));
     }

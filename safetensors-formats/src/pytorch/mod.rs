@@ -110,7 +110,7 @@ fn build(
             builder.aliases.push((name.clone(), kept.to_owned()));
             continue;
         }
-        let located = |error: Error| error.in_member(name);
+        let located = |error: Error| error.in_tensor(name);
         let storage = match places.get(&tensor.storage) {
             Some(known) => known,
             None => {

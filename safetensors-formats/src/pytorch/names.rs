@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
             if !is_new {
                 self.path.extend(self.values.key(key));
                 return Err(
-                    Error::from(ErrorKind::DuplicateDictKey).in_member(&self.path.join("."))
+                    Error::from(ErrorKind::DuplicateDictKey).in_tensor(&self.path.join("."))
                 );
             }
         }
@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
 
     fn unknown(&self, class: String) -> Error {
         let error = Error::from(ErrorKind::UnknownObject { class });
-        if self.path.is_empty() { error } else { error.in_member(&self.path.join(".")) }
+        if self.path.is_empty() { error } else { error.in_tensor(&self.path.join(".")) }
     }
 }
 

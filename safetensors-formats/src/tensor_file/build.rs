@@ -76,7 +76,7 @@ impl Builder {
             let Tensor { name, dtype, shape, data, stored: how } = tensor;
             let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(&name);
             if name == "__metadata__" {
-                return Err(in_tensor(core::ErrorKind::ReservedName).into());
+                return Err(in_tensor(core::ErrorKind::ReservedName));
             }
             if !names.insert(name.clone()) {
                 return Err(twice(&name));
@@ -88,7 +88,7 @@ impl Builder {
                 end => {
                     let found = end.unwrap_or(u64::MAX);
                     let kind = ErrorKind::TooExpanded { file_len, limit: most, found };
-                    return Err(Error::from(kind).in_member(&name));
+                    return Err(Error::from(kind).in_tensor(&name));
                 }
             };
             if json.len() > 1 {
@@ -120,5 +120,5 @@ impl Builder {
 
 /// The error for a name that two tensors have.
 fn twice(name: &str) -> Error {
-    core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name).into()
+    core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name)
 }

@@ -4,11 +4,11 @@ use std::io;
 
 use safetensors_core::ReadAt;
 
+#[cfg(feature = "gguf")]
+use super::blocks::Blocks;
 use super::strided::Strided;
 use super::{Container, Placement};
 use crate::error::{ErrorKind, Result};
-#[cfg(feature = "gguf")]
-use crate::gguf::Blocks;
 
 /// Where the bytes of a tensor, or of what it is a part of, begin.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@
 //! | `strided` | elements that do not lie in C order |
 //! | `scratch` | members of archives, unpacked to a temporary file |
 
+#[cfg(feature = "gguf")]
+mod blocks;
 mod build;
 mod data;
 mod scratch;
@@ -18,6 +20,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
+#[cfg(feature = "gguf")]
+pub(crate) use blocks::Blocks;
 pub(crate) use build::{Builder, Tensor};
 #[cfg(any(feature = "pytorch", feature = "gguf"))]
 pub(crate) use data::Reason;
@@ -28,7 +32,7 @@ pub(crate) use scratch::Scratch;
 pub(crate) use strided::Placement;
 
 use crate::Format;
-use crate::error::{Error, Result};
+use crate::error::{Result, to_io};
 use crate::input::Input;
 use crate::zipped::Zipped;
 
@@ -168,7 +172,7 @@ impl<S: ReadAt> TensorFile<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with the file and the member for a wrong checksum.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) with the file and the member for a wrong checksum.
     pub fn verify_checksums(&self) -> Result<u64> {
         match &self.container {
             Container::File(_) => Ok(0),
@@ -220,7 +224,7 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
             let len = (span.end - at).min(rest.len() as u64) as usize;
             let (part, more) = rest.split_at_mut(len);
             // Core says which file and which tensor an error is about.
-            span.data.read(&self.container, part, at - start).map_err(Error::into_io)?;
+            span.data.read(&self.container, part, at - start).map_err(to_io)?;
             (rest, at, start) = (more, at + len as u64, span.end);
         }
         Ok(())

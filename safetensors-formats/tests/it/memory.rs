@@ -191,7 +191,7 @@ fn a_member_that_claims_gigabytes_gets_no_memory() {
     let written = array.write_to(&mut |_| panic!("nothing is given"));
     assert!(written.unwrap_err().to_string().contains("the member claims 4000000128 bytes"));
     for error in [archive.check().unwrap_err(), array.read().unwrap_err()] {
-        assert!(matches!(error.kind(), ErrorKind::ImpossibleSize { .. }), "{error}");
-        assert_eq!(error.member(), Some("a"));
+        assert!(matches!(error.other(), Some(ErrorKind::ImpossibleSize { .. })), "{error}");
+        assert_eq!(error.tensor(), Some("a"));
     }
 }

@@ -127,8 +127,8 @@ fn the_index_decides_which_tensors_a_shard_has() {
 
     let index = shards(dir.path(), r#""v":"one.bin","u":"one.bin","x":"two.bin""#);
     let error = pytorch::open_index(&index, &Options::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotInShard { shard } if shard == "one.bin"));
-    assert_eq!((error.member(), error.file()), (Some("u"), index.to_str()));
+    assert!(matches!(error.other(), Some(ErrorKind::NotInShard { shard }) if shard == "one.bin"));
+    assert_eq!((error.tensor(), error.file()), (Some("u"), index.to_str()));
 }
 
 #[cfg(unix)]
@@ -251,7 +251,7 @@ fn a_key_that_is_in_a_dictionary_twice_is_an_error() {
     let twice = legacy(&dictionary(&[("w", front), ("w", back)]), KEYS, DATA);
     let error = TensorFile::from_source(twice, "a file", &Options::new()).unwrap_err();
     assert_eq!(error.to_string(), "a file: tensor \"w\": its dictionary has this key twice");
-    assert!(matches!(error.kind(), ErrorKind::DuplicateDictKey));
+    assert!(matches!(error.other(), Some(ErrorKind::DuplicateDictKey)));
 
     // For Python the second value, which is no tensor, would be the only one.
     let mut hidden = dictionary(&[("w", front)]);
@@ -368,6 +368,6 @@ fn code_is_only_a_name() {
 fn errors_have_a_kind() {
     let error = TensorFile::open(fixture("pytorch/refused/sparse.pt"), &Options::new());
     let error = error.unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::UnknownObject { .. }));
-    assert_eq!(error.member(), Some("s"));
+    assert!(matches!(error.other(), Some(ErrorKind::UnknownObject { .. })));
+    assert_eq!(error.tensor(), Some("s"));
 }

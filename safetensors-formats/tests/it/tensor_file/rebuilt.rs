@@ -25,8 +25,10 @@ fn numbers(pickle: &[u8], name: &str) -> Vec<f32> {
 #[track_caller]
 fn unknown(pickle: &[u8]) -> (String, Option<String>) {
     let error = open(pickle).unwrap_err();
-    match error.kind() {
-        ErrorKind::UnknownObject { class } => (class.clone(), error.member().map(str::to_owned)),
+    match error.other() {
+        Some(ErrorKind::UnknownObject { class }) => {
+            (class.clone(), error.tensor().map(str::to_owned))
+        }
         _ => panic!("{error}"),
     }
 }

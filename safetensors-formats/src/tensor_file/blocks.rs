@@ -2,24 +2,33 @@
 
 use std::io;
 
-use super::kinds::Type;
-
 /// The quantised bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
-/// The blocks of a type that can be dequantised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Blocks(Type);
+/// The blocks of a type that can be dequantised. The type is one of a table, so the name tells all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) name: &'static str,
+    /// The elements of a block.
+    pub(crate) len: usize,
+    /// The bytes of a block.
+    pub(crate) bytes: usize,
+    /// Fills the numbers of one block.
+    pub(crate) dequantize: fn(&[u8], &mut [f32]),
+}
+
+impl PartialEq for Blocks {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Blocks {}
 
 impl Blocks {
-    /// `None` if the type cannot be dequantised.
-    pub(super) fn of(kind: Type) -> Option<Self> {
-        kind.can_dequantize().then_some(Self(kind))
-    }
-
     /// The bytes of the numbers of one block.
     pub(crate) fn unit(self) -> usize {
-        self.0.block_len() * size_of::<f32>()
+        self.len * size_of::<f32>()
     }
 
     /// Fills `out` with the numbers of whole blocks, from a block on.
@@ -29,8 +38,7 @@ impl Blocks {
         first: u64,
         out: &mut [u8],
     ) -> io::Result<()> {
-        let Some(dequantize) = self.0.dequantize() else { return Ok(()) };
-        let (len, bytes) = (self.0.block_len(), self.0.block_bytes());
+        let Self { len, bytes, dequantize, .. } = self;
         let at_once = (PIECE / bytes).max(1).min(out.len() / self.unit());
         let (mut quants, mut numbers) = (vec![0; at_once * bytes], vec![0.0; len]);
         let mut at = first * bytes as u64;
