@@ -235,5 +235,5 @@ fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Pat
 
 /// The directory that the checkpoint was opened from.
 fn path_of(checkpoint: &InMemory) -> Result<&Path> {
-    checkpoint.index().and_then(Path::parent).context("the checkpoint has an index")
+    checkpoint.index_path().and_then(Path::parent).context("the checkpoint has an index")
 }

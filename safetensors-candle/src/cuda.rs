@@ -41,7 +41,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+use safetensors_core::framework::{StagedPart, Staging, StagingBuffers, read_staged};
 use safetensors_core::{Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
@@ -59,7 +59,7 @@ pub(crate) fn read<S: ReadAt>(
 ) -> Result<Vec<Tensor>> {
     let options = options.clone().for_framework::<Candle>();
     let mut staged = Staged::new(tensors, device, &options)?;
-    read_staged(tensors, &options, Ring::default(), &mut staged)?;
+    read_staged(tensors, &options, StagingBuffers::default(), &mut staged)?;
     staged.into_tensors()
 }
 
@@ -89,7 +89,7 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let allocate = |tensor: &LazyTensor<'a, S>| {
-            let loaded = tensor.loaded(options)?;
+            let loaded = tensor.dtype_plan(options)?;
             let shape = Shape::from(loaded.shape(tensor.shape()));
             let memory = cuda_memory(loaded.dtype(), shape.elem_count(), &stream);
             let place = Device::Cuda(device.clone());

@@ -7,7 +7,7 @@ use syn::{
 };
 
 use crate::bounds;
-use crate::structure::{Field, Stored, Structure};
+use crate::structure::{Field, StoredField, Structure};
 
 /// The implementations for a struct.
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
@@ -90,7 +90,7 @@ fn load(structure: &Structure<'_>) -> TokenStream {
     let loads = structure.fields.iter().map(|field| {
         let (field_ident, ty) = (field.ident, field.ty);
         match &field.stored {
-            Some(Stored { name, default }) => {
+            Some(StoredField { name, default }) => {
                 let load = format_ident!("{}", if *default { "load_or_default" } else { "load" });
                 quote!(#field_ident: file.#load::<#ty>(&__fields::join(name, #name))?,)
             }
@@ -132,7 +132,7 @@ fn load(structure: &Structure<'_>) -> TokenStream {
 
 fn stored<'a>(
     structure: &'a Structure<'_>,
-) -> impl Iterator<Item = (&'a Field<'a>, &'a Stored)> + Clone {
+) -> impl Iterator<Item = (&'a Field<'a>, &'a StoredField)> + Clone {
     structure.fields.iter().filter_map(|field| Some((field, field.stored.as_ref()?)))
 }
 

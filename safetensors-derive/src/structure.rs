@@ -26,11 +26,11 @@ pub(crate) struct Field<'a> {
     /// type implements.
     pub(crate) generic: bool,
     /// How the field is stored. `None` if it is skipped.
-    pub(crate) stored: Option<Stored>,
+    pub(crate) stored: Option<StoredField>,
 }
 
 /// How a field is stored.
-pub(crate) struct Stored {
+pub(crate) struct StoredField {
     /// The name in the file, below that of the struct.
     pub(crate) name: String,
     /// A field that the file lacks gets its default value.
@@ -75,7 +75,7 @@ impl<'a> Structure<'a> {
                 let message = format!("fields `{first}` and `{shown}` have the same name {name:?}");
                 errors.note::<()>(Err(Error::new(span, message)));
             }
-            let stored = Some(Stored { name, default: found.default });
+            let stored = Some(StoredField { name, default: found.default });
             fields.push(Field { ident, ty: &field.ty, generic, stored });
         }
         match errors.0 {

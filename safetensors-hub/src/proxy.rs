@@ -124,12 +124,12 @@ enum Hosts {
 }
 
 fn parse_all(list: &str) -> Vec<Direct> {
-    list.split(',').filter_map(Direct::parse).collect()
+    list.split(',').filter_map(Direct::from_entry).collect()
 }
 
 impl Direct {
     /// `None` for an entry without a host.
-    fn parse(entry: &str) -> Option<Self> {
+    fn from_entry(entry: &str) -> Option<Self> {
         let entry = entry.trim().to_ascii_lowercase();
         let (scheme, rest) = match entry.split_once("://") {
             Some((scheme, rest)) => (Some(scheme).filter(|it| *it != "all"), rest),

@@ -76,7 +76,7 @@ impl<'a, S> SliceArrayExt<'a, S> for LazyTensor<'a, S> {
 /// A slice of a stored array. Its shape is known, and its bytes are read on demand. Made by
 /// [`SliceArrayExt`].
 ///
-/// Only the bytes of the slice and [small gaps](ArraySlice::gap) between them are read.
+/// Only the bytes of the slice and [small gaps](ArraySlice::max_gap) between them are read.
 #[derive(Debug)]
 pub struct ArraySlice<'a, S, D> {
     slice: LazySlice<'a, S>,
@@ -104,8 +104,8 @@ impl<S, D: Dimension> ArraySlice<'_, S, D> {
     /// gap costs less than another call. The default is 512. With 0, no byte outside the slice is
     /// read.
     #[must_use]
-    pub fn gap(self, bytes: u64) -> Self {
-        Self { slice: self.slice.gap(bytes), ..self }
+    pub fn max_gap(self, bytes: u64) -> Self {
+        Self { slice: self.slice.max_gap(bytes), ..self }
     }
 }
 

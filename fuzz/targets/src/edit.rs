@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use safetensors_core::edit::{Edit, Edited, is_torn, recover};
+use safetensors_core::edit::{Edit, Edited, is_torn, restore_header};
 use safetensors_core::failpoint::{crash_at, fail_at};
 use safetensors_core::save::Order;
 use safetensors_core::{Result, SafeTensors, SaveOptions, save};
@@ -178,7 +178,7 @@ fn interrupt(
     let before = fs::read(path).unwrap();
     let whole = before == old || before == new;
     let said = is_torn(path);
-    let restored = recover(path);
+    let restored = restore_header(path);
     let after = fs::read(path).unwrap();
     if is_damaged {
         let untouched = after == before;
@@ -200,13 +200,13 @@ fn interrupt(
 
 /// What an earlier edit left comes to lie beside a newer file: it must stay as it is.
 fn stale(input: &mut Input<'_>, path: &Path, left: &Beside) {
-    recover(path).unwrap();
+    restore_header(path).unwrap();
     let edit = Edit::open(path).unwrap().in_place(input.flag()).durable(false);
     edit.set_metadata(tensors::metadata(input, 2)).set_metadata([("newer", "1")]).apply().unwrap();
     let newer = fs::read(path).unwrap();
     left.iter().for_each(|(name, bytes)| fs::write(path.with_file_name(name), bytes).unwrap());
     assert!(!is_torn(path).unwrap(), "a newer file is called torn");
-    assert!(!recover(path).unwrap(), "a newer file is called torn");
+    assert!(!restore_header(path).unwrap(), "a newer file is called torn");
     assert!(fs::read(path).unwrap() == newer, "a stale backup changed a newer file");
 }
 

@@ -195,7 +195,7 @@ fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
     let file = SafeTensors::from_source(file).unwrap();
     let tensor = file.tensor("t").unwrap();
     for gap in [0, 3, 512] {
-        let slice = tensor.slice(indices).unwrap().gap(gap);
+        let slice = tensor.slice(indices).unwrap().max_gap(gap);
         assert_eq!(slice.byte_len(), data.len() as u64);
         assert_eq!(slice.read().unwrap().bytes(), data);
         let saved = serialize([("s", slice)], &SaveOptions::new()).unwrap();

@@ -1,6 +1,6 @@
 //! The layers that have other names or shapes in PyTorch than in burn.
 
-use super::stored::Stored;
+use super::stored::StoredParameter;
 use crate::location::Location;
 
 /// A recurrent layer of burn.
@@ -45,7 +45,7 @@ pub(crate) fn stored_as(
     location: &Location,
     is_column: impl FnOnce() -> bool,
     fused: bool,
-) -> Vec<Stored> {
+) -> Vec<StoredParameter> {
     let steps = location.steps();
     if let Some(stored) = gate(&steps) {
         return vec![stored];
@@ -54,7 +54,7 @@ pub(crate) fn stored_as(
         [parents @ .., own] => (*own, parents),
         [] => (("", ""), &[][..]),
     };
-    let same = Stored::whole(location.path());
+    let same = StoredParameter::whole(location.path());
     match own {
         (LINEAR, parameter) => {
             let transposed = parameter == "weight" && !is_column();
@@ -70,11 +70,11 @@ pub(crate) fn stored_as(
             | "Struct:InstanceNorm"
             | "Struct:RmsNorm",
             "gamma",
-        ) => vec![Stored::whole(location.sibling("weight")), same],
+        ) => vec![StoredParameter::whole(location.sibling("weight")), same],
         (BATCH_NORM | "Struct:LayerNorm" | "Struct:GroupNorm" | "Struct:InstanceNorm", "beta") => {
-            vec![Stored::whole(location.sibling("bias")), same]
+            vec![StoredParameter::whole(location.sibling("bias")), same]
         }
-        ("Struct:PRelu", "alpha") => vec![Stored::whole(location.sibling("weight"))],
+        ("Struct:PRelu", "alpha") => vec![StoredParameter::whole(location.sibling("weight"))],
         _ => vec![same],
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn without_parameter(location: &Location) -> Option<String> {
 }
 
 /// How PyTorch stores a parameter of a recurrent layer's gate.
-fn gate(steps: &[Step<'_>]) -> Option<Stored> {
+fn gate(steps: &[Step<'_>]) -> Option<StoredParameter> {
     let [parents @ .., (layer, gate), ("Struct:GateController", of), (LINEAR, parameter)] = steps
     else {
         return None;
@@ -108,20 +108,20 @@ fn gate(steps: &[Step<'_>]) -> Option<Stored> {
         _ => (parents, ""),
     };
     let name = format!("{parameter}_{of}_l0{suffix}");
-    let stored = Stored::whole(joined(parents, &name)).part(number, recurrent.gates.len());
+    let stored = StoredParameter::whole(joined(parents, &name)).part(number, recurrent.gates.len());
     Some(stored.transposed(*parameter == "weight"))
 }
 
 /// How PyTorch stores a parameter of an attention's projection. The steps are those to the linear
 /// layer. Whether the parameter is transposed is left open.
-fn projection(steps: &[Step<'_>], parameter: &str) -> Option<Stored> {
+fn projection(steps: &[Step<'_>], parameter: &str) -> Option<StoredParameter> {
     let [parents @ .., (ATTENTION, projection)] = steps else { return None };
     if *projection == "output" {
-        return Some(Stored::whole(joined(parents, &format!("out_proj.{parameter}"))));
+        return Some(StoredParameter::whole(joined(parents, &format!("out_proj.{parameter}"))));
     }
     let number = PROJECTIONS.iter().position(|name| name == projection)?;
     let name = joined(parents, &format!("in_proj_{parameter}"));
-    Some(Stored::whole(name).part(number, PROJECTIONS.len()))
+    Some(StoredParameter::whole(name).part(number, PROJECTIONS.len()))
 }
 
 /// A name below some steps.

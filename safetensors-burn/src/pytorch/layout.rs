@@ -6,7 +6,7 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 
 use super::layers;
-use super::stored::Stored;
+use super::stored::StoredParameter;
 use crate::location::Location;
 
 /// Which names and shapes the tensors of a file have.
@@ -31,11 +31,11 @@ impl Layout {
         self,
         location: &Location,
         is_column: impl FnOnce() -> bool,
-    ) -> Vec<Stored> {
+    ) -> Vec<StoredParameter> {
         if self.pytorch {
             layers::stored_as(location, is_column, self.fused_attention)
         } else {
-            vec![Stored::whole(location.path())]
+            vec![StoredParameter::whole(location.path())]
         }
     }
 }

@@ -156,5 +156,5 @@ mod values;
 
 pub(crate) use layers::without_parameter;
 pub(crate) use layout::{Layout, is_column};
-pub(crate) use stored::Stored;
+pub(crate) use stored::StoredParameter;
 pub(crate) use values::{put, take};

@@ -1,10 +1,10 @@
-//! [`Stored`]: how a file stores a parameter.
+//! [`StoredParameter`]: how a file stores a parameter.
 
 use burn::tensor::Shape;
 
 /// How a file stores a parameter: in which tensor, in which part of it, and whether transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredParameter {
     /// The name of the tensor.
     pub(crate) tensor: String,
     /// The position of the parameter among the equal parts of the tensor along its first dimension.
@@ -15,7 +15,7 @@ pub(crate) struct Stored {
     pub(crate) transposed: bool,
 }
 
-impl Stored {
+impl StoredParameter {
     /// A tensor that has the values of the parameter as they are.
     pub(crate) fn whole(tensor: String) -> Self {
         Self { tensor, part: 0, parts: 1, transposed: false }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn shapes_of_the_file_and_of_the_module_belong_together() {
-        let whole = || Stored::whole("weight".into());
+        let whole = || StoredParameter::whole("weight".into());
         for (stored, in_module, in_file) in [
             (whole(), &[][..], &[][..]),
             (whole(), &[2, 3, 4], &[2, 3, 4]),
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn tensors_that_cannot_be_divided_or_transposed_have_no_parameter() {
-        let whole = || Stored::whole("weight".into());
+        let whole = || StoredParameter::whole("weight".into());
         for (stored, in_file) in [
             (whole().part(0, 3), &[][..]),
             (whole().part(0, 3), &[4]),

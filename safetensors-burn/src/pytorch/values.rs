@@ -3,14 +3,14 @@
 use burn::tensor::{Bytes, Shape, TensorData};
 use bytemuck::Pod;
 
-use super::stored::Stored;
+use super::stored::StoredParameter;
 
 /// The side of a tile, in elements. A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
 /// The data of a parameter, copied out of the data of the tensor that stores it. Data of a wrong
 /// shape is returned as it is.
-pub(crate) fn take(tensor: TensorData, stored: &Stored) -> TensorData {
+pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     let Some(shape) = stored.shape_in_module(tensor.shape()) else { return tensor };
     let bytes = tensor.as_bytes();
     let len = bytes.len() / stored.parts;
@@ -20,7 +20,7 @@ pub(crate) fn take(tensor: TensorData, stored: &Stored) -> TensorData {
 }
 
 /// The data of a parameter, transposed if it is stored so.
-pub(crate) fn put(parameter: TensorData, stored: &Stored) -> TensorData {
+pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData {
     let &[rows, columns] = &parameter.shape()[..] else { return parameter };
     if !stored.transposed {
         return parameter;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn matrices_of_every_width_are_transposed() {
-        let stored = Stored::whole("weight".into()).transposed(true);
+        let stored = StoredParameter::whole("weight".into()).transposed(true);
         for dtype in [DType::U8, DType::BF16, DType::F32, DType::I64] {
             for (rows, columns) in
                 [(1, 1), (1, 7), (7, 1), (31, 33), (32, 64), (65, 100), (0, 3), (3, 0)]
@@ -130,7 +130,8 @@ mod tests {
     fn parts_are_taken_in_their_order() {
         let file = numbered(DType::F64, &[6, 2]);
         let taken = |part, transposed| {
-            let stored = Stored::whole("weight".into()).part(part, 3).transposed(transposed);
+            let stored =
+                StoredParameter::whole("weight".into()).part(part, 3).transposed(transposed);
             let data = take(file.clone(), &stored);
             let numbers: Vec<_> =
                 data.as_bytes().as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();

@@ -9,7 +9,7 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Re
 use super::ids::Ids;
 use super::names::Naming;
 use super::pack::{self, PackTensor};
-use super::place::{Place, Source};
+use super::place::{Source, StorePlace};
 
 /// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
 /// catalog is opened.
@@ -30,7 +30,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Opens the checkpoint. With `with_ids`, tensors have the ids that were saved for them.
     pub(crate) fn open(
-        place: &Place,
+        place: &StorePlace,
         naming: &Naming,
         options: &LoadOptions,
         with_ids: bool,

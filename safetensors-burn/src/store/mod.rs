@@ -30,7 +30,7 @@ use names::Naming;
 use pack::PackTensor;
 #[cfg(feature = "train")]
 pub(crate) use parameters::Kind;
-use place::Place;
+use place::StorePlace;
 pub use rename::KeyRemapper;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
@@ -156,7 +156,7 @@ use crate::{Burn, StoreError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CheckpointStore {
-    place: Place,
+    place: StorePlace,
     filter: Filter,
     naming: Naming,
     /// The first pattern that is not a regular expression.
@@ -184,7 +184,7 @@ impl CheckpointStore {
     /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save, the path is a file. With
     /// [`max_shard_size`](CheckpointStore::max_shard_size) the store saves to a directory.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
-        Self::at(Place::Path(path.into()))
+        Self::at(StorePlace::Path(path.into()))
     }
 
     /// Makes a store in memory, for the bytes of a file, or for a module to be saved. The bytes are
@@ -210,10 +210,10 @@ impl CheckpointStore {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn from_bytes(bytes: Option<Vec<u8>>) -> Self {
-        Self::at(Place::Memory(bytes.map(Bytes::from)))
+        Self::at(StorePlace::Memory(bytes.map(Bytes::from)))
     }
 
-    fn at(place: Place) -> Self {
+    fn at(place: StorePlace) -> Self {
         Self {
             place,
             filter: Filter::default(),
@@ -245,9 +245,9 @@ impl CheckpointStore {
     /// store of a path.
     pub fn get_bytes(&self) -> Result<Vec<u8>> {
         let error = match &self.place {
-            Place::Memory(Some(bytes)) => return Ok(bytes.to_vec()),
-            Place::Memory(None) => StoreError::NoBytes,
-            Place::Path(_) => StoreError::NotInMemory,
+            StorePlace::Memory(Some(bytes)) => return Ok(bytes.to_vec()),
+            StorePlace::Memory(None) => StoreError::NoBytes,
+            StorePlace::Path(_) => StoreError::NotInMemory,
         };
         Err(self.place.locate(Error::framework::<Burn>(error)))
     }

@@ -22,7 +22,7 @@ use safetensors_core::{
 use super::filter::Filter;
 use crate::error::catch_panic;
 use crate::location::Location;
-use crate::pytorch::{Layout, Stored, is_column, put, take};
+use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
 
@@ -37,8 +37,8 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     options: &LoadOptions,
 ) -> Result<PackTensor> {
     let described = options.clone().widening(Widening::Lossless);
-    let loaded = tensor.loaded(&described);
-    let loaded = loaded.or_else(|_| described.loaded(tensor.dtype()))?;
+    let loaded = tensor.dtype_plan(&described);
+    let loaded = loaded.or_else(|_| described.dtype_plan(tensor.dtype()))?;
     let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
@@ -61,9 +61,9 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
 
 /// Holds the bytes of a tensor that were read in advance. They can be taken once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slot(Arc<Mutex<Option<Bytes>>>);
+pub(crate) struct AheadBytes(Arc<Mutex<Option<Bytes>>>);
 
-impl Slot {
+impl AheadBytes {
     pub(crate) fn fill(&self, data: TensorData) {
         if let Ok(mut slot) = self.0.lock() {
             *slot = Some(data.into_bytes());
@@ -81,9 +81,9 @@ impl Slot {
 /// parameter so.
 pub(crate) fn for_parameter(
     source: &PackTensor,
-    slot: Slot,
+    slot: AheadBytes,
     location: &Location,
-    stored: &Stored,
+    stored: &StoredParameter,
     adapter: &dyn ModuleAdapter,
 ) -> Option<PackTensor> {
     let again = source.clone();
@@ -209,12 +209,12 @@ struct Collector<'a> {
     layout: Layout,
     collected: Collected,
     /// The parameters that are parts of a tensor of the file, by its name.
-    parts: BTreeMap<String, Vec<Part>>,
+    parts: BTreeMap<String, Vec<ParameterPart>>,
 }
 
 /// A parameter that is a part of a tensor, in the form that it has there.
-struct Part {
-    stored: Stored,
+struct ParameterPart {
+    stored: StoredParameter,
     id: ParamId,
     tensor: PackTensor,
 }
@@ -246,7 +246,7 @@ impl Collector<'_> {
             adapted.name != self.location.path() || matches!(adapted.dtype, DType::QFloat(_));
         let stored = match self.layout.stored_as(&self.location, is_column).into_iter().next() {
             Some(stored) if !is_final => stored,
-            _ => Stored::whole(adapted.name.clone()),
+            _ => StoredParameter::whole(adapted.name.clone()),
         };
         if !self.filter.matches(&stored.tensor, containers) {
             return;
@@ -258,7 +258,7 @@ impl Collector<'_> {
         }
         if stored.is_part() {
             let parts = self.parts.entry(stored.tensor.clone()).or_default();
-            parts.push(Part { stored, id: param.id, tensor: adapted });
+            parts.push(ParameterPart { stored, id: param.id, tensor: adapted });
         } else {
             adapted.name = stored.tensor;
             self.collected.tensors.push((param.id, adapted));
@@ -270,7 +270,7 @@ impl Collector<'_> {
 fn join(
     name: &str,
     ids: &mut Vec<(String, ParamId)>,
-    mut parts: Vec<Part>,
+    mut parts: Vec<ParameterPart>,
 ) -> Result<(ParamId, PackTensor)> {
     let failed = |error| Err(Error::framework::<Burn>(error).in_tensor(name));
     parts.sort_by_key(|part| part.stored.part);
@@ -284,8 +284,9 @@ fn join(
         }
     };
     let (id, dtype, shape) = (first.id, first.tensor.dtype, first.tensor.shape.clone());
-    let is_unlike = |part: &&Part| part.tensor.dtype != dtype || part.tensor.shape != shape;
-    if let Some(Part { tensor, .. }) = parts.iter().find(is_unlike) {
+    let is_unlike =
+        |part: &&ParameterPart| part.tensor.dtype != dtype || part.tensor.shape != shape;
+    if let Some(ParameterPart { tensor, .. }) = parts.iter().find(is_unlike) {
         return failed(StoreError::UnlikeParts {
             path: tensor.name.clone(),
             expected: (dtype, shape.to_vec()),

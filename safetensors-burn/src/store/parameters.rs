@@ -5,7 +5,7 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
 
 use crate::location::Location;
-use crate::pytorch::{Layout, Stored, is_column};
+use crate::pytorch::{Layout, StoredParameter, is_column};
 
 /// The kind of a parameter's elements. Their width may differ from that in the file, because a
 /// parameter takes over the dtype that it loads.
@@ -49,7 +49,7 @@ pub(crate) struct Parameter {
     /// The shape of the saved form.
     pub(crate) shape: Shape,
     /// How a file may store the parameter. The first of these that it has counts.
-    pub(crate) stored_as: Vec<Stored>,
+    pub(crate) stored_as: Vec<StoredParameter>,
 }
 
 /// The parameters of a module in the order of its fields.

@@ -1,10 +1,10 @@
-//! [`Place`]: where a store loads from and saves to, on the disk or in memory.
+//! [`StorePlace`]: where a store loads from and saves to, on the disk or in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use safetensors_core::checkpoint::store::{Entry, FileKind, LocalStore, Store, Version};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::{Checkpoint, Error, Limits, ReadAt, Result};
 
@@ -15,14 +15,14 @@ const IN_MEMORY: &str = "bytes in memory";
 
 /// Where the checkpoint of a store lies.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum StorePlace {
     /// A file, an index or a directory.
     Path(PathBuf),
     /// The bytes of a file. `None` until a module is saved.
     Memory(Option<Bytes>),
 }
 
-impl Place {
+impl StorePlace {
     /// Opens the checkpoint. Only headers are read.
     pub(crate) fn open(&self) -> Result<Checkpoint<Source>> {
         match self {
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// The bytes of a file of either [`Place`].
+/// The bytes of a file of either [`StorePlace`].
 #[derive(Debug)]
 pub(crate) enum Source {
     File(FileSource),
@@ -108,7 +108,7 @@ impl Store for Disk {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         LocalStore.list(directory)
     }
 

@@ -8,9 +8,9 @@ use safetensors_core::Error;
 
 use super::catalog::Catalog;
 use super::filter::Filter;
-use super::pack::{self, PackTensor, Slot};
+use super::pack::{self, AheadBytes, PackTensor};
 use super::parameters::{Kind, Parameter};
-use crate::pytorch::{Stored, without_parameter};
+use crate::pytorch::{StoredParameter, without_parameter};
 use crate::{Burn, StoreError};
 
 /// The tensors that will be loaded, and the result that will be returned.
@@ -35,7 +35,7 @@ pub(crate) struct Match {
     own_id: ParamId,
     /// The id that the parameter gets; `None` if it keeps its own.
     pub(crate) new_id: Option<ParamId>,
-    pub(crate) slot: Slot,
+    pub(crate) slot: AheadBytes,
     pub(crate) tensor: PackTensor,
     /// Whether the parameter has a copy of the tensor's data, or of a part of it.
     pub(crate) is_copied: bool,
@@ -73,11 +73,12 @@ impl LoadPlan {
         for parameter in parameters {
             let (location, path) = (&parameter.location, parameter.location.path());
             let find = |name: &str| catalog.tensors().get_key_value(name);
-            let at = |stored: &Stored| Some((stored.clone(), find(&stored.tensor)?));
+            let at = |stored: &StoredParameter| Some((stored.clone(), find(&stored.tensor)?));
             let found = parameter.stored_as.iter().find_map(at);
             // What PyTorch has beside the parameter has no parameter of its own.
             let beside = found.as_ref().and_then(|_| find(&without_parameter(location)?));
-            let alternative = || pack::alternative_name(location, adapter).map(Stored::whole);
+            let alternative =
+                || pack::alternative_name(location, adapter).map(StoredParameter::whole);
             let found = found.or_else(|| at(&alternative()?));
             used.extend(found.iter().map(|(_, (name, _))| name.as_str()));
             used.extend(beside.map(|(name, _)| name.as_str()));
@@ -119,10 +120,10 @@ impl LoadPlan {
         catalog: &Catalog,
         name: &str,
         source: &PackTensor,
-        stored: &Stored,
+        stored: &StoredParameter,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
-        let (location, slot) = (&parameter.location, Slot::default());
+        let (location, slot) = (&parameter.location, AheadBytes::default());
         let path = location.path();
         let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
         let error = match misfit(parameter, &path, source, stored, tensor) {
@@ -193,7 +194,7 @@ fn misfit(
     parameter: &Parameter,
     path: &str,
     source: &PackTensor,
-    stored: &Stored,
+    stored: &StoredParameter,
     tensor: Option<PackTensor>,
 ) -> Result<PackTensor, ApplyError> {
     let (dtype, shape) = pack::description(tensor.as_ref().unwrap_or(source));
@@ -213,7 +214,11 @@ fn misfit(
 
 /// A better error for a matrix that would fit if it were transposed. `source` is the tensor in the
 /// file, before the adapter.
-fn transposed(error: &ApplyError, source: &PackTensor, stored: &Stored) -> Option<StoreError> {
+fn transposed(
+    error: &ApplyError,
+    source: &PackTensor,
+    stored: &StoredParameter,
+) -> Option<StoreError> {
     let ApplyError::ShapeMismatch { expected, found, .. } = error else { return None };
     let (&[rows, columns], &[b, a]) = (&expected[..], &found[..]) else { return None };
     (rows == a && columns == b).then(|| StoreError::Transposed {

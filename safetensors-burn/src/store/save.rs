@@ -8,7 +8,7 @@ use safetensors_core::{
 use super::CheckpointStore;
 use super::ids::{self, Ids};
 use super::pack::{Collected, ModuleSource, check_adapter, collect};
-use super::place::Place;
+use super::place::StorePlace;
 use super::ties::ties;
 use crate::{Burn, StoreError};
 
@@ -17,7 +17,7 @@ impl CheckpointStore {
     pub(super) fn save_module(&mut self, module: &impl ModuleSnapshot) -> Result<()> {
         self.check_patterns()?;
         self.catalog = None;
-        if let Place::Path(path) = &self.place
+        if let StorePlace::Path(path) = &self.place
             && path.extension().is_some_and(|extension| extension == "json")
         {
             let error = Error::framework::<Burn>(StoreError::IndexDestination);
@@ -25,15 +25,15 @@ impl CheckpointStore {
         }
         let (sources, options) = self.sources(module).map_err(|error| self.place.locate(error))?;
         match (&self.place, self.max_shard_size) {
-            (Place::Path(path), None) => save(path, sources, &options),
-            (Place::Path(path), Some(size)) => {
+            (StorePlace::Path(path), None) => save(path, sources, &options),
+            (StorePlace::Path(path), Some(size)) => {
                 let options = ShardOptions::new().max_shard_size(size).save_options(options);
                 save_sharded(path, sources, &options).map(drop)
             }
-            (Place::Memory(_), _) => {
+            (StorePlace::Memory(_), _) => {
                 let bytes =
                     serialize(sources, &options).map_err(|error| self.place.locate(error))?;
-                self.place = Place::Memory(Some(bytes.into()));
+                self.place = StorePlace::Memory(Some(bytes.into()));
                 Ok(())
             }
         }

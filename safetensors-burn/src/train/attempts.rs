@@ -16,14 +16,14 @@ use std::thread::ThreadId;
 
 use safetensors_core::save::AtomicDirectory;
 
-use super::Part;
-use super::manifest::Entry;
+use super::RecordKind;
+use super::manifest::EpochFile;
 
 /// The attempts to save one epoch.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     /// How many saves of each record have begun. The number of an attempt counts from 1.
-    begun: BTreeMap<Part, u64>,
+    begun: BTreeMap<RecordKind, u64>,
     /// Those that are under way, and failed ones until a later one succeeds.
     all: BTreeMap<u64, Attempt>,
 }
@@ -32,11 +32,11 @@ pub(super) struct Attempts {
 #[derive(Debug)]
 pub(super) struct Attempt {
     /// The record whose save began first, and in which thread.
-    first: (Part, ThreadId),
+    first: (RecordKind, ThreadId),
     /// `None` if it could not be created, and after a failure.
     pub(super) directory: Option<Arc<AtomicDirectory>>,
     /// The records whose save has ended; `None` for one that failed.
-    pub(super) ended: BTreeMap<Part, Option<Entry>>,
+    pub(super) ended: BTreeMap<RecordKind, Option<EpochFile>>,
 }
 
 impl Attempt {
@@ -48,7 +48,11 @@ impl Attempt {
 impl Attempts {
     /// Begins the save of a record. Returns the number of its attempt; `None` if the attempt before
     /// has failed and this record is not the one to begin with.
-    pub(super) fn begin(&mut self, part: Part, thread: ThreadId) -> Option<(u64, &mut Attempt)> {
+    pub(super) fn begin(
+        &mut self,
+        part: RecordKind,
+        thread: ThreadId,
+    ) -> Option<(u64, &mut Attempt)> {
         let begun = |attempts: &Self, part| attempts.begun.get(&part).copied().unwrap_or_default();
         // The first record of an attempt that failed in this same thread.
         let first_of_failed = |attempts: &Self, number| {
@@ -72,13 +76,13 @@ impl Attempts {
 
     /// Ends the save of a record. Returns the attempt if this was its last record and none has
     /// failed. A failed attempt gives up its directory at once, and with it the room on the disk.
-    pub(super) fn end(&mut self, number: u64, part: Part, entry: Option<Entry>) -> Ended {
+    pub(super) fn end(&mut self, number: u64, part: RecordKind, entry: Option<EpochFile>) -> Ended {
         let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
         attempt.ended.insert(part, entry);
         if attempt.has_failed() {
             attempt.directory = None;
         }
-        if attempt.ended.len() < Part::ALL.len() {
+        if attempt.ended.len() < RecordKind::ALL.len() {
             return Ended::Waiting;
         }
         let directory = attempt.directory.take();
@@ -112,7 +116,7 @@ pub(super) enum Ended {
     /// Other records are not saved yet.
     Waiting,
     /// All records are saved: these files, in this directory.
-    Complete(BTreeMap<String, Entry>, Arc<AtomicDirectory>),
+    Complete(BTreeMap<String, EpochFile>, Arc<AtomicDirectory>),
     /// All records have ended, and one has failed.
     Failed,
 }

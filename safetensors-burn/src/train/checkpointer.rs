@@ -12,7 +12,7 @@ use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::Epochs;
-use super::Part;
+use super::RecordKind;
 use super::codec::{Codec, ModuleCodec, OptimizerCodec, PlainCodec};
 use super::module::Parameters;
 use super::record::{self, RecordFile};
@@ -43,7 +43,7 @@ use super::state::new_ids;
 #[derive(Debug)]
 pub struct SafetensorsCheckpointer<R> {
     shared: Arc<Shared>,
-    part: Part,
+    part: RecordKind,
     /// The module that records are restored for.
     module: Option<Arc<Parameters>>,
     codec: Box<dyn Codec<R>>,
@@ -52,7 +52,7 @@ pub struct SafetensorsCheckpointer<R> {
 impl<R> SafetensorsCheckpointer<R> {
     pub(super) fn new(
         shared: &Arc<Shared>,
-        part: Part,
+        part: RecordKind,
         module: Option<&Arc<Parameters>>,
         codec: impl Codec<R> + 'static,
     ) -> Self {
@@ -65,9 +65,9 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
     fn try_restore(&self, epoch: usize) -> Result<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
-        let path = |part: Part| directory.join(part.file_name());
+        let path = |part: RecordKind| directory.join(part.file_name());
         let mut files = manifest.open(&directory)?;
-        let mut open = |part: Part| match files.remove(part.file_name()) {
+        let mut open = |part: RecordKind| match files.remove(part.file_name()) {
             Some(file) => RecordFile::of(file, &path(part)),
             None => Err(manifest.no_record(part).in_path(&directory)),
         };
@@ -75,16 +75,17 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
             None => open(self.part)?,
             Some(module) => {
                 // The records are compared before the first one is returned.
-                let (mut model, mut optimizer) = (open(Part::Model)?, open(Part::Optimizer)?);
-                module.check(&model).map_err(|error| error.in_path(path(Part::Model)))?;
+                let (mut model, mut optimizer) =
+                    (open(RecordKind::Model)?, open(RecordKind::Optimizer)?);
+                module.check(&model).map_err(|error| error.in_path(path(RecordKind::Model)))?;
                 // The state of the optimizer belongs to the ids of this module's parameters.
                 optimizer.new_ids = new_ids(module, &model.content(), &optimizer.content())
-                    .map_err(|error| error.in_path(path(Part::Optimizer)))?;
+                    .map_err(|error| error.in_path(path(RecordKind::Optimizer)))?;
                 module.adapt_model(&mut model);
                 match self.part {
-                    Part::Model => model,
-                    Part::Optimizer => optimizer,
-                    Part::Scheduler => open(Part::Scheduler)?,
+                    RecordKind::Model => model,
+                    RecordKind::Optimizer => optimizer,
+                    RecordKind::Scheduler => open(RecordKind::Scheduler)?,
                 }
             }
         };
@@ -156,14 +157,14 @@ impl Epochs {
         let shared = Arc::new(Shared::new(self.clone()));
         let model = ModuleCodec::new(module.and_then(|module| module.device()));
         (
-            SafetensorsCheckpointer::new(&shared, Part::Model, module, model),
+            SafetensorsCheckpointer::new(&shared, RecordKind::Model, module, model),
             SafetensorsCheckpointer::new(
                 &shared,
-                Part::Optimizer,
+                RecordKind::Optimizer,
                 module,
                 OptimizerCodec::default(),
             ),
-            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, PlainCodec),
+            SafetensorsCheckpointer::new(&shared, RecordKind::Scheduler, module, PlainCodec),
         )
     }
 }

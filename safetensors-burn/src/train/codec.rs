@@ -41,15 +41,15 @@ impl<R: Record> Codec<R> for PlainCodec {
 
 /// What is known of the last record, by which burn is asked for the tensors of the next one.
 #[derive(Debug)]
-struct Known<T>(Mutex<Option<Arc<T>>>);
+struct LastRecord<T>(Mutex<Option<Arc<T>>>);
 
-impl<T> Default for Known<T> {
+impl<T> Default for LastRecord<T> {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<T> Known<T> {
+impl<T> LastRecord<T> {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,13 +70,13 @@ impl<T> Known<T> {
 pub(super) struct ModuleCodec {
     /// That of the module, if it is known and lends the memory of its tensors.
     device: Option<Device>,
-    known: Known<Shapes>,
+    known: LastRecord<Shapes>,
 }
 
 impl ModuleCodec {
     pub(super) fn new(device: Option<&Device>) -> Self {
         let device = device.filter(|device| lends_memory(device)).cloned();
-        Self { device, known: Known::default() }
+        Self { device, known: LastRecord::default() }
     }
 
     fn learn(&self, content: &Content) {
@@ -108,7 +108,7 @@ impl Codec<ModuleRecord> for ModuleCodec {
 
 /// Records of an optimizer.
 #[derive(Debug, Default)]
-pub(super) struct OptimizerCodec(Known<StateNames>);
+pub(super) struct OptimizerCodec(LastRecord<StateNames>);
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
     fn unpack(&self, record: OptimizerRecord, staging: Option<&Path>) -> Result<Unpacked> {

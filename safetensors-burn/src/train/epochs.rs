@@ -159,7 +159,7 @@ impl Epochs {
             let name = AtomicDirectory::owner_of(&name).unwrap_or(&name);
             let Some(number) = number(name) else { continue };
             let path = self.path(number);
-            AtomicDirectory::recover(&path)?;
+            AtomicDirectory::repair(&path)?;
             if path.is_dir() {
                 numbers.push(number);
             }
@@ -305,7 +305,7 @@ impl Epochs {
     /// [`EpochError::NotFound`], and those of [`Manifest::read`].
     pub(super) fn manifest(&self, epoch: usize) -> Result<(Manifest, Digest)> {
         let path = self.path(epoch);
-        AtomicDirectory::recover(&path)?;
+        AtomicDirectory::repair(&path)?;
         if !path.is_dir() {
             let found = self.numbers()?;
             return Err(Error::from(EpochError::NotFound { found }).in_path(path));

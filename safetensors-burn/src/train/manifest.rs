@@ -9,7 +9,7 @@ use safetensors_core::digest::Digest;
 use safetensors_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{EpochError, Part};
+use super::{EpochError, RecordKind};
 
 /// The name of the manifest in the directory of an epoch.
 pub(super) const NAME: &str = "manifest.json";
@@ -30,7 +30,7 @@ pub(super) struct Manifest {
     format: String,
     version: u32,
     epoch: usize,
-    pub(super) files: BTreeMap<String, Entry>,
+    pub(super) files: BTreeMap<String, EpochFile>,
 }
 
 /// What every version of the manifest has.
@@ -42,7 +42,7 @@ struct Outline {
 
 /// A file of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct EpochFile {
     /// Its length.
     pub(super) bytes: u64,
     /// The number of its tensors.
@@ -51,7 +51,7 @@ pub(super) struct Entry {
     header_xxh3_128: String,
 }
 
-impl Entry {
+impl EpochFile {
     /// Describes a file that was just saved.
     pub(super) fn of(path: &Path, tensors: usize) -> Result<Self> {
         let describe = || {
@@ -96,7 +96,7 @@ fn header_digest(file: &mut File) -> io::Result<Digest> {
 }
 
 impl Manifest {
-    pub(super) fn new(epoch: usize, files: BTreeMap<String, Entry>) -> Self {
+    pub(super) fn new(epoch: usize, files: BTreeMap<String, EpochFile>) -> Self {
         Self { format: FORMAT.into(), version: VERSION, epoch, files }
     }
 
@@ -151,15 +151,15 @@ impl Manifest {
         if manifest.epoch != epoch {
             return Err(EpochError::OtherEpoch { expected: epoch, found: manifest.epoch }.into());
         }
-        let is_missing = |part: &Part| !manifest.files.contains_key(part.file_name());
-        match Part::ALL.into_iter().find(is_missing) {
+        let is_missing = |part: &RecordKind| !manifest.files.contains_key(part.file_name());
+        match RecordKind::ALL.into_iter().find(is_missing) {
             Some(part) => Err(manifest.no_record(part)),
             None => Ok(manifest),
         }
     }
 
     /// The error for an epoch without this record.
-    pub(super) fn no_record(&self, part: Part) -> Error {
+    pub(super) fn no_record(&self, part: RecordKind) -> Error {
         let found = self.files.keys().cloned().collect();
         EpochError::NoRecord { name: part.file_name().into(), found }.into()
     }
@@ -169,7 +169,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// Those of [`Entry::open`].
+    /// Those of [`EpochFile::open`].
     pub(super) fn open(&self, directory: &Path) -> Result<BTreeMap<&str, File>> {
         let files = self.files.iter();
         files.map(|(name, entry)| Ok((&**name, entry.open(&directory.join(name))?))).collect()

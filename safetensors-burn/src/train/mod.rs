@@ -126,13 +126,13 @@ pub use strategy::KeepEpochs;
 
 /// Which record of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum RecordKind {
     Model,
     Optimizer,
     Scheduler,
 }
 
-impl Part {
+impl RecordKind {
     const ALL: [Self; 3] = [Self::Model, Self::Optimizer, Self::Scheduler];
 
     fn file_name(self) -> &'static str {

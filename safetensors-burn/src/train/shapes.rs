@@ -85,7 +85,11 @@ struct Taker {
 impl Taker {
     /// Asks burn for a tensor. burn gives tensors of every dtype as integers, as they are. It would
     /// convert booleans.
-    fn take<const D: usize>(&self, mapper: &mut impl ModuleMapper, shape: &[usize]) -> Taken {
+    fn take<const D: usize>(
+        &self,
+        mapper: &mut impl ModuleMapper,
+        shape: &[usize],
+    ) -> TakenParameter {
         let init = |device: &Device, _: bool| Tensor::<D, Int>::empty([0; D], device);
         let (id, device) = (ParamId::from(0), self.shapes.device.clone());
         let empty = Param::uninitialized(id, init, device, false, shape.to_vec().into());
@@ -95,7 +99,7 @@ impl Taker {
 }
 
 /// The id and the values of a parameter; `None` if burn has not given them.
-type Taken = Option<(u64, TensorData)>;
+type TakenParameter = Option<(u64, TensorData)>;
 
 impl Module for Taker {
     fn map<M: ModuleMapper>(mut self, mapper: &mut M) -> Self {

@@ -16,8 +16,8 @@ use safetensors_core::{Error, ErrorKind, Result};
 
 use super::attempts::{Attempts, Ended};
 use super::epochs::Epochs;
-use super::manifest::{Entry, Manifest};
-use super::{EpochError, Part};
+use super::manifest::{EpochFile, Manifest};
+use super::{EpochError, RecordKind};
 
 /// Shared by the checkpointers that were made together.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct State {
     /// Whether the last attempt to save an epoch has failed.
     has_failed: bool,
     /// Which records of an epoch are to be deleted.
-    deletes: BTreeMap<usize, BTreeSet<Part>>,
+    deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
     /// Epochs that are deleted once another one is in place.
     deferred: BTreeSet<usize>,
     /// The epoch that was saved or restored last, from which training can be resumed.
@@ -48,7 +48,7 @@ struct State {
 struct Restoring {
     epoch: usize,
     manifest: Digest,
-    done: BTreeSet<Part>,
+    done: BTreeSet<RecordKind>,
 }
 
 impl Shared {
@@ -74,13 +74,13 @@ impl Shared {
     pub(super) fn save(
         &self,
         epoch: usize,
-        part: Part,
+        part: RecordKind,
         write: impl FnOnce(&Path) -> Result<usize>,
     ) -> Result<()> {
         let in_epoch = |error: Error| error.in_path(self.epochs.path(epoch));
         let (mut saving, directory) = self.begin(epoch, part).map_err(in_epoch)?;
         let path = directory.path().join(part.file_name());
-        let entry = write(directory.path()).and_then(|tensors| Entry::of(&path, tensors));
+        let entry = write(directory.path()).and_then(|tensors| EpochFile::of(&path, tensors));
         let entry = entry.map_err(|error| directory.locate(error.in_path(&path)))?;
         // The last record needs the directory for itself.
         drop(directory);
@@ -89,7 +89,7 @@ impl Shared {
 
     /// Begins the save of a record. Returns the directory of its attempt, which the first record
     /// creates.
-    fn begin(&self, epoch: usize, part: Part) -> Result<(Saving<'_>, Arc<AtomicDirectory>)> {
+    fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Arc<AtomicDirectory>)> {
         let mut state = self.state();
         // What was to be deleted is replaced instead.
         state.deferred.remove(&epoch);
@@ -112,7 +112,13 @@ impl Shared {
     }
 
     /// Ends the save of a record. The last one puts the epoch in place, unless one has failed.
-    fn end(&self, epoch: usize, number: u64, part: Part, entry: Option<Entry>) -> Result<()> {
+    fn end(
+        &self,
+        epoch: usize,
+        number: u64,
+        part: RecordKind,
+        entry: Option<EpochFile>,
+    ) -> Result<()> {
         let ended = {
             let mut state = self.state();
             state.has_failed |= entry.is_none();
@@ -161,12 +167,12 @@ impl Shared {
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
     /// defers that until another epoch is in place.
-    pub(super) fn delete(&self, epoch: usize, part: Part) -> Result<()> {
+    pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = self.state();
             let parts = state.deletes.entry(epoch).or_default();
             parts.insert(part);
-            if parts.len() < Part::ALL.len() {
+            if parts.len() < RecordKind::ALL.len() {
                 return Ok(());
             }
             state.deletes.remove(&epoch);
@@ -216,7 +222,7 @@ impl Shared {
     /// # Errors
     ///
     /// Those of [`Epochs::manifest`]; [`EpochError::Replaced`].
-    pub(super) fn restore(&self, epoch: usize, part: Part) -> Result<Manifest> {
+    pub(super) fn restore(&self, epoch: usize, part: RecordKind) -> Result<Manifest> {
         let (manifest, digest) = self.epochs.manifest(epoch)?;
         let mut state = self.state();
         state.current = Some(epoch);
@@ -248,12 +254,12 @@ struct Saving<'a> {
     shared: &'a Shared,
     epoch: usize,
     number: u64,
-    part: Part,
+    part: RecordKind,
     has_ended: bool,
 }
 
 impl Saving<'_> {
-    fn end(&mut self, entry: Option<Entry>) -> Result<()> {
+    fn end(&mut self, entry: Option<EpochFile>) -> Result<()> {
         self.has_ended = true;
         self.shared.end(self.epoch, self.number, self.part, entry)
     }
@@ -275,7 +281,7 @@ mod tests {
     use super::*;
 
     /// Writes a file of one tensor.
-    fn write(directory: &Path, part: Part, value: u8) -> Result<usize> {
+    fn write(directory: &Path, part: RecordKind, value: u8) -> Result<usize> {
         let values = [value];
         let tensor = safetensors_core::TensorView::from_slice(&[1], &values)?;
         let options = safetensors_core::SaveOptions::new();
@@ -289,15 +295,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let shared = Shared::new(Epochs::new(dir.path()));
         let save = |part, value| shared.save(1, part, |dir| write(dir, part, value));
-        save(Part::Model, 1).unwrap();
-        let panicking = || shared.save(1, Part::Optimizer, |_| panic!("the device is lost"));
+        save(RecordKind::Model, 1).unwrap();
+        let panicking = || shared.save(1, RecordKind::Optimizer, |_| panic!("the device is lost"));
         catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        save(Part::Scheduler, 1).unwrap_err();
-        for part in Part::ALL {
+        save(RecordKind::Scheduler, 1).unwrap_err();
+        for part in RecordKind::ALL {
             save(part, 2).unwrap();
         }
-        for part in Part::ALL {
+        for part in RecordKind::ALL {
             let path = shared.epochs.path(1).join(part.file_name());
             assert_eq!(std::fs::read(path).unwrap().last(), Some(&2));
         }

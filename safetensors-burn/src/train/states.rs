@@ -127,7 +127,7 @@ impl StateNames {
         // The states are here, so this has only the paths, and the ranks.
         let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
         let metadata = Container::parse(rest)?.content.metadata;
-        let mut taken = Taken::default();
+        let mut taken = TakenStates::default();
         for id in &ids {
             self.leaves.iter().for_each(|leaf| taken.take(&mut source, &format!("{id}.{leaf}")));
         }
@@ -152,12 +152,12 @@ impl StateNames {
 
 /// What was taken of the states that burn gave.
 #[derive(Default)]
-struct Taken {
+struct TakenStates {
     tensors: Vec<(String, Option<u64>, TensorData)>,
     scalars: BTreeMap<String, Scalar>,
 }
 
-impl Taken {
+impl TakenStates {
     /// Takes the tensor and the scalar of a name, if there are such.
     fn take(&mut self, source: &mut StateSource, name: &str) {
         if let Some(data) = source.take_tensor("", name) {

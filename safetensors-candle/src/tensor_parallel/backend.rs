@@ -136,7 +136,7 @@ impl<H, S> TensorParallelBackend<H, S> {
         // The shape is needed even if widening is refused. The refusal comes when the tensor is
         // read.
         let options = self.load_options.clone().widening(Widening::Lossless);
-        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
         Ok(loaded.shape(shape).into())
     }
 

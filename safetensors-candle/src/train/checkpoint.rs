@@ -8,7 +8,7 @@ use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, ReadAt, Result, SaveOptions, ShardOptions};
 
 use super::slots::fill;
-use super::values::Slot;
+use super::values::TensorSlot;
 use super::var_map::set;
 use super::variables::{Variable, distinct, named};
 use super::{AdamW, Loaded, StateOptions};
@@ -138,7 +138,7 @@ pub fn load_training_from<S: ReadAt>(
     options: &StateOptions,
 ) -> Result<Loaded> {
     let variables = distinct(named(var_map));
-    let mut slots: Vec<Slot> = variables.iter().map(Variable::slot).collect();
+    let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
     slots.extend(optimizer.slots()?);
     let mut mismatches = Vec::new();
     let settings = optimizer.settings_of(checkpoint, options, &mut mismatches);

@@ -1,18 +1,18 @@
-//! [`Slot`]: a tensor in memory that waits for a value. [`fill`] compares slots with a checkpoint
-//! and reads their values.
+//! [`TensorSlot`]: a tensor in memory that waits for a value. [`fill`] compares slots with a
+//! checkpoint and reads their values.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use candle_core::Tensor;
 use safetensors_core::convert::can_convert;
 use safetensors_core::error::Mismatch;
-use safetensors_core::load::LoadedDtype;
+use safetensors_core::load::DtypePlan;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result,
 };
 
 use super::StateOptions;
-use super::values::{Slot, Value, Values, refuse};
+use super::values::{TensorSlot, Value, Values, refuse};
 use crate::from_candle_dtype;
 
 /// The values of slots.
@@ -32,7 +32,7 @@ pub(super) struct Filled {
 /// that are found here, before any data is read.
 pub(super) fn fill<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
-    slots: &[Slot],
+    slots: &[TensorSlot],
     mismatches: Vec<Mismatch>,
     options: &StateOptions,
 ) -> Result<Filled> {
@@ -45,7 +45,7 @@ pub(super) fn fill<S: ReadAt>(
     };
     fill().map_err(|error: Error| {
         let file = || checkpoint.files().first().map(|file| file.path());
-        match checkpoint.index().or_else(file) {
+        match checkpoint.index_path().or_else(file) {
             Some(path) => error.in_path(path),
             None => error,
         }
@@ -63,7 +63,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new<S>(
         checkpoint: &'a Checkpoint<S>,
-        slots: &[Slot],
+        slots: &[TensorSlot],
         mut mismatches: Vec<Mismatch>,
         options: &StateOptions,
     ) -> Result<Self> {
@@ -161,8 +161,8 @@ impl<'a, S> Group<'a, S> {
 ///
 /// Scales that are missing from the options, or that do not belong to their weight, are an error of
 /// their own: they are no difference between the checkpoint and a slot.
-fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option<LoadedDtype>> {
-    match tensor.loaded(options) {
+fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option<DtypePlan>> {
+    match tensor.dtype_plan(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {
             ErrorKind::UnsupportedDtype { .. } | ErrorKind::WouldWiden { .. } => Ok(None),
@@ -174,9 +174,9 @@ fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option
 /// Lists how a tensor of the checkpoint, loaded in this way, differs from a slot of this dtype.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
-    loaded: Option<LoadedDtype>,
+    loaded: Option<DtypePlan>,
     name: &str,
-    slot: &Slot,
+    slot: &TensorSlot,
     expected: Dtype,
     options: &LoadOptions,
     mismatches: &mut Vec<Mismatch>,

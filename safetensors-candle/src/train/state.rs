@@ -10,7 +10,7 @@ use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardO
 
 use super::adamw::Parameter;
 use super::slots::fill;
-use super::values::Slot;
+use super::values::TensorSlot;
 use super::{AdamW, Loaded, StateOptions, settings};
 use crate::error::from_candle_error;
 use crate::{save, save_sharded};
@@ -111,13 +111,13 @@ impl AdamW {
     }
 
     /// A slot for each tensor of the state, in the order of [`tensors`](AdamW::tensors).
-    pub(super) fn slots(&self) -> Result<Vec<Slot>> {
+    pub(super) fn slots(&self) -> Result<Vec<TensorSlot>> {
         self.check_names()?;
         let slots = self.parameters.iter().flat_map(|parameter| {
             parameter.tensors().map(|(kind, tensor)| {
                 let names = parameter.variable.names.iter();
                 let names = names.map(|name| format!("{name}.{kind}")).collect();
-                Slot { names, tensor: tensor.clone() }
+                TensorSlot { names, tensor: tensor.clone() }
             })
         });
         Ok(slots.collect())

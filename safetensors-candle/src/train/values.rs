@@ -9,7 +9,7 @@ use crate::error::from_candle_error;
 use crate::{Candle, from_candle_dtype};
 
 /// A tensor in memory that waits for a value from a checkpoint.
-pub(super) struct Slot {
+pub(super) struct TensorSlot {
     /// The names under which the checkpoint may have the value. One is enough.
     pub(super) names: Vec<String>,
     /// The present tensor. The value needs its shape, dtype and device.
@@ -53,7 +53,7 @@ impl<S> Values<'_, S> {
     /// A value of another shape or dtype than its slot is an error. The names were compared before
     /// the read; this makes sure that what was read is what was compared, because the first slot
     /// that is set cannot be taken back.
-    pub(super) fn into_tensors(self, slots: &[Slot]) -> Result<Vec<Option<Tensor>>> {
+    pub(super) fn into_tensors(self, slots: &[TensorSlot]) -> Result<Vec<Option<Tensor>>> {
         let mut tensors = vec![None; slots.len()];
         let mut mismatches = Vec::new();
         for Value { tensor, slots: mut open, buf } in self.0 {
@@ -82,7 +82,12 @@ pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
 }
 
 /// Lists how a value differs from its slot.
-fn compare(name: &str, value: &Tensor, slot: &Slot, mismatches: &mut Vec<Mismatch>) -> Result<()> {
+fn compare(
+    name: &str,
+    value: &Tensor,
+    slot: &TensorSlot,
+    mismatches: &mut Vec<Mismatch>,
+) -> Result<()> {
     if value.dims() != slot.tensor.dims() {
         let (expected, found) = (slot.tensor.dims().to_vec(), value.dims().to_vec());
         mismatches.push(Mismatch::Shape { name: name.into(), expected, found });
@@ -112,7 +117,7 @@ mod tests {
         let slots = names.map(|name| {
             let dtype = if name == "b" { DType::F8E4M3 } else { DType::F32 };
             let tensor = Tensor::zeros(2, dtype, &Device::Cpu).unwrap();
-            Slot { names: vec![name.into()], tensor }
+            TensorSlot { names: vec![name.into()], tensor }
         });
         let values = |lens: [usize; 3]| {
             let each = checkpoint.tensors().zip(lens).enumerate();
@@ -126,7 +131,7 @@ mod tests {
         let shape = Mismatch::Shape { name: "c".into(), expected: vec![2], found: vec![3] };
         assert_eq!(mismatches[..], [dtype, shape]);
 
-        let same = [0, 0, 2].map(|slot: usize| Slot {
+        let same = [0, 0, 2].map(|slot: usize| TensorSlot {
             names: slots[slot].names.clone(),
             tensor: slots[slot].tensor.clone(),
         });

@@ -8,7 +8,7 @@ use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, ReadAt, Result, SaveOptions, ShardOptions};
 
 use super::slots::fill;
-use super::values::Slot;
+use super::values::TensorSlot;
 use super::variables::{Variable, distinct, named};
 use super::{Loaded, StateOptions};
 use crate::error::from_candle_error;
@@ -88,7 +88,7 @@ pub fn load_var_map_from<S: ReadAt>(
     options: &StateOptions,
 ) -> Result<Loaded> {
     let variables = distinct(named(var_map));
-    let slots: Vec<Slot> = variables.iter().map(Variable::slot).collect();
+    let slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
     let mut filled = fill(checkpoint, &slots, Vec::new(), options)?;
     set(&variables, std::mem::take(&mut filled.tensors))?;
     Ok(Loaded::new(checkpoint, filled))

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use candle_core::Var;
 use candle_nn::VarMap;
 
-use super::values::Slot;
+use super::values::TensorSlot;
 
 /// A variable with all of its names.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    pub(super) fn slot(&self) -> Slot {
-        Slot { names: self.names.clone(), tensor: self.var.as_tensor().clone() }
+    pub(super) fn slot(&self) -> TensorSlot {
+        TensorSlot { names: self.names.clone(), tensor: self.var.as_tensor().clone() }
     }
 }
 

@@ -11,7 +11,7 @@ use safetensors_core::framework::Framework;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
-use super::kept::Kept;
+use super::kept::KeptTensors;
 use super::names::Names;
 use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
@@ -121,12 +121,12 @@ pub struct CheckpointBackend<S = FileSource> {
 #[derive(Debug)]
 struct State {
     ahead: ReadAhead,
-    kept: Kept,
+    kept: KeptTensors,
 }
 
 impl State {
     fn new(tensors: usize) -> Arc<Self> {
-        Arc::new(Self { ahead: ReadAhead::new(tensors), kept: Kept::default() })
+        Arc::new(Self { ahead: ReadAhead::new(tensors), kept: KeptTensors::default() })
     }
 }
 
@@ -362,7 +362,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
         // The shape is needed even if widening is refused. The refusal comes when the tensor is
         // read.
         let options = self.load_options.clone().widening(Widening::Lossless);
-        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
         Ok(loaded.shape(tensor.shape()).into())
     }
 

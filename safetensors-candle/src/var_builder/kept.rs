@@ -1,4 +1,4 @@
-//! [`Kept`]: tensors that are handed out more than once share their memory.
+//! [`KeptTensors`]: tensors that are handed out more than once share their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 /// if the model has dropped it. A tied tensor is kept until it has been handed out under all of its
 /// names.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    entries: Mutex<HashMap<Key, Arc<Mutex<Entry>>>>,
+pub(super) struct KeptTensors {
+    entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
 }
 
 /// The position of a tensor in the checkpoint, and how it was asked for.
@@ -20,13 +20,13 @@ type Key = (usize, DType, DeviceLocation);
 
 /// Locked while a thread reads the tensor, so that others wait for it and share it.
 #[derive(Debug, Default)]
-struct Entry {
+struct KeptTensor {
     tensor: Option<Tensor>,
     /// The names under which it was handed out.
     asked: Vec<String>,
 }
 
-impl Kept {
+impl KeptTensors {
     /// The tensor that was handed out before for the same position, dtype and device, or else the
     /// one that `read` returns.
     ///
@@ -69,7 +69,7 @@ impl Kept {
     }
 
     /// Forgets one tensor, unless it was released meanwhile and another one has its place.
-    fn forget(&self, key: Key, cell: &Arc<Mutex<Entry>>) {
+    fn forget(&self, key: Key, cell: &Arc<Mutex<KeptTensor>>) {
         let mut entries = lock(&self.entries);
         if entries.get(&key).is_some_and(|entry| Arc::ptr_eq(entry, cell)) {
             entries.remove(&key);

@@ -101,7 +101,7 @@ impl Names {
     /// A name that is missing, for candle's error: where it was looked for, and what else may have
     /// been meant.
     pub(crate) fn missing<S>(&self, checkpoint: &Checkpoint<S>, name: &str) -> String {
-        let place = match (checkpoint.index(), checkpoint.files()) {
+        let place = match (checkpoint.index_path(), checkpoint.files()) {
             (Some(index), _) => index.display().to_string(),
             (None, [file]) => file.path().display().to_string(),
             (None, []) => "no file".into(),

@@ -49,7 +49,7 @@ impl<S> Reader<'_, S> {
         let is_expected = from != Dtype::C64
             && from.is_float() == to.is_float()
             && (from == to || can_convert(from, to))
-            && tensor.loaded(&self.options).is_ok();
+            && tensor.dtype_plan(&self.options).is_ok();
         let bits = tensor.element_count().saturating_mul(to.bits().into());
         is_expected.then(|| bits.div_ceil(8))
     }

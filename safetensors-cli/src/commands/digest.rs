@@ -8,11 +8,11 @@ use anyhow::Context;
 use safetensors_core::LazyTensor;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::{Edit, recover};
+use safetensors_core::edit::{Edit, restore_header};
 use serde::Serialize;
 
 use super::Run;
-use crate::commands::inputs::{Inputs, Shown};
+use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input;
 use crate::input::other;
 use crate::input::select::Select;
@@ -116,7 +116,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the digests of one checkpoint.
-fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<Shown> {
+fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = target.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
@@ -143,9 +143,9 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     if args.json {
         json::write(&document, &mut out)?;
     } else {
-        document.write(checkpoint.index().is_some(), &mut out)?;
+        document.write(checkpoint.index_path().is_some(), &mut out)?;
     }
-    Ok(Shown::new(totals))
+    Ok(ShownInput::new(totals))
 }
 
 impl Document<'_> {
@@ -190,7 +190,7 @@ fn record_all(targets: &[Target], way: Way, out: &mut impl Write) -> anyhow::Res
 fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
     for file in files_of(path)? {
-        if way.advised(recover(&file), &file)? {
+        if way.advised(restore_header(&file), &file)? {
             warn_of_restored(&file);
         }
     }

@@ -39,12 +39,12 @@ pub(crate) struct Inputs {
 
 /// What a command has shown of one input.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownInput {
     totals: Totals,
     is_sound: bool,
 }
 
-impl Shown {
+impl ShownInput {
     /// Tensors of these totals.
     pub(crate) fn new(totals: Totals) -> Self {
         Self { totals, is_sound: true }
@@ -89,7 +89,7 @@ impl Inputs {
         &self,
         json: bool,
         out: &mut impl Write,
-        mut show: impl FnMut(&Target, &mut dyn Write) -> anyhow::Result<Shown>,
+        mut show: impl FnMut(&Target, &mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<ExitCode> {
         let targets = self.targets()?;
         if let ([only], false) = (targets.as_slice(), self.recursive) {
@@ -145,7 +145,7 @@ impl<'o, W: Write> Several<'o, W> {
     fn add(
         &mut self,
         target: &Target,
-        show: impl FnOnce(&mut dyn Write) -> anyhow::Result<Shown>,
+        show: impl FnOnce(&mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<()> {
         let opening = self.opening(&target.name(), None)?;
         let (indent, end) = if self.json { ("      ", "\n    }") } else { ("", "\n") };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::TensorSource;
-use safetensors_core::ranks::{RankPlan, RankTensor, gather};
+use safetensors_core::ranks::{RankPlan, RankTensor, join_parts};
 use serde::Serialize;
 
 use super::Run;
@@ -102,12 +102,12 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let plan = match (&args.from, args.world_size) {
         (Some(from), _) => {
             let plan = read_plan(from)?;
-            let whole = gather(&checkpoint)?;
+            let whole = join_parts(&checkpoint)?;
             plan.check_tensors(whole.iter().map(|it| (it.name(), it.dtype(), it.shape())))?;
             plan
         }
         (None, Some(ranks)) => {
-            let gathered = gather(&checkpoint)?;
+            let gathered = join_parts(&checkpoint)?;
             let rules = args.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
             rules.plan(&checkpoint, ranks).map_err(advise)?
         }

@@ -9,14 +9,14 @@ use safetensors_core::framework::is_temporary_name;
 
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundPaths {
     /// Indexes and safetensors files, including shards, recognized by name. None has been opened.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
-impl Found {
+impl FoundPaths {
     /// Searches a directory and all below it.
     ///
     /// Links to files are followed, because the Hub's cache consists of them. A broken link is

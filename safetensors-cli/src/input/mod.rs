@@ -111,7 +111,8 @@ fn is_fifo(path: &Path) -> bool {
 pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow::Result<()> {
     // An output that is not there yet has no such path.
     let Ok(there) = output.canonicalize() else { return Ok(()) };
-    let mut files = checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index());
+    let mut files =
+        checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index_path());
     if files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
         Err(wrong_usage(format!(
             "{} is a file of the checkpoint that is read; choose another -o FILE",
@@ -124,6 +125,6 @@ pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow
 
 /// A shard's path relative to its index.
 pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
-    let folder = checkpoint.index().and_then(Path::parent);
+    let folder = checkpoint.index_path().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))
 }

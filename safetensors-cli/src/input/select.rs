@@ -61,7 +61,7 @@ impl Matcher {
             checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect();
         if tensors.is_empty() && !self.is_everything() {
             let first = checkpoint.files().first().map(CheckpointFile::path);
-            let path = checkpoint.index().or(first).map(text::path).unwrap_or_default();
+            let path = checkpoint.index_path().or(first).map(text::path).unwrap_or_default();
             anyhow::bail!(
                 "{path}: no tensor matches --filter; `safetensors inspect --flat` shows the names"
             );

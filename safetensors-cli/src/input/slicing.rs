@@ -11,12 +11,12 @@ use crate::terminal::text;
 /// A slice as it was written, before it is known which tensor it is of.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
-    parts: Vec<(Part, Place)>,
+    parts: Vec<(SlicePart, TextPlace)>,
 }
 
 /// The slice of a dimension, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum SlicePart {
     /// One position.
     At(isize),
     /// Every `step`-th position from `start` up to but not including `end`.
@@ -26,7 +26,7 @@ enum Part {
 }
 
 /// Where a part begins: a number of characters from the start of the text.
-type Place = usize;
+type TextPlace = usize;
 
 impl Slice {
     /// Parses a slice. The error says what is wrong and shows where.
@@ -46,9 +46,9 @@ impl Slice {
     /// dimension ends there, and dimensions at the end may be left out.
     pub(crate) fn select<S>(&self, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Selection> {
         let shape = tensor.shape();
-        let named = self.parts.iter().filter(|(part, _)| *part != Part::Rest).count();
+        let named = self.parts.iter().filter(|(part, _)| *part != SlicePart::Rest).count();
         let rest = shape.len().saturating_sub(named);
-        let fail = |at: Place, problem: &dyn Display| -> anyhow::Error {
+        let fail = |at: TextPlace, problem: &dyn Display| -> anyhow::Error {
             let name = Quoted(tensor.name());
             let problem = format!("tensor {name}: slice, character {}: {problem}", at + 1);
             match tensor.file() {
@@ -58,7 +58,7 @@ impl Slice {
         };
         let mut dims = Vec::with_capacity(shape.len());
         for &(part, place) in &self.parts {
-            if part == Part::Rest {
+            if part == SlicePart::Rest {
                 dims.extend(shape[dims.len()..][..rest].iter().map(|&len| Dim::whole(len)));
                 continue;
             }
@@ -67,13 +67,13 @@ impl Slice {
                 return Err(fail(place, &format!("the tensor has only {found}")));
             };
             dims.push(match part {
-                Part::At(position) => Dim::at(position, len).ok_or_else(|| {
+                SlicePart::At(position) => Dim::at(position, len).ok_or_else(|| {
                     let dim = dims.len();
                     let problem = format!("position {position} is out of bounds: dimension {dim}");
                     fail(place, &format!("{problem} has length {len}"))
                 })?,
-                Part::Range { start, end, step } => Dim::range(start, end, step, len),
-                Part::Rest => Dim::whole(len),
+                SlicePart::Range { start, end, step } => Dim::range(start, end, step, len),
+                SlicePart::Rest => Dim::whole(len),
             });
         }
         dims.extend(shape[dims.len()..].iter().map(|&len| Dim::whole(len)));
@@ -199,16 +199,16 @@ impl Selection {
 /// The characters of a slice, and how many have been read.
 struct Parser {
     text: Vec<char>,
-    at: Place,
+    at: TextPlace,
 }
 
 /// Where something is wrong, and what.
-type Wrong = (Place, String);
+type Wrong = (TextPlace, String);
 
 impl Parser {
     fn slice(&mut self) -> Result<Slice, Wrong> {
         let is_bracketed = self.take("[");
-        let mut parts = Vec::<(Part, Place)>::new();
+        let mut parts = Vec::<(SlicePart, TextPlace)>::new();
         loop {
             self.skip_spaces();
             // As in Python, a comma may stand at the end.
@@ -217,7 +217,7 @@ impl Parser {
             }
             let place = self.at;
             let part = self.part()?;
-            if part == Part::Rest && parts.iter().any(|(part, _)| *part == Part::Rest) {
+            if part == SlicePart::Rest && parts.iter().any(|(part, _)| *part == SlicePart::Rest) {
                 return Err((place, "there may be only one `...`, found another".into()));
             }
             parts.push((part, place));
@@ -235,14 +235,14 @@ impl Parser {
         Ok(Slice { parts })
     }
 
-    fn part(&mut self) -> Result<Part, Wrong> {
+    fn part(&mut self) -> Result<SlicePart, Wrong> {
         if self.take("...") {
-            return Ok(Part::Rest);
+            return Ok(SlicePart::Rest);
         }
         let start = self.number()?;
         if !self.take(":") {
             let expected = || self.expected("a position, a range such as `2:5`, or `...`");
-            return start.map(Part::At).ok_or_else(expected);
+            return start.map(SlicePart::At).ok_or_else(expected);
         }
         let end = self.number()?;
         let mut step = 1;
@@ -254,7 +254,7 @@ impl Parser {
                 return Err((place, format!("a step should be at least 1, found {step}")));
             }
         }
-        Ok(Part::Range { start, end, step: step.unsigned_abs() })
+        Ok(SlicePart::Range { start, end, step: step.unsigned_abs() })
     }
 
     /// A whole number, or `None` if there is none here.

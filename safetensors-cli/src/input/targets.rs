@@ -8,7 +8,7 @@ use safetensors_core::Error;
 use safetensors_core::checkpoint::FilePattern;
 
 use crate::input::address;
-use crate::input::discover::Found;
+use crate::input::discover::FoundPaths;
 use crate::input::{self, Checkpoint, Opening};
 use crate::terminal::text;
 
@@ -120,7 +120,9 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
     let mut missing = BTreeMap::new();
     for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
         let name = target.path.file_name().and_then(|name| name.to_str());
-        let Some((pattern, _, shards)) = name.and_then(FilePattern::of_shard) else { continue };
+        let Some((pattern, _, shards)) = name.and_then(FilePattern::from_shard_name) else {
+            continue;
+        };
         let index = target.path.with_file_name(pattern.index_name());
         // A save puts its shards in place before their index, while the directory still opens as
         // its old single file. And it removes old shards before their index, so this order counts.
@@ -155,7 +157,7 @@ fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target::named(path)];
     }
-    let found = Found::below(path);
+    let found = FoundPaths::below(path);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
     let failed = |(path, error): (PathBuf, io::Error)| Target {
         path,

@@ -56,7 +56,7 @@ impl EditArgs {
         } else {
             self.way.advised(Edit::open(&file), &file)?
         };
-        if edit.restored() {
+        if edit.was_restored() {
             warn_of_restored(&file);
         }
         let Way { in_place, force } = self.way;

@@ -88,7 +88,8 @@ pub enum Finding {
         index: PathBuf,
     },
     /// A backup of a header lies beside the file. Either an interrupted edit left it, or a running
-    /// edit needs it. The next edit of the file, or [`recover`](crate::edit::recover), removes it.
+    /// edit needs it. The next edit of the file, or
+    /// [`restore_header`](crate::edit::restore_header), removes it.
     HeaderBackup {
         /// The file.
         file: PathBuf,

@@ -64,7 +64,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// read.
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
-        if let Some(index) = self.index() {
+        if let Some(index) = self.index_path() {
             findings.extend(self.unindexed_findings());
             findings.extend(self.total_size_finding(index));
             findings.extend(self.strays(index)?);

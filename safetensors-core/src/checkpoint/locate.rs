@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
-use super::store::{Entry, FileKind, LocalStore, Store};
+use super::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 
@@ -172,7 +172,7 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
 }
 
 /// The names of indexes, and the names of files of tensors, each sorted.
-fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
+fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
         match CheckpointPath::from_name(&entry.name) {
@@ -187,9 +187,9 @@ fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
 
 /// The indexes and files of tensors that lie one level down, for an error message. Hidden
 /// directories are left out, and so are those that cannot be read.
-fn found_below<T: Store>(store: &T, directory: &Path, entries: &[Entry]) -> Vec<String> {
+fn found_below<T: Store>(store: &T, directory: &Path, entries: &[StoreEntry]) -> Vec<String> {
     let is_shown =
-        |entry: &&Entry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');
+        |entry: &&StoreEntry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');
     let mut directories: Vec<_> =
         entries.iter().filter(is_shown).map(|entry| entry.name.as_str()).collect();
     directories.sort_unstable();

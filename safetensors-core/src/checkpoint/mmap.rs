@@ -21,7 +21,7 @@ use memmap2::Mmap;
 
 use super::CheckpointPath;
 use super::opening::open_from;
-use super::store::{Entry, FileKind, LocalStore, Store, Version};
+use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::header::Limits;
@@ -83,7 +83,7 @@ impl Store for MappedStore {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         LocalStore.list(directory)
     }
 

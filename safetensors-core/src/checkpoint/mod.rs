@@ -54,7 +54,7 @@ use crate::error::{Error, Result};
 use crate::header::{Metadata, TensorInfo};
 use crate::io::{FileSource, ReadAt};
 pub use crate::load::catalog::CheckpointFile;
-use crate::load::catalog::{Catalog, Place};
+use crate::load::catalog::{Catalog, CatalogPlace};
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::tensor::TensorBuf;
 
@@ -117,7 +117,7 @@ impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
 impl<S: ReadAt> Checkpoint<S> {
     fn assemble(
         files: Vec<CheckpointFile<S>>,
-        places: Vec<Place>,
+        places: Vec<CatalogPlace>,
         index: Option<(&Index, PathBuf)>,
     ) -> Self {
         let (index, path) = index.unzip();
@@ -263,7 +263,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// The path of the index, if there is one.
-    pub fn index(&self) -> Option<&Path> {
+    pub fn index_path(&self) -> Option<&Path> {
         self.index.as_deref()
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::index::Index;
 use super::siblings::Siblings;
 use super::store::{Store, Version};
-use super::{Checkpoint, CheckpointFile, CheckpointPath, Place};
+use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
@@ -140,7 +140,7 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
                 let error = Error::from(ErrorKind::InTwoFiles { other });
                 return Err(error.in_tensor(info.name()).in_path(&shard.path));
             }
-            places.push(Place { file, position });
+            places.push(CatalogPlace { file, position });
         }
     }
     drop(owners);
@@ -150,8 +150,9 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
     pub(super) fn from_single(shard: CheckpointFile<S>) -> Self {
-        let places =
-            (0..shard.archive.header().len()).map(|position| Place { file: 0, position }).collect();
+        let places = (0..shard.archive.header().len())
+            .map(|position| CatalogPlace { file: 0, position })
+            .collect();
         Self::assemble(vec![shard], places, None)
     }
 
@@ -172,7 +173,7 @@ impl<S: ReadAt> Checkpoint<S> {
                     let error = Error::from(ErrorKind::NotInShard { shard: shard.to_owned() });
                     return Err(error.in_tensor(name).in_path(path));
                 };
-                places.push(Place { file, position });
+                places.push(CatalogPlace { file, position });
             }
             places[start..].sort_unstable_by_key(|place| place.position);
         }

@@ -80,11 +80,11 @@ impl FilePattern {
     /// ```
     /// use safetensors_core::checkpoint::FilePattern;
     ///
-    /// let found = FilePattern::of_shard("model-00002-of-00003.safetensors");
+    /// let found = FilePattern::from_shard_name("model-00002-of-00003.safetensors");
     /// assert_eq!(found, Some((FilePattern::default(), 1, 3)));
-    /// assert_eq!(FilePattern::of_shard("model.safetensors"), None);
+    /// assert_eq!(FilePattern::from_shard_name("model.safetensors"), None);
     /// ```
-    pub fn of_shard(name: &str) -> Option<(Self, usize, usize)> {
+    pub fn from_shard_name(name: &str) -> Option<(Self, usize, usize)> {
         let stem = name.strip_suffix(FILE_SUFFIX).filter(|whole| stem(name) == Some(whole))?;
         let found = |(at, _)| shard_numbers(&stem[at..]).map(|numbers| (&stem[..at], numbers));
         let (prefix, (shard, shards, rest)) = stem.match_indices('-').find_map(found)?;
@@ -102,16 +102,16 @@ impl FilePattern {
     /// ```
     /// use safetensors_core::checkpoint::FilePattern;
     ///
-    /// let name = FilePattern::second_name("model-00001-of-00002.safetensors", 1);
+    /// let name = FilePattern::backup_name("model-00001-of-00002.safetensors", 1);
     /// assert_eq!(name, "model-00001-of-00002.replaced-1.safetensors");
     /// assert!(FilePattern::default().matches(&name));
     /// ```
-    pub fn second_name(file: &str, number: u32) -> String {
+    pub fn backup_name(file: &str, number: u32) -> String {
         set_aside(file, number)
     }
 
     /// Whether a file has a name of this pattern: that of the single file, of a shard of any
-    /// number, or a [second name](FilePattern::second_name) of these. So a save may remove it once
+    /// number, or a [backup name](FilePattern::backup_name) of these. So a save may remove it once
     /// the new files are in place.
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };
@@ -212,7 +212,7 @@ mod tests {
         let pattern: FilePattern = "a-b{suffix}.fp16.safetensors".parse().unwrap();
         for (shard, shards) in [(0, 2), (9, 10), (99_999, 100_000)] {
             let name = pattern.file_name(shard, shards);
-            let found = FilePattern::of_shard(&name);
+            let found = FilePattern::from_shard_name(&name);
             assert_eq!(found, Some((pattern.clone(), shard, shards)), "{name}");
         }
         for name in [
@@ -227,7 +227,7 @@ mod tests {
             "-00001-of-00002.safetensors",
             "",
         ] {
-            assert_eq!(FilePattern::of_shard(name), None, "{name}");
+            assert_eq!(FilePattern::from_shard_name(name), None, "{name}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::tensor::{TensorSource, shape};
 ///     planned.write(number, &mut file)?;
 ///     store.insert(name, file);
 /// }
-/// if let Some((name, json)) = planned.index()? {
+/// if let Some((name, json)) = planned.index_file()? {
 ///     store.insert(name, json);
 /// }
 /// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
@@ -96,7 +96,7 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
     /// # Errors
     ///
     /// None that [`new`](Self::new) does not find.
-    pub fn index(&self) -> Result<Option<(String, Vec<u8>)>> {
+    pub fn index_file(&self) -> Result<Option<(String, Vec<u8>)>> {
         match self.plan.files.len() {
             0 | 1 => Ok(None),
             _ => Ok(Some((self.pattern.index_name(), self.plan.index.to_json()?))),

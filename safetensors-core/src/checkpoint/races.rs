@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(unix)]
 use std::time::SystemTime;
 
-use super::store::{Entry, FileKind, LocalStore, Store, Version};
+use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use super::tests::{Before, content, options, prepare, read, read_from, save_shards};
 use crate::checkpoint::{Checkpoint, Contention, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -42,7 +42,7 @@ impl Store for Busy {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         LocalStore.list(directory)
     }
 
@@ -114,7 +114,7 @@ impl Store for Touching {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         LocalStore.list(directory)
     }
 }
@@ -143,7 +143,7 @@ fn a_save_after_a_checkpoint_was_opened_is_noticed() {
         save_shards(directory.path(), 2, &options(2, false)).unwrap();
         assert_eq!(read_from(&checkpoint).unwrap(), content(1));
         let error = checkpoint.check_unchanged().unwrap_err();
-        assert_eq!(error.file(), checkpoint.index().unwrap().to_str());
+        assert_eq!(error.file(), checkpoint.index_path().unwrap().to_str());
         assert!(error.to_string().contains("the index has changed"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::index::Index;
-use super::store::{Entry, FileKind, Store, Version};
+use super::store::{FileKind, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
@@ -14,7 +14,7 @@ use crate::io::hidden::{BACKUP_MAGIC, header_backup};
 /// read from it.
 pub(super) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
     /// The files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
@@ -27,7 +27,7 @@ impl<T: Store> Siblings for T {
         Store::kind(self, path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         Store::list(self, directory)
     }
 
@@ -70,7 +70,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
 impl<S> Checkpoint<S> {
     /// The entries of a directory in the store that the checkpoint was opened from.
-    pub(crate) fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 

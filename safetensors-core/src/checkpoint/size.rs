@@ -45,11 +45,13 @@ impl FromStr for MaxShardSize {
     ///
     /// [`ErrorKind::BadShardSize`].
     fn from_str(text: &str) -> Result<Self, Error> {
-        parse(text).map(Self).ok_or_else(|| ErrorKind::BadShardSize { found: text.into() }.into())
+        byte_count(text)
+            .map(Self)
+            .ok_or_else(|| ErrorKind::BadShardSize { found: text.into() }.into())
     }
 }
 
-fn parse(text: &str) -> Option<u64> {
+fn byte_count(text: &str) -> Option<u64> {
     let text = text.trim();
     if let Ok(bytes) = text.parse() {
         return Some(bytes);

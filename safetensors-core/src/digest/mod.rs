@@ -16,7 +16,7 @@
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
 //! | compare files with what they record | [`verify`] |
-//! | change data and keep metadata | [`forget`] |
+//! | change data and keep metadata | [`remove_record`] |
 //!
 //! ```
 //! use safetensors_core::digest::{self, DigestOptions};
@@ -54,5 +54,5 @@ pub use verify::{VerifiedFile, verify, verify_file};
 pub use crate::hash::Sha256;
 #[cfg(feature = "std")]
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, TensorDigests, forget, hash_file, hash_tensors,
+    Digest, DigestOptions, Hasher, KEY, TensorDigests, hash_file, hash_tensors, remove_record,
 };

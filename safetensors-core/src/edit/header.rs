@@ -26,7 +26,7 @@ use crate::save::atomic::sync;
 
 /// The state of a header that an edit may have left half written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum HeaderState {
     /// The header is complete.
     Whole,
     /// The header was half written, and the old one has been restored.
@@ -136,19 +136,19 @@ fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
 
 /// Restores the old header if the header is half written and a matching backup lies beside the
 /// file. Removes the backup then, and also if the header is whole.
-pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Found> {
+pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
     let path = header_backup(destination);
     if !source.is_marked() {
         remove_header_backup(destination);
-        return Ok(Found::Whole);
+        return Ok(HeaderState::Whole);
     }
-    let Some(backup) = fitting_backup(source, &path)? else { return Ok(Found::Torn) };
+    let Some(backup) = fitting_backup(source, &path)? else { return Ok(HeaderState::Torn) };
     let _steps = Steps::begin();
     let all = LENGTH_BYTES..backup.old.len();
     let write = Write { file: source.file(), mark: backup.mark(), changed: all, durable: true };
     write.put_back(&backup.old)?;
     remove_backup(&path);
-    Ok(Found::Restored)
+    Ok(HeaderState::Restored)
 }
 
 /// Whether the header is half written, and a matching backup lies beside the file. Nothing is

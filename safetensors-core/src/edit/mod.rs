@@ -30,10 +30,10 @@
 //!
 //! A power cut or the end of the process may leave the mark in the file. All readers then refuse
 //! the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved.
-//! [`recover`] and the next [`Edit::open`] restore the old header from the backup, and
-//! [`Edit::restored`] tells whether this happened. The backup is used only for the file that it was
-//! made for: inode, length and mark must be the same. Each disk sector of the header must also be
-//! what an interrupted write can leave, the beginning of one header and the rest of the other. A
+//! [`restore_header`] and the next [`Edit::open`] restore the old header from the backup, and
+//! [`Edit::was_restored`] tells whether this happened. The backup is used only for the file that it
+//! was made for: inode, length and mark must be the same. Each disk sector of the header must also
+//! be what an interrupted write can leave, the beginning of one header and the rest of the other. A
 //! file without the mark is never changed because of a backup beside it. When a file is replaced,
 //! its backup is removed. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
@@ -77,7 +77,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use open::{is_torn, recover};
+pub use open::{is_torn, restore_header};
 use plan::EditPlan;
 
 use crate::error::{Error, Result};
@@ -158,8 +158,8 @@ pub struct Edit<'a> {
 
 impl<'a> Edit<'a> {
     /// Opens a file to be edited and locks it against other edits. If an earlier edit was
-    /// interrupted while it wrote the header, the header is [restored](recover) first, and
-    /// [`restored`](Edit::restored) says so.
+    /// interrupted while it wrote the header, the header is [restored](restore_header) first, and
+    /// [`was_restored`](Edit::was_restored) says so.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl<'a> Edit<'a> {
 
     /// Whether opening the file restored the old header, because an earlier edit had left it half
     /// written.
-    pub fn restored(&self) -> bool {
+    pub fn was_restored(&self) -> bool {
         self.restored
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use super::header::Found;
+use super::header::HeaderState;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::lock::DirectoryLock;
@@ -16,7 +16,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
         let destination = destination(path)?;
         let (source, found) = if read_only {
-            (FileSource::open(&destination)?, Found::Whole)
+            (FileSource::open(&destination)?, HeaderState::Whole)
         } else {
             open_and_restore(&destination)?
         };
@@ -27,7 +27,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
             metadata: archive.metadata().clone(),
             archive,
             read_only,
-            restored: found == Found::Restored,
+            restored: found == HeaderState::Restored,
             renamed: Vec::new(),
             removed: Vec::new(),
             appended: Vec::new(),
@@ -52,7 +52,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// # let path = dir.path().join("model.safetensors");
 /// # let tensors: [(&str, safetensors_core::TensorBuf); 0] = [];
 /// # safetensors_core::save(&path, tensors, &Default::default())?;
-/// if safetensors_core::edit::recover(&path)? {
+/// if safetensors_core::edit::restore_header(&path)? {
 ///     eprintln!("an interrupted edit of {} was undone", path.display());
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,18 +63,18 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// [`ErrorKind::NotAFile`]; [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`], also if another edit
 /// has locked the file; [`ErrorKind::TornHeader`] if the header is half written and no matching
 /// backup lies beside the file, because the file was moved or copied without it.
-pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
+pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found = destination(path).and_then(|destination| match open_and_restore(&destination)?.1 {
-        Found::Torn => Err(ErrorKind::TornHeader.into()),
-        found => Ok(found == Found::Restored),
+        HeaderState::Torn => Err(ErrorKind::TornHeader.into()),
+        found => Ok(found == HeaderState::Restored),
     });
     found.map_err(|error| error.in_path(path))
 }
 
-/// Whether an interrupted edit left the header half written, and [`recover`] or the next [`Edit`]
-/// can restore it. Nothing is written. While an edit is under way, this may also be true for a
-/// moment.
+/// Whether an interrupted edit left the header half written, and [`restore_header`] or the next
+/// [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also be true
+/// for a moment.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     is_torn().map_err(|error| error.in_path(path))
 }
 
-fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
+fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
     refuse_special(destination)?;
     replaceable(destination, &SaveOptions::new())?;
     let mut source = FileSource::open_to_edit(destination)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::tempdir;
 
-use super::{Edit, Edited, is_torn as is_left_torn, recover};
+use super::{Edit, Edited, is_torn as is_left_torn, restore_header};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
@@ -84,7 +84,7 @@ fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
                 // The edit is done. The next edit removes what stayed behind.
                 result.unwrap();
                 assert_eq!(names_in(directory.path()).len(), 2);
-                assert!(!recover(&path).unwrap());
+                assert!(!restore_header(&path).unwrap());
                 assert!(found == new, "{name}");
             } else if step == "link" {
                 // If a file cannot be linked to a name, a copy is used.
@@ -138,7 +138,7 @@ fn the_next_edit_restores_what_a_crash_left() {
                 "{name}: {step}"
             );
             if n % 2 == 0 {
-                assert_eq!(recover(&path).unwrap(), is_torn, "{name}: {step}");
+                assert_eq!(restore_header(&path).unwrap(), is_torn, "{name}: {step}");
             } else {
                 Edit::open(&path).unwrap();
             }

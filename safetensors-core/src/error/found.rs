@@ -9,9 +9,9 @@ use super::text::NameList;
 use super::text::Quoted;
 
 /// Displays the first byte of a text, or says that the text has only white space.
-pub(super) struct Found(pub(super) Option<u8>);
+pub(super) struct FoundByte(pub(super) Option<u8>);
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundByte {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),

@@ -1,6 +1,6 @@
 //! [`JsonProblem`]: what can be wrong with the text of a header.
 
-use super::found::Found;
+use super::found::FoundByte;
 
 /// What is wrong with the JSON text of a header. The message names what was found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum JsonProblem {
     #[error("the end of the header, expected {expected}")]
     UnexpectedEnd { expected: &'static str },
     /// A byte that is not allowed at this place.
-    #[error("{}, expected {expected}", Found(Some(*.found)))]
+    #[error("{}, expected {expected}", FoundByte(Some(*.found)))]
     Unexpected { expected: &'static str, found: u8 },
     /// Something other than white space after the header's closing brace.
     #[error("the byte {0:#04x} after the closing brace, where only white space is allowed")]

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 #[cfg(feature = "std")]
 use super::found::Below;
-use super::found::{Found, OrMissing};
+use super::found::{FoundByte, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
@@ -34,7 +34,8 @@ pub enum ErrorKind {
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
     /// The header is half written: an edit is replacing it, or was interrupted while it did. After
-    /// an interrupted edit, [`edit::recover`](crate::edit::recover) restores the header.
+    /// an interrupted edit, [`edit::restore_header`](crate::edit::restore_header) restores the
+    /// header.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
@@ -52,7 +53,7 @@ pub enum ErrorKind {
     #[error("the header is not UTF-8 from byte {offset} on")]
     NotUtf8 { offset: usize },
     /// The header is not a JSON object.
-    #[error("the header is not a JSON object: it starts with {}", Found(*.found))]
+    #[error("the header is not a JSON object: it starts with {}", FoundByte(*.found))]
     NotAnObject { found: Option<u8> },
     /// The header is not JSON.
     #[error("the header is not JSON at byte {offset}: found {problem}")]

@@ -51,7 +51,7 @@ pub enum RankProblem {
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
     /// Ranks have divided a quantised weight or its scales, which may not be the same elements.
-    /// [`Rewrite::gather`](crate::Rewrite::gather) makes whole tensors.
+    /// [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) makes whole tensors.
     #[error(
         "ranks have divided tensor {} or its scales, in tensor {}: gather the whole tensors first",
         Quoted(.whole), Quoted(.scales)

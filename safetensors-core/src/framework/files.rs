@@ -70,7 +70,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     let options = options.clone().for_framework::<F>();
     // All dtypes are checked now, and progress counts over all batches.
     let len = |tensor: &LazyTensor<'_, S>| {
-        let loaded = tensor.loaded(&options)?;
+        let loaded = tensor.dtype_plan(&options)?;
         loaded.byte_len(tensor.shape(), &options).map_err(|error| tensor.locate(error))
     };
     let lens = tensors.iter().map(len).collect::<Result<Vec<u64>>>()?;
@@ -84,7 +84,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
         };
         let count = rest.iter().take_while(fits).count().max(1);
         let batch = &tensors[loaded.len()..][..count];
-        loaded.extend(read_together::<F, S>(batch, device, &options)?);
+        loaded.extend(read_into_host::<F, S>(batch, device, &options)?);
     }
     Ok(loaded)
 }
@@ -95,7 +95,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 /// # Errors
 ///
 /// The errors of [`Framework::read_tensors`].
-pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
+pub fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,

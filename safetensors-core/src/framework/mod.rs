@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, read_in_batches, read_together, save, save_sharded, synced_later};
+pub use files::{load, read_in_batches, read_into_host, save, save_sharded, synced_later};
 
 pub use crate::convert::support::Support;
 use crate::convert::{DtypeTable, Widening, widen};
@@ -27,7 +27,7 @@ use crate::io::ReadAt;
 #[cfg(feature = "std")]
 pub use crate::io::hidden::is_temporary_name;
 #[cfg(feature = "std")]
-pub use crate::load::staged::{Ring, StagedPart, Staging, read_staged};
+pub use crate::load::staged::{StagedPart, Staging, StagingBuffers, read_staged};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
 pub use crate::other_format::OtherFormat;
@@ -173,7 +173,7 @@ pub trait Framework {
     /// Reads tensors onto a device, in parallel, and returns them in the order
     /// given. [`load`] does this with all tensors.
     ///
-    /// The default is [`read_together`]: all of them go through main memory at once. A framework
+    /// The default is [`read_into_host`]: all of them go through main memory at once. A framework
     /// whose devices have separate memory uses [`read_in_batches`], or [`read_staged`] if a
     /// device copies while others read. Then the tensors are not all held twice.
     ///
@@ -188,7 +188,7 @@ pub trait Framework {
         device: &Self::Device,
         options: &LoadOptions,
     ) -> Result<Vec<Self::Tensor>> {
-        read_together::<Self, S>(tensors, device, options)
+        read_into_host::<Self, S>(tensors, device, options)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) use compute::{of_data, of_tensor, unchanged};
 #[cfg(feature = "std")]
 pub use options::DigestOptions;
 #[cfg(feature = "std")]
-pub use record::{KEY, TensorDigests, forget};
+pub use record::{KEY, TensorDigests, remove_record};
 #[cfg(feature = "std")]
 pub(crate) use running::RunningDigest;
 pub use sha256::Sha256;

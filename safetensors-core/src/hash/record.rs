@@ -123,10 +123,10 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
 /// TensorDigests::default().insert_into(&mut metadata);
-/// assert!(digest::forget(&mut metadata));
+/// assert!(digest::remove_record(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```
-pub fn forget(metadata: &mut Metadata) -> bool {
+pub fn remove_record(metadata: &mut Metadata) -> bool {
     let tensors = metadata.remove(KEY).is_some();
     let data = metadata.remove(SHA256_KEY).is_some();
     tensors || data

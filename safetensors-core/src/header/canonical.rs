@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::METADATA_KEY;
-use super::model::Entry;
+use super::model::ParsedEntry;
 use super::scan::{number, plain_len};
 use crate::dtype::Dtype;
 
@@ -23,10 +23,10 @@ use crate::dtype::Dtype;
 pub(super) const MAX_NDIM: usize = 8;
 
 /// An entry that was read.
-pub(super) struct Found {
+pub(super) struct CanonicalEntry {
     /// The byte range of the name in the text, without its quotes.
     pub(super) name: Range<usize>,
-    pub(super) entry: Entry,
+    pub(super) entry: ParsedEntry,
     /// The offset of the first byte after the entry.
     pub(super) next: usize,
 }
@@ -55,7 +55,7 @@ pub(super) fn entry<'a>(
     start: usize,
     dims: &mut Vec<usize>,
     before: &mut Before<'a>,
-) -> Option<Found> {
+) -> Option<CanonicalEntry> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     // A name with an escape ends at its backslash here, so that `head` below does not match.
     let (name, rest) = rest.split_at(plain_len(rest));
@@ -98,8 +98,8 @@ pub(super) fn entry<'a>(
     before.end = (&digits[..digits.len() - rest.len()], end);
     let rest = rest.strip_prefix(b"]}")?;
     let name = start + 1..start + 1 + name.len();
-    let entry = Entry { dtype, shape: first_dim..dims.len(), begin, end };
-    Some(Found { name, entry, next: text.len() - rest.len() })
+    let entry = ParsedEntry { dtype, shape: first_dim..dims.len(), begin, end };
+    Some(CanonicalEntry { name, entry, next: text.len() - rest.len() })
 }
 
 /// Reads from the end of a name to the first dimension.

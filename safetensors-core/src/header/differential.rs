@@ -217,7 +217,7 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
         let found =
             canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default());
         assert_eq!(found.is_some(), is_taken, "{form:?}");
-        if let Some(canonical::Found { name: range, entry, next }) = found {
+        if let Some(canonical::CanonicalEntry { name: range, entry, next }) = found {
             assert_eq!((&text[range], &text[next..]), (name, padding.as_str()));
             assert_eq!((entry.dtype, entry.begin, entry.end), (dtype, 7, 123_456_789_012));
             assert_eq!((entry.shape, dims), (1..4, Vec::from([9, 3, 4096, 0])));

@@ -9,7 +9,7 @@ use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
 use crate::dtype::Dtype;
 
 /// One tensor of a header to be written.
-pub(crate) struct Entry<'a> {
+pub(crate) struct HeaderEntry<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: Dtype,
     pub(crate) shape: &'a [usize],
@@ -23,7 +23,7 @@ pub(crate) struct Entry<'a> {
 /// metadata is empty, `__metadata__` is left out.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,
-    entries: impl Iterator<Item = Entry<'a>>,
+    entries: impl Iterator<Item = HeaderEntry<'a>>,
     align: usize,
 ) -> Vec<u8> {
     let mut json = String::from("{");
@@ -39,7 +39,7 @@ pub(crate) fn encode<'a>(
         json.push('}');
     }
     let mut digits = itoa::Buffer::new();
-    for Entry { name, dtype, shape, data_offsets } in entries {
+    for HeaderEntry { name, dtype, shape, data_offsets } in entries {
         json.push_str(if json.len() == 1 { "" } else { "," });
         push_string(&mut json, name);
         json.push_str(":{\"dtype\":\"");

@@ -23,7 +23,7 @@ mod validate;
 #[cfg(feature = "std")]
 pub(crate) use attributes::described_tensor;
 pub use attributes::{attribute_key, attributes};
-pub(crate) use encode::{Entry, encode};
+pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "std")]
 pub(crate) use keys::{ATTEMPT_KEY, AXIS_PREFIX, DIGESTS_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY};
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};

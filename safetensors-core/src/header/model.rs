@@ -55,7 +55,7 @@ pub(super) struct Record {
 }
 
 /// The fields of an entry. Each is valid by itself; whether they agree is not checked yet.
-pub(super) struct Entry {
+pub(super) struct ParsedEntry {
     pub(super) dtype: Dtype,
     /// The range of its dimensions among all dimensions that the parser has read.
     pub(super) shape: Range<usize>,

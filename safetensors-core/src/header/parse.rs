@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use super::json::Cursor;
 use super::looks_like::{explain, telling};
-use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
+use super::model::{Header, MAX_TEXT, Metadata, ParsedEntry, Record, Span};
 use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
@@ -206,13 +206,13 @@ impl<'a> Parser<'a> {
     /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
     /// the entry has another form.
     #[inline(always)]
-    fn canonical_entry(&mut self) -> Option<Entry> {
+    fn canonical_entry(&mut self) -> Option<ParsedEntry> {
         if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
             return None;
         }
         let dims = self.dims.len();
         let (text, start) = (self.cursor.text(), self.cursor.offset());
-        let Some(canonical::Found { name, entry, next }) =
+        let Some(canonical::CanonicalEntry { name, entry, next }) =
             canonical::entry(text.as_bytes(), start, &mut self.dims, &mut self.before)
         else {
             self.dims.truncate(dims);
@@ -226,8 +226,8 @@ impl<'a> Parser<'a> {
     /// Checks that the fields of an entry agree with each other, and adds the tensor. Its name is
     /// the last one stored and begins at `name`.
     #[inline(always)]
-    fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
-        let Entry { dtype, shape, begin, end } = entry;
+    fn add(&mut self, name: usize, entry: ParsedEntry) -> Result<(), ErrorKind> {
+        let ParsedEntry { dtype, shape, begin, end } = entry;
         let dims = &self.dims[shape.clone()];
         let expected = shape::byte_len(dtype, dims)?;
         let Some(found) = end.checked_sub(begin) else {
@@ -273,7 +273,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the rest of an entry after its name.
-    fn entry(&mut self) -> Result<Entry, ErrorKind> {
+    fn entry(&mut self) -> Result<ParsedEntry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
         }
@@ -305,7 +305,7 @@ impl<'a> Parser<'a> {
         let dtype = dtype.ok_or(ErrorKind::MissingField { field: "dtype" })?;
         let shape = shape.ok_or(ErrorKind::MissingField { field: "shape" })?;
         let (begin, end) = offsets.ok_or(ErrorKind::MissingField { field: "data_offsets" })?;
-        Ok(Entry { dtype, shape, begin, end })
+        Ok(ParsedEntry { dtype, shape, begin, end })
     }
 
     /// Checks that a field is not a duplicate, and reads the colon after its name.

@@ -32,7 +32,7 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     /// `None` if the file system has no locks.
-    _held: Option<system::Held>,
+    _held: Option<system::HeldLock>,
 }
 
 impl DirectoryLock {
@@ -113,14 +113,14 @@ mod system {
     /// The locked file. It is removed when this is dropped, or when the process ends by
     /// [`remove_temporaries`](crate::save::remove_temporaries).
     #[derive(Debug)]
-    pub(super) struct Held {
+    pub(super) struct HeldLock {
         path: PathBuf,
         registered: Option<Registered>,
         /// Open for as long as it is locked.
         _file: File,
     }
 
-    impl Held {
+    impl HeldLock {
         /// Holds the file if it is still the one at the path. The last holder may have removed it,
         /// and somebody else may have locked a new one.
         fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
@@ -133,7 +133,7 @@ mod system {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldLock {
         fn drop(&mut self) {
             let _steps = Steps::begin();
             // The file is removed and forgotten while it is locked. Afterwards the name may be that
@@ -144,7 +144,7 @@ mod system {
     }
 
     /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
-    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
         let (mut attempts, mut denied) = (0, 0);
         while attempts < ATTEMPTS {
             attempts += 1;
@@ -164,7 +164,7 @@ mod system {
                 opened => opened?,
             };
             match try_lock(&file) {
-                Ok(()) => match Held::new(file, path)? {
+                Ok(()) => match HeldLock::new(file, path)? {
                     Some(held) => return Ok(Some(held)),
                     None => continue,
                 },
@@ -182,7 +182,7 @@ mod system {
             lock(&file)?;
             attempts = 0;
             let _steps = Steps::begin();
-            if let Some(held) = Held::new(file, path)? {
+            if let Some(held) = HeldLock::new(file, path)? {
                 return Ok(Some(held));
             }
         }
@@ -271,18 +271,18 @@ mod system {
 
     /// The open file.
     #[derive(Debug)]
-    pub(super) struct Held {
+    pub(super) struct HeldLock {
         _file: File,
     }
 
-    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
         let mut options = OpenOptions::new();
         options.create(true).write(true).access_mode(GENERIC_WRITE | DELETE);
         options.share_mode(0).custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
         let mut denied = 0;
         loop {
             let error = match options.open(path) {
-                Ok(file) => return Ok(Some(Held { _file: file })),
+                Ok(file) => return Ok(Some(HeldLock { _file: file })),
                 Err(error) => error,
             };
             match error.raw_os_error() {
@@ -303,9 +303,9 @@ mod system {
     use std::path::Path;
 
     #[derive(Debug)]
-    pub(super) struct Held;
+    pub(super) struct HeldLock;
 
-    pub(super) fn take(_: &Path, _: bool) -> io::Result<Option<Held>> {
+    pub(super) fn take(_: &Path, _: bool) -> io::Result<Option<HeldLock>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -29,7 +29,7 @@ impl<S> CheckpointFile<S> {
 
 /// Where a tensor lies: which file, and which of the file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct CatalogPlace {
     pub(crate) file: usize,
     pub(crate) position: usize,
 }
@@ -39,14 +39,14 @@ pub(crate) struct Place {
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
     /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<CatalogPlace>,
     /// Finds the position of a name in `places`. `None` for a single file without an index: its
     /// header has such a table.
     table: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
-    pub(super) aliases: BTreeMap<Arc<str>, Place>,
+    pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
     /// The same by the places of the tensors, sorted.
-    aliases_by_place: Vec<(Place, Arc<str>)>,
+    aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
     /// What ranks have divided, if they have divided anything.
     divided: Option<Box<Divided>>,
 }
@@ -76,7 +76,7 @@ impl<S> Catalog<S> {
     /// one, and with a single file, all tensors of that file are in the catalog.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
-        places: Vec<Place>,
+        places: Vec<CatalogPlace>,
         index: Option<&Metadata>,
     ) -> Self {
         let mut catalog = Self {
@@ -96,7 +96,7 @@ impl<S> Catalog<S> {
             }
             catalog.table = Some(table);
         }
-        let mut aliases: BTreeMap<Arc<str>, Place> = BTreeMap::new();
+        let mut aliases: BTreeMap<Arc<str>, CatalogPlace> = BTreeMap::new();
         let of_files = catalog.files.iter().map(|file| file.archive.metadata());
         for (key, value) in of_files.chain(index).flatten() {
             if let Some(kept) = alias_of(key, value, |name| catalog.named(name)) {
@@ -136,7 +136,7 @@ impl<S> Catalog<S> {
         self.table.is_none()
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
+    pub(crate) fn places(&self) -> &[CatalogPlace] {
         &self.places
     }
 
@@ -206,7 +206,7 @@ impl<S> Catalog<S> {
     }
 
     /// The tensor at a place, and its file.
-    pub(super) fn info(&self, place: Place) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
+    pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
         Some((file, file.archive.header().tensor_at(place.position)?))
     }

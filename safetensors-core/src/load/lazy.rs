@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
-use crate::load::catalog::{Catalog, CheckpointFile, Place};
+use crate::load::catalog::{Catalog, CatalogPlace, CheckpointFile};
 use crate::load::streaming::read_pieces;
 use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource, TensorView};
 
@@ -319,7 +319,7 @@ impl<S> Catalog<S> {
         self.places.get(position).and_then(|&place| self.lazy(place))
     }
 
-    fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
+    fn lazy(&self, place: CatalogPlace) -> Option<LazyTensor<'_, S>> {
         let (CheckpointFile { path, archive }, info) = self.info(place)?;
         let (catalog, file) = (Some(self), Some(path.as_path()));
         Some(LazyTensor { info, archive, catalog, file, file_index: place.file })

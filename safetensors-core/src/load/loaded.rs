@@ -1,4 +1,4 @@
-//! [`LoadedDtype`]: the conversions of a dtype on the way from a file into memory. Only this module
+//! [`DtypePlan`]: the conversions of a dtype on the way from a file into memory. Only this module
 //! decides them.
 
 use crate::convert::widen::{widen, widened_shape};
@@ -8,9 +8,9 @@ use crate::error::{ErrorKind, Result};
 use crate::load::LoadOptions;
 use crate::tensor::{TensorBuf, shape};
 
-/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
+/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadedDtype {
+pub struct DtypePlan {
     file: Dtype,
     /// Whether elements are multiplied by scales.
     dequantized: bool,
@@ -28,15 +28,15 @@ impl LoadOptions {
     /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
     /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
     /// supports, and whether [widening](LoadOptions::widening) is allowed. The scales of quantised
-    /// weights are left aside: [`LazyTensor::loaded`](crate::LazyTensor::loaded) decides for a
-    /// tensor.
+    /// weights are left aside: [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides
+    /// for a tensor.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
     ///
     /// let options = LoadOptions::new().floats_as(Dtype::F32);
-    /// assert_eq!(options.loaded(Dtype::BF16)?.dtype(), Dtype::F32);
-    /// assert_eq!(options.loaded(Dtype::I64)?.dtype(), Dtype::I64);
+    /// assert_eq!(options.dtype_plan(Dtype::BF16)?.dtype(), Dtype::F32);
+    /// assert_eq!(options.dtype_plan(Dtype::I64)?.dtype(), Dtype::I64);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
@@ -45,7 +45,7 @@ impl LoadOptions {
     /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
     /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
     /// allowed. An impossible conversion is an error only when a tensor is read.
-    pub fn loaded(&self, dtype: Dtype) -> Result<LoadedDtype> {
+    pub fn dtype_plan(&self, dtype: Dtype) -> Result<DtypePlan> {
         let accept = |dtype| match self.table {
             Some(table) => table.accept(dtype, self.widening),
             None => Ok(dtype),
@@ -57,7 +57,7 @@ impl LoadOptions {
         let held = if self.all.is_some() { accept(asked)? } else { accepted };
         if dtype == Dtype::C64 && accepted == Dtype::F32 {
             let converted = self.all.unwrap_or(accepted);
-            return Ok(LoadedDtype {
+            return Ok(DtypePlan {
                 file: dtype,
                 dequantized: false,
                 read: dtype,
@@ -71,30 +71,23 @@ impl LoadOptions {
         let widened_while_read =
             asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
         let read = if widened_while_read { held } else { asked };
-        Ok(LoadedDtype {
-            file: dtype,
-            dequantized: false,
-            read,
-            pairs: false,
-            converted: read,
-            held,
-        })
+        Ok(DtypePlan { file: dtype, dequantized: false, read, pairs: false, converted: read, held })
     }
 }
 
 impl LoadOptions {
-    /// [`loaded`](LoadOptions::loaded) for a weight that is multiplied by its scales.
-    pub(crate) fn loaded_by_scales(&self, file: Dtype) -> Result<LoadedDtype> {
+    /// [`dtype_plan`](LoadOptions::dtype_plan) for a weight that is multiplied by its scales.
+    pub(crate) fn dtype_plan_by_scales(&self, file: Dtype) -> Result<DtypePlan> {
         let read = self.requested(file).filter(|&to| to != file).unwrap_or(Dtype::F32);
         let held = match self.table {
             Some(table) => table.accept(read, self.widening)?,
             None => read,
         };
-        Ok(LoadedDtype { file, dequantized: true, read, pairs: false, converted: read, held })
+        Ok(DtypePlan { file, dequantized: true, read, pairs: false, converted: read, held })
     }
 }
 
-impl LoadedDtype {
+impl DtypePlan {
     /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
         self.held
@@ -102,8 +95,8 @@ impl LoadedDtype {
 
     /// Whether elements are multiplied by the scales of their tensor. They are computed as F32,
     /// which is then rounded to the dtype in memory. Always `false` for what
-    /// [`LoadOptions::loaded`] returns, because only
-    /// [`LazyTensor::loaded`](crate::LazyTensor::loaded) knows of scales.
+    /// [`LoadOptions::dtype_plan`] returns, because only
+    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) knows of scales.
     pub fn is_dequantized(&self) -> bool {
         self.dequantized
     }

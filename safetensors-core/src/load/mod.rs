@@ -22,12 +22,12 @@ mod wanted;
 use std::slice::from_ref;
 
 pub use lazy::LazyTensor;
-pub use loaded::LoadedDtype;
+pub use loaded::DtypePlan;
 pub use options::LoadOptions;
 pub use pieces::Piece;
 use plan::{Job, Scratch};
 pub use slice::LazySlice;
-use wanted::{Reserved, Wanted, read_scales};
+use wanted::{Reserved, TensorRead, read_scales};
 
 use crate::error::Result;
 use crate::io::ReadAt;
@@ -67,8 +67,8 @@ use crate::tensor::hugepage::Pages;
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-/// The errors of [`LazyTensor::loaded`], [`ErrorKind::NoConversion`] and the errors of allocation
-/// are returned before any of these tensors is read.
+/// The errors of [`LazyTensor::dtype_plan`], [`ErrorKind::NoConversion`] and the errors of
+/// allocation are returned before any of these tensors is read.
 /// [`ErrorKind::Io`] also means that a file has changed since it was opened.
 /// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
@@ -79,12 +79,12 @@ pub fn read_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(tensors.iter().map(|tensor| Wanted::whole(tensor, options)), options)
+    read(tensors.iter().map(|tensor| TensorRead::whole(tensor, options)), options)
 }
 
 /// Reads slices in parallel, each into its own buffer, and returns them in the order given.
 /// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
-/// the slices are read, and small [gaps](LazySlice::gap) between them.
+/// the slices are read, and small [gaps](LazySlice::max_gap) between them.
 ///
 /// ```
 /// use safetensors_core::load::read_slices;
@@ -114,7 +114,7 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(slices.iter().map(|slice| Wanted::part(slice, options)), options)
+    read(slices.iter().map(|slice| TensorRead::part(slice, options)), options)
 }
 
 /// Reads one tensor, in several threads if it is large.
@@ -122,7 +122,7 @@ pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    read_one(Wanted::whole(tensor, options)?, options)
+    read_one(TensorRead::whole(tensor, options)?, options)
 }
 
 /// Reads one slice, in several threads if it is large.
@@ -130,10 +130,10 @@ pub(crate) fn read_slice<S: ReadAt>(
     slice: &LazySlice<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    read_one(Wanted::part(slice, options)?, options)
+    read_one(TensorRead::part(slice, options)?, options)
 }
 
-fn read_one<S: ReadAt>(wanted: Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+fn read_one<S: ReadAt>(wanted: TensorRead<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
     let mut wanted = [wanted];
     read_scales(&mut wanted, options)?;
     let [wanted] = &wanted;
@@ -145,7 +145,7 @@ fn read_one<S: ReadAt>(wanted: Wanted<'_, '_, S>, options: &LoadOptions) -> Resu
 
 /// Reads tensors, or parts of them, each into its own buffer.
 fn read<'t, 'a: 't, S: ReadAt + 'a>(
-    wanted: impl Iterator<Item = Result<Wanted<'t, 'a, S>>>,
+    wanted: impl Iterator<Item = Result<TensorRead<'t, 'a, S>>>,
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
     let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
@@ -158,7 +158,7 @@ fn read<'t, 'a: 't, S: ReadAt + 'a>(
 
 /// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
 fn fill<'t, S: ReadAt>(
-    wanted: &'t [Wanted<'t, '_, S>],
+    wanted: &'t [TensorRead<'t, '_, S>],
     bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
@@ -191,7 +191,7 @@ fn fill<'t, S: ReadAt>(
 
 /// One tensor of each file, for work that is done once for each file. A file can occur twice.
 fn one_a_file<'t, 'a, S>(
-    wanted: &'t [Wanted<'t, 'a, S>],
+    wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
     // Only neighbours are compared. Tensors usually come file by file, and checking a file twice
     // does no harm.

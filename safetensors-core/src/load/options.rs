@@ -193,7 +193,8 @@ impl LoadOptions {
     }
 
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
-    /// A framework may lack that dtype; [`loaded`](LoadOptions::loaded) takes this into account.
+    /// A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this into
+    /// account.
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let kind = match dtype {
             _ if dtype.is_float() => self.floats,

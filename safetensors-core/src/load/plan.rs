@@ -11,7 +11,7 @@ use crate::load::LazyTensor;
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
 use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::read_runs;
-use crate::load::wanted::{Reserved, Wanted};
+use crate::load::wanted::{Reserved, TensorRead};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
 
@@ -20,13 +20,13 @@ use crate::tensor::TensorBuf;
 pub(super) enum Job<'t, 'a, 'b, S> {
     /// Contiguous parts of tensors of one file that are not converted, in the order of their
     /// offsets. One call reads them all straight into place.
-    Plain(Vec<Part<'t, 'a, 'b, S>>),
+    Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
     /// A contiguous part of one tensor that is converted on its way through [`Scratch`].
-    Converted(Part<'t, 'a, 'b, S>, ReadConversion<'t>),
+    Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
     /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
     /// are read in one call, and the conversion, if there is one. The runs count from the first
     /// byte of the tensor, so the part's offset is the offset of the tensor.
-    Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<ReadConversion<'t>>),
+    Strided(ReadPart<'t, 'a, 'b, S>, Runs, u64, Option<ReadConversion<'t>>),
 }
 
 /// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
@@ -38,17 +38,17 @@ pub(super) struct Scratch {
 
 /// A part of one tensor, and its place in memory. There may be millions of parts, so the struct is
 /// small.
-pub(super) struct Part<'t, 'a, 'b, S> {
+pub(super) struct ReadPart<'t, 'a, 'b, S> {
     tensor: &'t LazyTensor<'a, S>,
     /// The offset of the part in the file.
     offset: u64,
     /// The index of its first element in the tensor or slice, for error messages.
     first: u64,
-    place: Place<'b>,
+    place: ReadMemory<'b>,
 }
 
 /// The memory that a part is read into.
-enum Place<'b> {
+enum ReadMemory<'b> {
     /// The whole buffer of a small tensor. The thread that reads it is the first to touch the
     /// memory, so page faults are spread over the threads.
     Whole(&'b mut TensorBuf),
@@ -56,7 +56,7 @@ enum Place<'b> {
     Piece(&'b mut [u8]),
 }
 
-impl Place<'_> {
+impl ReadMemory<'_> {
     fn byte_len(&self) -> usize {
         match self {
             Self::Whole(buf) => buf.byte_len(),
@@ -96,7 +96,7 @@ impl Place<'_> {
 ///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
 ///   split may be one run without gaps. It is then planned like a contiguous tensor.
 pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
-    wanted: &'t [Wanted<'t, 'a, S>],
+    wanted: &'t [TensorRead<'t, 'a, S>],
     bufs: &'b mut [Reserved<'t>],
 ) -> Vec<Job<'t, 'a, 'b, S>> {
     let mut jobs = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
         if len <= SMALL {
             let start = wanted.runs.contiguous();
             let offset = base + start.unwrap_or(0);
-            let part = Part { tensor, offset, first: 0, place: Place::Whole(buf) };
+            let part = ReadPart { tensor, offset, first: 0, place: ReadMemory::Whole(buf) };
             match (start, conversion) {
                 (Some(_), None) => small.push(part),
                 (Some(_), Some(conversion)) => jobs.push(Job::Converted(part, conversion)),
@@ -142,7 +142,8 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
             let next = first + runs.byte_len() * 8 / file_bits;
             match runs.contiguous() {
                 None => {
-                    let part = Part { tensor, offset: base, first, place: Place::Piece(bytes) };
+                    let part =
+                        ReadPart { tensor, offset: base, first, place: ReadMemory::Piece(bytes) };
                     jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
                 }
                 Some(start) => {
@@ -151,7 +152,8 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
                     for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
                         let (offset, first) =
                             (base + start + number * step, first + number * elements);
-                        let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
+                        let part =
+                            ReadPart { tensor, offset, first, place: ReadMemory::Piece(bytes) };
                         jobs.push(match conversion {
                             Some(conversion) => Job::Converted(part, conversion),
                             None => Job::Plain(vec![part]),
@@ -179,17 +181,17 @@ fn longest<S: ReadAt>(source: &S) -> usize {
 /// The files come in the order in which the caller named them first, because ranks that read at the
 /// same time begin with different files.
 fn gather<'t, 'a, 'b, S: ReadAt>(
-    mut small: Vec<Part<'t, 'a, 'b, S>>,
+    mut small: Vec<ReadPart<'t, 'a, 'b, S>>,
     jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
 ) {
-    let source = |part: &Part<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
+    let source = |part: &ReadPart<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
     let mut files = HashMap::new();
     for part in &small {
         let next = files.len();
         files.entry(source(part)).or_insert(next);
     }
     small.sort_by_cached_key(|part| (files.get(&source(part)).copied(), part.offset));
-    let mut together: Vec<Part<'t, 'a, 'b, S>> = Vec::new();
+    let mut together: Vec<ReadPart<'t, 'a, 'b, S>> = Vec::new();
     let mut len = 0;
     for part in small {
         let follows = together.last().is_some_and(|last| {
@@ -217,7 +219,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     }
 
     /// Its parts. Only a plain job has several.
-    fn parts(&self) -> &[Part<'t, 'a, '_, S>] {
+    fn parts(&self) -> &[ReadPart<'t, 'a, '_, S>] {
         match self {
             Self::Plain(parts) => parts,
             Self::Converted(part, _) | Self::Strided(part, ..) => from_ref(part),
@@ -262,13 +264,13 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                     read.map_err(|error| part.tensor.locate(ErrorKind::Io(error).into()))
                 })
             }
-            Self::Converted(Part { tensor, offset, first, mut place }, conversion) => {
+            Self::Converted(ReadPart { tensor, offset, first, mut place }, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
                 let read =
                     read_converted(source, offset, &conversion, first, out, &mut scratch.converted);
                 read.map_err(|error| tensor.locate(error))
             }
-            Self::Strided(Part { tensor, offset, first, mut place }, runs, gap, conversion) => {
+            Self::Strided(ReadPart { tensor, offset, first, mut place }, runs, gap, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
                 let Scratch { converted, gathered } = scratch;
                 let mut read =

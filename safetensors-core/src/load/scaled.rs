@@ -4,7 +4,7 @@
 use std::iter;
 
 use super::catalog::alias_of;
-use super::{LazyTensor, LoadOptions, LoadedDtype};
+use super::{DtypePlan, LazyTensor, LoadOptions};
 use crate::convert::{FoundScales, ScaleLayout, find_scales, may_have_scales};
 #[cfg(doc)]
 use crate::error::RankProblem;
@@ -15,7 +15,7 @@ use crate::tensor::shape::Positions;
 use crate::tensor::{ScaleSource, TensorSource};
 
 /// The scales of a weight.
-struct Found<'a, S> {
+struct FoundScaleTensor<'a, S> {
     tensor: LazyTensor<'a, S>,
     /// The name of other scales, beside another name of the weight.
     other: Option<&'a str>,
@@ -77,21 +77,21 @@ impl<'a, S> LazyTensor<'a, S> {
         self.find_scales().map(|found| found.tensor)
     }
 
-    fn find_scales(&self) -> Option<Found<'a, S>> {
+    fn find_scales(&self) -> Option<FoundScaleTensor<'a, S>> {
         if !may_have_scales(self.dtype()) {
             return None;
         }
         let names = iter::once(self.name()).chain(self.aliases());
         if let Some((scales, other)) = find_scales(names, |name| self.position(name)) {
             let other = other.and_then(|other| self.sibling(other)).map(|other| other.name());
-            return Some(Found { tensor: self.sibling(scales)?, other, whole: None });
+            return Some(FoundScaleTensor { tensor: self.sibling(scales)?, other, whole: None });
         }
         // Ranks may have divided the weight or its scales.
         let catalog = self.catalog?;
         let whole = whole_of_part(self.name()).map_or(self.name(), |(whole, _)| whole);
         let names = iter::once(whole).chain(catalog.names_of_divided(whole));
         let (scales, _) = find_scales(names, |name| catalog.whole_or_part(name))?;
-        Some(Found { tensor: self.sibling(scales)?, other: None, whole: Some(whole) })
+        Some(FoundScaleTensor { tensor: self.sibling(scales)?, other: None, whole: Some(whole) })
     }
 
     /// The position of a name in the same checkpoint, or in the same file if it was opened without
@@ -127,36 +127,36 @@ impl<'a, S> LazyTensor<'a, S> {
         entries.filter(|(key, value)| is_of_this(key, value)).map(|(key, _)| &**key).collect()
     }
 
-    /// Decides what the tensor becomes when it is loaded: as [`LoadOptions::loaded`], with its
+    /// Decides what the tensor becomes when it is loaded: as [`LoadOptions::dtype_plan`], with its
     /// [scales](LazyTensor::scales) taken into account. Every way to read decides in this way.
     ///
     /// # Errors
     ///
-    /// - The errors of [`LoadOptions::loaded`].
+    /// - The errors of [`LoadOptions::dtype_plan`].
     /// - [`ErrorKind::NeedsScales`] if a weight with scales would become another dtype, and the
     ///   options do not say [how](LoadOptions::scaled_weights).
     /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the
     ///   weight; [`ErrorKind::AmbiguousScales`] if two names of the weight have different ones;
     ///   [`RankProblem::ScalesOfWhole`] for a part of a weight that a rank has saved.
-    pub fn loaded(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+    pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         self.decide(options).map(|(loaded, _)| loaded)
     }
 
-    /// [`loaded`](LazyTensor::loaded), with the scales that the elements are multiplied by.
+    /// [`dtype_plan`](LazyTensor::dtype_plan), with the scales that the elements are multiplied by.
     pub(super) fn decide(
         &self,
         options: &LoadOptions,
-    ) -> Result<(LoadedDtype, Option<Scaling<'a, S>>)> {
+    ) -> Result<(DtypePlan, Option<Scaling<'a, S>>)> {
         let decide = || {
             let from = self.dtype();
-            let Some(Found { tensor, other, whole }) = self.find_scales() else {
-                return Ok((options.loaded(from)?, None));
+            let Some(FoundScaleTensor { tensor, other, whole }) = self.find_scales() else {
+                return Ok((options.dtype_plan(from)?, None));
             };
-            let by_scales = || options.loaded_by_scales(from);
+            let by_scales = || options.dtype_plan_by_scales(from);
             // A framework that lacks the dtype would hold the elements as a wider one. That needs
             // the scales too, although the options ask for no conversion.
             let loaded =
-                if options.dequantizes(from) { by_scales()? } else { options.loaded(from)? };
+                if options.dequantizes(from) { by_scales()? } else { options.dtype_plan(from)? };
             if loaded.dtype() == from {
                 return Ok((loaded, None));
             }
@@ -179,7 +179,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     where
         S: 'a,
     {
-        let Found { tensor, other, whole } = self.find_scales()?;
+        let FoundScaleTensor { tensor, other, whole } = self.find_scales()?;
         Some(ScaleSource {
             name: tensor.name().into(),
             tensor: Box::new(tensor) as Box<dyn TensorSource + 'a>,

@@ -32,7 +32,7 @@ const DEFAULT_GAP: u64 = 512;
 /// assert_eq!((rows.shape(), rows.byte_len()), (&[2, 3][..], 24));
 /// assert_eq!(rows.read()?.into_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
 /// // The numbers of a column lie apart. Without a gap each needs its own call.
-/// let column = table.slice((.., 1))?.gap(0);
+/// let column = table.slice((.., 1))?.max_gap(0);
 /// assert_eq!(column.read()?.into_vec::<i32>()?, [1, 4, 7, 10]);
 /// // A slice is something to save, too.
 /// save(dir.path().join("rows.safetensors"), [("rows", rows)], &SaveOptions::new())?;
@@ -115,7 +115,7 @@ impl<S> LazySlice<'_, S> {
     /// With 0 no byte outside the slice is read. A larger gap suits a source with slow calls, such
     /// as a network.
     #[must_use]
-    pub fn gap(mut self, bytes: u64) -> Self {
+    pub fn max_gap(mut self, bytes: u64) -> Self {
         self.gap = bytes;
         self
     }

@@ -1,9 +1,9 @@
-//! [`Wanted`]: a tensor, or a part of one, that is to be read, with what its elements become.
+//! [`TensorRead`]: a tensor, or a part of one, that is to be read, with what its elements become.
 
 use std::borrow::Cow;
 
 use super::scaled::Scaling;
-use super::{LazySlice, LazyTensor, LoadOptions, LoadedDtype, read_slices};
+use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions, read_slices};
 use crate::convert::{ReadConversion, Scales};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
@@ -12,7 +12,7 @@ use crate::tensor::TensorBuf;
 use crate::tensor::shape::Positions;
 
 /// A tensor, or a part of one, that is to be read.
-pub(super) struct Wanted<'t, 'a, S> {
+pub(super) struct TensorRead<'t, 'a, S> {
     pub(super) tensor: &'t LazyTensor<'a, S>,
     pub(super) shape: &'t [usize],
     /// The bytes to read, counted from the tensor's first byte.
@@ -20,7 +20,7 @@ pub(super) struct Wanted<'t, 'a, S> {
     /// Runs with at most this many bytes between them are read in one call.
     pub(super) gap: u64,
     /// What the elements become.
-    pub(super) loaded: LoadedDtype,
+    pub(super) loaded: DtypePlan,
     /// Where the scales lie that the elements are multiplied by, until they are read.
     pub(super) scaling: Option<Box<Scaling<'a, S>>>,
     /// The scales, once they are read.
@@ -32,7 +32,7 @@ pub(super) struct Wanted<'t, 'a, S> {
 /// A buffer, and the conversion of the elements that are read into it, if there is one.
 pub(super) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
-impl<'t, 'a, S> Wanted<'t, 'a, S> {
+impl<'t, 'a, S> TensorRead<'t, 'a, S> {
     /// All of a tensor.
     pub(super) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
         let (loaded, scaling) = tensor.decide(options)?;
@@ -98,7 +98,7 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
 /// Reads the scales that tensors and slices are multiplied by, all of them in one go, which is
 /// fewer reads than one for each weight.
 pub(super) fn read_scales<S: ReadAt>(
-    wanted: &mut [Wanted<'_, '_, S>],
+    wanted: &mut [TensorRead<'_, '_, S>],
     options: &LoadOptions,
 ) -> Result<()> {
     let mut needed: Vec<LazySlice<'_, S>> = Vec::new();

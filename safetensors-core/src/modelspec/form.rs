@@ -38,17 +38,17 @@ impl Form {
         match self {
             Self::Text => true,
             Self::NonEmpty => !text.trim().is_empty(),
-            Self::Version => Version::parse(text).is_some(),
-            Self::Resolution => Resolution::parse(text).is_some(),
+            Self::Version => Version::from_text(text).is_some(),
+            Self::Resolution => Resolution::from_text(text).is_some(),
             Self::Date => is_date(text),
             Self::Hash => text
                 .strip_prefix("0x")
                 .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(is_hex)),
-            Self::Sha256 => <Sha256 as Value>::parse(text).is_some(),
-            Self::Range => TimestepRange::parse(text).is_some(),
-            Self::Integer => u32::parse(text).is_some(),
-            Self::Boolean => bool::parse(text).is_some(),
-            Self::List => List::parse(text).is_some(),
+            Self::Sha256 => <Sha256 as Value>::from_text(text).is_some(),
+            Self::Range => TimestepRange::from_text(text).is_some(),
+            Self::Integer => u32::from_text(text).is_some(),
+            Self::Boolean => bool::from_text(text).is_some(),
+            Self::List => List::from_text(text).is_some(),
             Self::DataImage => is_data_image(text),
         }
     }

@@ -289,7 +289,7 @@ impl Visitor for Reader<'_, '_> {
 
     fn may<V: Value>(&mut self, name: &'static str, field: &mut Option<V>) -> Result<()> {
         let Some(text) = self.texts.remove(name) else { return Ok(()) };
-        *field = Some(V::parse(text).ok_or_else(|| bad(name, expected(name), Some(text)))?);
+        *field = Some(V::from_text(text).ok_or_else(|| bad(name, expected(name), Some(text)))?);
         Ok(())
     }
 
@@ -311,8 +311,8 @@ struct Setter<'a> {
 impl Visitor for Setter<'_> {
     fn must<V: Value>(&mut self, name: &'static str, field: &mut V) -> Result<()> {
         if name == self.name {
-            *field =
-                V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?;
+            *field = V::from_text(self.text)
+                .ok_or_else(|| bad(name, expected(name), Some(self.text)))?;
             self.is_set = true;
         }
         Ok(())
@@ -321,7 +321,8 @@ impl Visitor for Setter<'_> {
     fn may<V: Value>(&mut self, name: &'static str, field: &mut Option<V>) -> Result<()> {
         if name == self.name {
             *field = Some(
-                V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?,
+                V::from_text(self.text)
+                    .ok_or_else(|| bad(name, expected(name), Some(self.text)))?,
             );
             self.is_set = true;
         }
@@ -383,7 +384,7 @@ fn expected(name: &str) -> &'static str {
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
-    match <Sha256 as Value>::parse(text) {
+    match <Sha256 as Value>::from_text(text) {
         Some(hash) => Ok(Some(hash)),
         None => Err(bad("hash_sha256", expected("hash_sha256"), Some(text))),
     }

@@ -134,7 +134,7 @@ pub fn validate(metadata: &Metadata) -> Vec<Problem> {
 }
 
 fn is_of_another_major(text: &str) -> bool {
-    Version::parse(text).is_some_and(|version| version.major != ModelSpec::VERSION.major)
+    Version::from_text(text).is_some_and(|version| version.major != ModelSpec::VERSION.major)
 }
 
 /// The level of the problem that this key is missing; `None` if that is not a problem.

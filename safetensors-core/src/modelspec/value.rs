@@ -10,7 +10,7 @@ pub(super) use crate::hash::Sha256;
 /// A value that a text of a certain form stands for.
 pub(super) trait Value: Sized {
     /// Parses a text; `None` if it does not have the form.
-    fn parse(text: &str) -> Option<Self>;
+    fn from_text(text: &str) -> Option<Self>;
 
     /// The value as text.
     fn text(&self) -> String;
@@ -67,7 +67,7 @@ impl fmt::Display for TimestepRange {
 pub(super) type List = Vec<String>;
 
 impl Value for String {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         Some(text.to_string())
     }
 
@@ -77,13 +77,13 @@ impl Value for String {
 }
 
 impl Value for Version {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let (major, rest) = text.split_once('.')?;
         let (minor, patch) = rest.split_once('.')?;
         Some(Self {
-            major: u32::parse(major)?,
-            minor: u32::parse(minor)?,
-            patch: u32::parse(patch)?,
+            major: u32::from_text(major)?,
+            minor: u32::from_text(minor)?,
+            patch: u32::from_text(patch)?,
         })
     }
 
@@ -93,9 +93,9 @@ impl Value for Version {
 }
 
 impl Value for Resolution {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let (width, height) = text.split_once('x')?;
-        let resolution = Self { width: u32::parse(width)?, height: u32::parse(height)? };
+        let resolution = Self { width: u32::from_text(width)?, height: u32::from_text(height)? };
         (resolution.width > 0 && resolution.height > 0).then_some(resolution)
     }
 
@@ -105,9 +105,9 @@ impl Value for Resolution {
 }
 
 impl Value for TimestepRange {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let (min, max) = text.split_once(',')?;
-        let range = Self { min: u32::parse(min)?, max: u32::parse(max)? };
+        let range = Self { min: u32::from_text(min)?, max: u32::from_text(max)? };
         (range.min <= range.max).then_some(range)
     }
 
@@ -118,7 +118,7 @@ impl Value for TimestepRange {
 
 impl Value for u32 {
     /// Plain digits: no sign and no leading zeros, so that each number has one text.
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         let plain = text.bytes().all(|digit| digit.is_ascii_digit())
             && (text == "0" || !text.starts_with('0'));
         if plain { text.parse().ok() } else { None }
@@ -130,7 +130,7 @@ impl Value for u32 {
 }
 
 impl Value for bool {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         match text {
             "true" => Some(true),
             "false" => Some(false),
@@ -145,7 +145,7 @@ impl Value for bool {
 
 /// Written as `0x` and 64 lower-case hex digits.
 impl Value for Sha256 {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         Self::from_hex(text.strip_prefix("0x")?)
     }
 
@@ -155,7 +155,7 @@ impl Value for Sha256 {
 }
 
 impl Value for List {
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         text.split(',')
             .map(|item| Some(item.trim().to_string()).filter(|item| !item.is_empty()))
             .collect()

@@ -1,4 +1,4 @@
-//! [`gather`]: the whole tensors of a checkpoint whose files have parts of them.
+//! [`join_parts`]: the whole tensors of a checkpoint whose files have parts of them.
 
 use std::collections::HashMap;
 use std::iter;
@@ -40,7 +40,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// }
 ///
 /// let divided = Checkpoint::open(dir.path())?;
-/// let gathered = ranks::gather(&divided)?;
+/// let gathered = ranks::join_parts(&divided)?;
 /// let path = dir.path().join("plain.safetensors");
 /// save(&path, gathered.iter().map(|w| (w.name(), w)), &SaveOptions::new())?;
 /// assert_eq!(Checkpoint::open(&path)?.tensor("w")?.read()?.as_slice::<u8>()?, values);
@@ -52,7 +52,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// [`RankProblem::BadParts`] if the record of a file is malformed, or if the parts of a tensor do
 /// not make it up: if one is missing, or two overlap or differ in dtype;
 /// [`ErrorKind::DuplicateTensor`].
-pub fn gather<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<GatheredTensor<'_, S>>> {
+pub fn join_parts<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<GatheredTensor<'_, S>>> {
     let mut records = Vec::new();
     for file in checkpoint.files() {
         records.push(read_record(file)?);

@@ -59,7 +59,7 @@ impl Number {
 
 /// What the variables of one launcher say.
 #[derive(Clone, Copy)]
-struct Told {
+struct LauncherValues {
     rank: Number,
     world_size: Number,
     local_rank: Option<Number>,
@@ -135,7 +135,7 @@ type Lookup<'l> = &'l dyn Fn(&str) -> Option<String>;
 
 /// The rank that the variables tell; `None` if none of them is set.
 pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
-    let mut found: Option<Told> = None;
+    let mut found: Option<LauncherValues> = None;
     for launcher in &INNER {
         let Some(told) = read(launcher, lookup)? else { continue };
         found = Some(match found {
@@ -159,13 +159,13 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
 
 /// Whether Slurm's numbers belong to the process that started the inner launcher.
 /// [`Rank::from_env`] has the reasons.
-fn is_nested(inner: Told, outer: Told, lookup: Lookup<'_>) -> bool {
+fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
 /// What one launcher tells; `None` if it has set no rank.
-fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<Told>, ErrorKind> {
+fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {
         let other = format!("{} is not set", launcher.world_size);
@@ -185,11 +185,11 @@ fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<Told>, ErrorKi
     if let Some(local_rank) = local_rank {
         below(local_rank, local_world_size.unwrap_or(world_size))?;
     }
-    Ok(Some(Told { rank, world_size, local_rank, local_world_size }))
+    Ok(Some(LauncherValues { rank, world_size, local_rank, local_world_size }))
 }
 
 /// The numbers of two launchers that should tell the same.
-fn agreed(one: Told, other: Told) -> Result<Told, ErrorKind> {
+fn agreed(one: LauncherValues, other: LauncherValues) -> Result<LauncherValues, ErrorKind> {
     let pairs = [
         (Some(one.world_size), Some(other.world_size)),
         (Some(one.rank), Some(other.rank)),
@@ -203,7 +203,7 @@ fn agreed(one: Told, other: Told) -> Result<Told, ErrorKind> {
             return Err(contradiction(one, other));
         }
     }
-    Ok(Told {
+    Ok(LauncherValues {
         local_rank: one.local_rank.or(other.local_rank),
         local_world_size: one.local_world_size.or(other.local_world_size),
         ..one

@@ -8,7 +8,7 @@
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`save()`] |
 //! | save them elsewhere than to a directory | [`PlannedRank`]; to a bucket, `remote::save_rank` of `safetensors-hub` |
-//! | make whole tensors of the parts | [`gather()`], [`Rewrite::gather`](crate::Rewrite::gather) |
+//! | make whole tensors of the parts | [`join_parts`], [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
 //! reach.
@@ -74,7 +74,7 @@ mod tests;
 
 pub use attempt::RankSaved;
 pub use division::Division;
-pub use gather::{GatheredTensor, gather, is_divided};
+pub use gather::{GatheredTensor, is_divided, join_parts};
 pub use plan::{RankPlan, RankTensor};
 pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;

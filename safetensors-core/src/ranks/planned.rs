@@ -40,7 +40,7 @@ use crate::tensor::TensorSource;
 ///         }
 ///     }
 ///     // The last rank writes the index.
-///     let (name, json) = planned.index(|rank, name| format!("rank-{rank}/{name}"))?;
+///     let (name, json) = planned.index_file(|rank, name| format!("rank-{rank}/{name}"))?;
 ///     store.insert(name, json);
 /// }
 /// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
@@ -150,7 +150,7 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
     ///
     /// [`ErrorKind::BadIndex`] if there is no tensor, or if the index is larger than the default
     /// [`Limits`] allow.
-    pub fn index(&self, place: impl Fn(usize, &str) -> String) -> Result<(String, Vec<u8>)> {
+    pub fn index_file(&self, place: impl Fn(usize, &str) -> String) -> Result<(String, Vec<u8>)> {
         let index = self.files.index(&self.attempt, |file| place(file.rank, &file.name))?;
         if index.shards.values().all(Vec::is_empty) {
             return Err(ErrorKind::BadIndex { problem: IndexProblem::Empty }.into());
@@ -204,11 +204,11 @@ impl SavedIndex {
     ///
     /// let json = br#"{"metadata": {"safetensors_bridge.attempt": "step-1"},
     ///                 "weight_map": {"w": "model.safetensors"}}"#;
-    /// let index = SavedIndex::parse(json).unwrap();
+    /// let index = SavedIndex::from_json(json).unwrap();
     /// assert_eq!((&*index.attempt, &*index.files[0]), ("step-1", "model.safetensors"));
-    /// assert_eq!(SavedIndex::parse(br#"{"weight_map": {"w": "model.safetensors"}}"#), None);
+    /// assert_eq!(SavedIndex::from_json(br#"{"weight_map": {"w": "model.safetensors"}}"#), None);
     /// ```
-    pub fn parse(json: &[u8]) -> Option<Self> {
+    pub fn from_json(json: &[u8]) -> Option<Self> {
         let mut index = Index::parse(json, &Limits::default()).ok()?;
         let attempt = index.metadata.remove(ATTEMPT_KEY)?;
         Some(Self { attempt, files: index.shards.into_keys().collect() })

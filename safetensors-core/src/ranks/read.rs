@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::gather::gather;
+use super::gather::join_parts;
 use super::parts::saved_as;
 use super::plan::RankPlan;
 use crate::checkpoint::Checkpoint;
@@ -26,7 +26,8 @@ impl RankPlan {
     /// [`Checkpoint::read_parts`].
     ///
     /// A checkpoint that ranks have [saved](super::save()) by this plan is read as well: each rank
-    /// reads back its own parts. To divide it in another way, [`gather`] it first.
+    /// reads back its own parts. To divide it in another way, make whole tensors with
+    /// [`join_parts`] first.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl RankPlan {
         checkpoint: &Checkpoint<S>,
         rank: usize,
     ) -> Result<Vec<(String, TensorPart)>> {
-        let gathered = gather(checkpoint)?;
+        let gathered = join_parts(checkpoint)?;
         let found = gathered.iter().map(|found| (found.name(), found.dtype(), found.shape()));
         self.check_tensors(found)?;
         let gathered: HashMap<_, _> = gathered.iter().map(|found| (found.name(), found)).collect();

@@ -146,9 +146,10 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// The errors of [`plan_tensors`](RankRules::plan_tensors) and of [`gather`](super::gather()).
+    /// The errors of [`plan_tensors`](RankRules::plan_tensors) and of
+    /// [`join_parts`](super::join_parts).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
-        let tensors = super::gather(checkpoint)?;
+        let tensors = super::join_parts(checkpoint)?;
         let tensors =
             tensors.iter().map(|tensor| (tensor.name(), tensor.dtype(), tensor.shape().to_vec()));
         self.plan_tensors(tensors, world_size)

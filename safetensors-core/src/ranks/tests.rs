@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{RankPlan, RankRules, RankSaved, gather, save};
+use super::{RankPlan, RankRules, RankSaved, join_parts, save};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
 use crate::io::failpoint::{call_at, crash_at, fail_at, without};
@@ -44,7 +44,7 @@ fn save_rank(directory: &Path, rank: usize, attempt: &str, fill: u8) -> Result<R
 fn fill_of(directory: &Path) -> u8 {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let mut bytes = Vec::new();
-    for tensor in gather(&checkpoint).unwrap() {
+    for tensor in join_parts(&checkpoint).unwrap() {
         let mut sink = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())

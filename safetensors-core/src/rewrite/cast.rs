@@ -148,7 +148,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of
     /// that one. This is not done as soon as the tensor is left out, because a later
-    /// [`without`](Rewrite::without) for that first alias would then leave out the other aliases
+    /// [`exclude`](Rewrite::exclude) for that first alias would then leave out the other aliases
     /// too.
     fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self

@@ -37,8 +37,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`gather`](Rewrite::gather) makes whole tensors
-    /// of them again.
+    /// plan: each rank's parts in separate files. [`add_gathered`](Rewrite::add_gathered) makes
+    /// whole tensors of them again.
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
     /// gathered or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
@@ -81,7 +81,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ) -> Result<SavedShards> {
         let directory = directory.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
-        let mut options = self.shard_options(options);
+        let mut options = self.complete_shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         if let Some(tied) = options.save_options.tied.take() {
             let aliases = tied::drop_copies(&mut tensors, &tied)?;

@@ -1,4 +1,4 @@
-//! [`Rewrite::gather`]: whole tensors of the parts that ranks have saved.
+//! [`Rewrite::add_gathered`]: whole tensors of the parts that ranks have saved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{PlannedTensor, Rewrite, take};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
-use crate::hash::forget;
+use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, PARTS_KEY};
 use crate::io::ReadAt;
 use crate::load::catalog::alias_of;
@@ -33,20 +33,20 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// let divided = Checkpoint::open(dir.path())?;
     /// let plain = dir.path().join("plain.safetensors");
-    /// Rewrite::new().gather(&divided)?.save(&plain, &SaveOptions::new())?;
+    /// Rewrite::new().add_gathered(&divided)?.save(&plain, &SaveOptions::new())?;
     /// assert_eq!(Checkpoint::open(&plain)?.tensor("w")?.read()?.as_slice::<i32>()?, values);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// The errors of [`ranks::gather`](crate::ranks::gather()).
-    pub fn gather(mut self, checkpoint: &'a Checkpoint<S>) -> Result<Self> {
+    /// The errors of [`ranks::join_parts`](crate::ranks::join_parts).
+    pub fn add_gathered(mut self, checkpoint: &'a Checkpoint<S>) -> Result<Self> {
         if !ranks::is_divided(checkpoint) {
             return Ok(self.merge(checkpoint));
         }
         let mut tensors = HashMap::new();
-        for tensor in ranks::gather(checkpoint)? {
+        for tensor in ranks::join_parts(checkpoint)? {
             let (name, tie) = (tensor.name().to_owned(), take(&mut self.next_tie));
             let tensor = Arc::new(tensor);
             let planned = PlannedTensor::gathered(&name, Arc::clone(&tensor), tie, false)?;
@@ -68,7 +68,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
                 None => _ = self.metadata.entry(key.clone()).or_insert_with(|| value.clone()),
             }
         }
-        forget(&mut self.metadata);
+        remove_record(&mut self.metadata);
         Ok(self)
     }
 }

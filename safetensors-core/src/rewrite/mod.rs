@@ -19,7 +19,7 @@ use unchanged::{check_before_replacing, check_unchanged};
 use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::hash::forget;
+use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, Metadata};
 use crate::io::{FileSource, ReadAt};
 use crate::save::{SaveOptions, save_if};
@@ -41,7 +41,7 @@ use crate::tied::Tied;
 /// [aliases](Checkpoint::aliases): entries of the metadata. An entry of another meaning may look
 /// like an alias. So aliases follow their tensor, and remain entries:
 ///
-/// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::without) or
+/// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
 /// - the tensor is written under its own name, and each alias is recorded, with the new names of
 ///   both;
@@ -145,7 +145,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
         // Digests of the source files do not apply to the new files.
-        forget(&mut self.metadata);
+        remove_record(&mut self.metadata);
         self
     }
 
@@ -229,9 +229,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let names = |rewrite: Rewrite| {
     ///     rewrite.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
     /// };
-    /// assert_eq!(names(Rewrite::of(&checkpoint).without(|name, _| name == "embed")), ["norm"]);
+    /// assert_eq!(names(Rewrite::of(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
     /// assert_eq!(
-    ///     names(Rewrite::of(&checkpoint).without(|name, _| name == "lm_head")),
+    ///     names(Rewrite::of(&checkpoint).exclude(|name, _| name == "lm_head")),
     ///     ["embed", "norm"]
     /// );
     /// assert_eq!(
@@ -241,7 +241,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn without(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
+    pub fn exclude(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
         self.retain(|name, planned| {
             if drop(name, planned) {
@@ -308,7 +308,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
-        let options = self.save_options(options);
+        let options = self.complete_options(options);
         save_if(path, self.tensors(), &options, || check_before_replacing(&self.sources, path))
     }
 
@@ -327,14 +327,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ) -> Result<SavedShards> {
         let directory = directory.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
-        let options = self.shard_options(options);
+        let options = self.complete_shard_options(options);
         let check = || check_before_replacing(&self.sources, directory);
         save_sharded_if(directory, self.tensors(), &options, check)
     }
 
-    /// [`save_options`](Rewrite::save_options) for several files.
-    pub fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save_options(self.save_options(&options.save_options))
+    /// [`complete_options`](Rewrite::complete_options) for several files.
+    pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
+        options.clone().save_options(self.complete_options(&options.save_options))
     }
 
     /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
@@ -351,7 +351,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
     /// which that of the options overrides, and with tied weights kept tied. They are for programs
     /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
-    pub fn save_options(&self, options: &SaveOptions) -> SaveOptions {
+    pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let options =
             SaveOptions { metadata: self.metadata.clone(), ..options.clone() }.metadata(own);

@@ -63,7 +63,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
-        let mut options = self.save_options(options);
+        let mut options = self.complete_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let aliases = match &options.tied {
             Some(tied) => tied::drop_copies(&mut tensors, tied)?,
@@ -86,7 +86,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// default [`Limits`](crate::Limits) allow.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
-        let options = self.shard_options(options);
+        let options = self.complete_shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let plan = plan_shards(&mut tensors, &options)?;
         for positions in &plan.split.shards {

@@ -78,7 +78,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 
     /// The tensor in its file; `None` if it was [added](super::Rewrite::add), or
-    /// [gathered](super::Rewrite::gather) from several files.
+    /// [gathered](super::Rewrite::add_gathered) from several files.
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin.tensor {
             OriginTensor::Lazy(tensor) => Some(tensor),

@@ -117,11 +117,11 @@ impl AtomicDirectory {
     ///
     /// Where the system can exchange two names, as on Linux and macOS, the path always has a
     /// complete directory. Elsewhere the old one is called `.NAME.previous` for a moment. If the
-    /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
+    /// process ends in that moment, [`repair`](AtomicDirectory::repair) brings it back.
     ///
     /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
     /// system. Such an old directory is emptied and removed, while the new one is called
-    /// `.NAME.next`. If the process ends in that moment, `recover` puts the new one in place.
+    /// `.NAME.next`. If the process ends in that moment, `repair` puts the new one in place.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl AtomicDirectory {
     }
 
     /// Removes a directory with all that is in it: the path has it complete, or does not have it at
-    /// all. Returns `false` if there is none. What [`recover`](AtomicDirectory::recover) would do
+    /// all. Returns `false` if there is none. What [`repair`](AtomicDirectory::repair) would do
     /// is done first.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ impl AtomicDirectory {
     /// # Errors
     ///
     /// [`ErrorKind::Io`].
-    pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
+    pub fn repair(path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         let recover = || {
             if !is_interrupted(path) {

@@ -10,7 +10,7 @@ use super::{Order, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::header::LENGTH_BYTES;
-use crate::header::{Entry, Limits, METADATA_KEY, Metadata, NameTable, encode};
+use crate::header::{HeaderEntry, Limits, METADATA_KEY, Metadata, NameTable, encode};
 use crate::tensor::shape;
 
 /// The most bytes of data. No system has longer files, and with a header before the data its end
@@ -63,7 +63,7 @@ impl Layout {
         }
         let entries = places.iter().map(|(i, data_offsets)| {
             let Spec { name, dtype, shape } = tensors[*i];
-            Entry { name, dtype, shape, data_offsets: data_offsets.clone() }
+            HeaderEntry { name, dtype, shape, data_offsets: data_offsets.clone() }
         });
         let metadata = metadata(tensors, options);
         if metadata.len() > limits.metadata_entries {

@@ -10,7 +10,7 @@ use crate::tensor::boolean::{check_bools, invalid_bool};
 #[cfg(feature = "std")]
 use crate::tensor::hugepage::Pages;
 use crate::tensor::view::refuse_big_endian;
-use crate::tensor::words::Words;
+use crate::tensor::words::AlignedVec;
 use crate::tensor::{Element, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
@@ -31,7 +31,7 @@ use crate::tensor::{Element, TensorView, shape};
 pub struct TensorBuf {
     dtype: Dtype,
     shape: Vec<usize>,
-    words: Words,
+    words: AlignedVec,
 }
 
 /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
@@ -52,7 +52,7 @@ impl TensorBuf {
         if expected != found {
             return Err(data_length(T::DTYPE, shape, expected, found));
         }
-        Ok(Self { dtype: T::DTYPE, shape, words: Words::from_vec(values) })
+        Ok(Self { dtype: T::DTYPE, shape, words: AlignedVec::from_vec(values) })
     }
 
     /// Makes an owned, aligned copy of a view. On a big-endian target this swaps the bytes of each
@@ -89,8 +89,8 @@ impl TensorBuf {
     /// A tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
-        let words =
-            Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        let words = AlignedVec::zeroed(dtype, len)
+            .ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
         Pages::of([words.room()]).advise();
         Ok(Self { dtype, shape, words })
@@ -105,9 +105,9 @@ impl TensorBuf {
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
-            Words::zeroed(dtype, len)
+            AlignedVec::zeroed(dtype, len)
         } else {
-            Words::reserved(dtype, len)
+            AlignedVec::reserved(dtype, len)
         };
         Ok(Self {
             dtype,

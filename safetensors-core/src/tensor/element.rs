@@ -8,18 +8,18 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use super::words::Words;
+use super::words::AlignedVec;
 use crate::dtype::Dtype;
 
 mod sealed {
     use alloc::vec::Vec;
 
-    use crate::tensor::words::Words;
+    use crate::tensor::words::AlignedVec;
 
     pub trait Sealed: Sized {
         /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`, whose
         /// bytes must be checked and copied.
-        fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
+        fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
             Err(words)
         }
 
@@ -47,7 +47,7 @@ pub trait Element:
     const DTYPE: Dtype;
 }
 
-impl Words {
+impl AlignedVec {
     pub(crate) fn from_vec<T: Element>(values: Vec<T>) -> Self {
         match T::DTYPE.alignment() {
             1 => Self::W8(cast_vec(values)),
@@ -67,7 +67,7 @@ fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
 macro_rules! elements {
     ($($type:ty => $dtype:ident),* $(,)?) => {$(
         impl sealed::Sealed for $type {
-            fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
+            fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
                 words.into_pod_vec()
             }
 

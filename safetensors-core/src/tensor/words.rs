@@ -1,4 +1,4 @@
-//! [`Words`]: the storage of a tensor that owns its elements.
+//! [`AlignedVec`]: the storage of a tensor that owns its elements.
 
 use alloc::vec::Vec;
 #[cfg(feature = "std")]
@@ -15,7 +15,7 @@ use crate::dtype::Dtype;
 /// Casting between one of these `Vec`s and a `Vec` of the element's type costs nothing, because
 /// alignment and capacity stay the same.
 #[derive(Clone, Debug)]
-pub enum Words {
+pub enum AlignedVec {
     /// For dtypes of alignment 1.
     W8(Vec<u8>),
     /// For dtypes of alignment 2.
@@ -29,15 +29,15 @@ pub enum Words {
 macro_rules! with_words {
     ($words:expr, $vec:ident => $body:expr) => {
         match $words {
-            Words::W8($vec) => $body,
-            Words::W16($vec) => $body,
-            Words::W32($vec) => $body,
-            Words::W64($vec) => $body,
+            AlignedVec::W8($vec) => $body,
+            AlignedVec::W16($vec) => $body,
+            AlignedVec::W32($vec) => $body,
+            AlignedVec::W64($vec) => $body,
         }
     };
 }
 
-impl Words {
+impl AlignedVec {
     /// Zeroed storage of `bytes` bytes for `dtype`, or `None` if the allocation fails. A large
     /// buffer takes no memory until it is touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {

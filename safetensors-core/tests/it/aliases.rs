@@ -103,7 +103,7 @@ fn an_alias_goes_where_its_tensor_goes() {
         assert_eq!(written(of()), (both.clone(), base.clone()));
         let only = of().select(|name, _| name == "model");
         assert_eq!(written(only), (tensors(&[("model", f32)]), base.clone()));
-        let others = [of().select(|name, _| name == "w"), of().without(|name, _| name == "model")];
+        let others = [of().select(|name, _| name == "w"), of().exclude(|name, _| name == "model")];
         for other in others {
             assert_eq!(written(other), (tensors(&[("w", f32)]), metadata(&[("by", "me")])));
         }
@@ -112,7 +112,7 @@ fn an_alias_goes_where_its_tensor_goes() {
         let renamed = of().rename(|name| name.replace("model", "encoder"));
         assert_eq!(written(renamed).1, metadata(&[("base", "encoder"), ("by", "me")]));
         assert_eq!(
-            written(of().without(|name, _| name == "base")),
+            written(of().exclude(|name, _| name == "base")),
             (both, metadata(&[("by", "me")]))
         );
         let sharded = of().save_sharded(dir.path().join("out"), &ShardOptions::new()).unwrap();
@@ -146,7 +146,7 @@ fn an_alias_that_is_selected_becomes_a_tensor() {
     let alike = cast(of(), &[("head", f16), ("embed", f16)]);
     assert_eq!(written(alike).0, tensors(&[("embed", f16), ("w", f32)]));
     // An alias that has become a tensor of its own stays when the other tensor is left out.
-    let own = cast(of(), &[("head", f16)]).without(|name, _| name == "embed");
+    let own = cast(of(), &[("head", f16)]).exclude(|name, _| name == "embed");
     assert_eq!(written(own), (tensors(&[("head", f16), ("w", f32)]), metadata(&[])));
 }
 

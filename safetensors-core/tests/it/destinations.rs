@@ -201,7 +201,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
         nothing(rewrite()).save_sharded(&sharded, &several).unwrap_err(),
         nothing(rewrite()).plan(&one).map(drop).unwrap_err(),
         nothing(rewrite()).plan_sharded(&several).map(drop).unwrap_err(),
-        rewrite().without(|_, _| true).save(&file, &one).unwrap_err(),
+        rewrite().exclude(|_, _| true).save(&file, &one).unwrap_err(),
         // The same in two steps.
         nothing(rewrite().select(|name, _| name == "a")).save(&file, &one).unwrap_err(),
     ];

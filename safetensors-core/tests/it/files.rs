@@ -31,7 +31,7 @@ fn several_files_are_one_checkpoint() {
     assert_eq!(names[0], "m");
     let files: Vec<_> = checkpoint.files().iter().map(|file| file.path()).collect();
     assert_eq!(files, [&a, &b, &empty]);
-    assert_eq!(checkpoint.index(), None);
+    assert_eq!(checkpoint.index_path(), None);
     // As with shards, the first file's metadata wins.
     assert_eq!(checkpoint.metadata()["from"], "a.safetensors");
     let z = checkpoint.tensor("z").unwrap();

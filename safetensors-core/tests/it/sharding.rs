@@ -142,7 +142,7 @@ fn one_file_needs_no_index() {
             .collect::<Vec<_>>(),
         ["format=pt", "license=mit"]
     );
-    assert_eq!((checkpoint.index(), checkpoint.index_total_size()), (None, None));
+    assert_eq!((checkpoint.index_path(), checkpoint.index_total_size()), (None, None));
 
     let options = limit(10).save_options(SaveOptions::new().metadata([("format", "np")]));
     save_bytes(directory.path(), &[("a", 4, 1)], &options);
@@ -408,7 +408,7 @@ fn planned_files_have_the_bytes_of_saved_ones() {
         let sizes = (0..planned.files().len()).map(|number| planned.data_len(number));
         assert_eq!(sizes.sum::<u64>(), planned.total_size());
         assert_eq!(planned.data_len(99), 0);
-        match planned.index().unwrap() {
+        match planned.index_file().unwrap() {
             None => assert!(expected.is_empty()),
             Some((name, json)) => {
                 assert_eq!(json, fs::read(dir.path().join(&name)).unwrap());

@@ -90,7 +90,7 @@ proptest! {
                 let runs: Vec<_> = slice.runs().map(<[u8]>::as_ptr_range).collect();
                 prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "runs do not touch");
 
-                let slice = lazy.slice(indices).unwrap().gap(gap);
+                let slice = lazy.slice(indices).unwrap().max_gap(gap);
                 prop_assert_eq!(slice.shape(), &shape);
                 prop_assert_eq!(slice.byte_len(), bytes.len() as u64);
                 let buf = slice.read().unwrap();
@@ -239,7 +239,7 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
         "far apart: not a byte too many"
     );
     assert_eq!(
-        reads(tensor.slice((.., 0..256)).unwrap().gap(768)),
+        reads(tensor.slice((.., 0..256)).unwrap().max_gap(768)),
         (1, 63 * 1024 + 256),
         "the caller wants few reads"
     );
@@ -248,7 +248,11 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
         (1, 63 * 1024 + 1000),
         "gaps of 24 bytes"
     );
-    assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
+    assert_eq!(
+        reads(tensor.slice((.., 0..1000)).unwrap().max_gap(0)),
+        (64, 64_000),
+        "not even those"
+    );
 }
 
 /// Slices that are so large that several threads read them in parts: rows, columns, every other

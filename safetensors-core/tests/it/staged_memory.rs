@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+use safetensors_core::framework::{StagedPart, Staging, StagingBuffers, read_staged};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, Result};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
@@ -54,7 +54,7 @@ fn staging_takes_the_slots_and_16_mib_at_most() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let before = peak();
-    let ring = Ring::default();
+    let ring = StagingBuffers::default();
     assert_eq!(ring.slots * ring.slot_bytes, 32 << 20);
     let plain = LoadOptions::new().threads(8);
     for (options, factor) in [(plain.clone(), 1), (plain.floats_as(Dtype::F32), 2)] {

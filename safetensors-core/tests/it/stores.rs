@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::{
-    Entry, FileKind, LocalStore, MemoryFile, MemoryStore, Store,
+    FileKind, LocalStore, MemoryFile, MemoryStore, Store, StoreEntry,
 };
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, Limits, ReadAt, Result, SaveOptions, TensorView, serialize,
@@ -42,7 +42,7 @@ fn check_sharded<S: ReadAt>(checkpoint: &Checkpoint<S>, root: &str) {
     let read = |name: &str| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec();
     assert_eq!((read("a"), read("b"), read("head")), (vec![1], vec![2], vec![1]));
     assert_eq!(checkpoint.len(), 2);
-    assert_eq!(checkpoint.index(), Some(&*Path::new(root).join(INDEX)));
+    assert_eq!(checkpoint.index_path(), Some(&*Path::new(root).join(INDEX)));
     let paths: Vec<_> = checkpoint.files().iter().map(|shard| shard.path().to_owned()).collect();
     let expected =
         ["deep/two.safetensors", "one.safetensors"].map(|name| Path::new(root).join(name));
@@ -99,9 +99,9 @@ impl Store for Remote {
         })
     }
 
-    fn list(&self, _: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, _: &Path) -> Result<Vec<StoreEntry>> {
         let names = self.0.keys().filter(|name| !name.contains('/'));
-        Ok(names.map(|name| Entry { name: (*name).into(), kind: FileKind::File }).collect())
+        Ok(names.map(|name| StoreEntry { name: (*name).into(), kind: FileKind::File }).collect())
     }
 }
 
@@ -251,8 +251,8 @@ fn a_store_that_fails_is_not_an_empty_one() {
             }
         }
 
-        fn list(&self, _: &Path) -> Result<Vec<Entry>> {
-            Ok(vec![Entry { name: "one.safetensors".into(), kind: FileKind::File }])
+        fn list(&self, _: &Path) -> Result<Vec<StoreEntry>> {
+            Ok(vec![StoreEntry { name: "one.safetensors".into(), kind: FileKind::File }])
         }
     }
 

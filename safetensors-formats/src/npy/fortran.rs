@@ -57,7 +57,7 @@ pub(super) fn transpose(
     loop {
         for start in (0..dim).step_by(positions) {
             let positions = positions.min(dim - start);
-            let part = Part { shape: &shape, prefix: &prefix, start, positions, width };
+            let part = ArrayPart { shape: &shape, prefix: &prefix, start, positions, width };
             let len = positions * tail(axis + 1) as usize;
             let [stored, transposed] = &mut buffers;
             part.gather(data, &mut stored[..len])?;
@@ -83,7 +83,7 @@ pub(super) fn transpose(
 }
 
 /// A part of an array that is contiguous in C order.
-struct Part<'a> {
+struct ArrayPart<'a> {
     shape: &'a [usize],
     /// The indices along the first dimensions.
     prefix: &'a [usize],
@@ -93,7 +93,7 @@ struct Part<'a> {
     width: usize,
 }
 
-impl Part<'_> {
+impl ArrayPart<'_> {
     /// Reads the elements of the part into `block`, in Fortran order.
     fn gather(&self, data: &mut dyn ReadData, block: &mut [u8]) -> Result<()> {
         let axis = self.prefix.len();

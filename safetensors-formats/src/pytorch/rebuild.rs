@@ -99,7 +99,7 @@ pub(super) fn call(
     is_function: bool,
     steps: &mut usize,
 ) -> Result<Value, Wrong> {
-    let known = values.class(class).and_then(|(module, name)| Known::of(module, name));
+    let known = values.class(class).and_then(|(module, name)| KnownCallable::of(module, name));
     let len = values.items(arguments).map_or(0, <[_]>::len);
     if known.is_some() {
         values.count_copies(len)?;
@@ -107,7 +107,7 @@ pub(super) fn call(
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
     match (known, given) {
-        (Some(Known::Dict { has_factory }), Some(given)) => {
+        (Some(KnownCallable::Dict { has_factory }), Some(given)) => {
             // What makes the values of a `defaultdict` is no item. It remains with the dictionary.
             let (state, given) = match given.split_first() {
                 Some((&factory, rest)) if has_factory => (factory, rest),
@@ -122,7 +122,7 @@ pub(super) fn call(
                 None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
             }
         }
-        (Some(Known::List), Some(given)) => match count_items(values, &given, false) {
+        (Some(KnownCallable::List), Some(given)) => match count_items(values, &given, false) {
             Some(len) => {
                 values.count_copies(len)?;
                 let items = given.iter().filter_map(|&items| values.items(items)).flatten();
@@ -131,13 +131,13 @@ pub(super) fn call(
             }
             None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
         },
-        (Some(Known::Tensor { has_kind }), Some(given)) if is_function => {
+        (Some(KnownCallable::Tensor { has_kind }), Some(given)) if is_function => {
             match given.get(6 + usize::from(has_kind)).is_some_and(|&last| marks(values, last)) {
                 true => Ok(values.add(Node::Object { class, parts: given })?),
                 false => tensor(values, &given, has_kind),
             }
         }
-        (Some(Known::Parameter), Some(given)) if is_function => {
+        (Some(KnownCallable::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
             for &other in rest {
                 if values.holds_tensors(other, steps)? {
@@ -146,7 +146,7 @@ pub(super) fn call(
             }
             Ok(data)
         }
-        (Some(Known::Subclass), Some(given)) if is_function => {
+        (Some(KnownCallable::Subclass), Some(given)) if is_function => {
             let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
                 return Err("a tensor of a subclass has too few fields".into());
             };
@@ -156,8 +156,11 @@ pub(super) fn call(
                 }
             }
             // Only tensors are made so, and a function of this kind does not call itself.
-            match values.class(function).and_then(|(module, name)| Known::of(module, name)) {
-                Some(Known::Subclass) => Err("a tensor of a subclass contains itself".into()),
+            match values.class(function).and_then(|(module, name)| KnownCallable::of(module, name))
+            {
+                Some(KnownCallable::Subclass) => {
+                    Err("a tensor of a subclass contains itself".into())
+                }
                 _ => call(values, function, inner, true, steps),
             }
         }
@@ -198,7 +201,7 @@ fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'stat
 
 /// A function or class whose result is known.
 #[derive(Clone, Copy)]
-enum Known {
+enum KnownCallable {
     /// `has_factory` is whether the first argument makes the values of keys that are missing.
     Dict {
         has_factory: bool,
@@ -211,7 +214,7 @@ enum Known {
     Subclass,
 }
 
-impl Known {
+impl KnownCallable {
     fn of(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
             ("collections", "OrderedDict") | ("builtins" | "__builtin__", "dict") => {

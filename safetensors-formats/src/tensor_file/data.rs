@@ -151,7 +151,7 @@ impl Place {
 }
 
 /// The bytes from a place on.
-struct Opened<'a, S> {
+struct OpenedData<'a, S> {
     container: &'a Container<S>,
     start: u64,
     is_unpacked: bool,
@@ -159,7 +159,7 @@ struct Opened<'a, S> {
 
 impl<S: ReadAt> Container<S> {
     /// Makes the bytes of a place readable: unpacks the member that they lie in.
-    fn opened(&self, place: &Place) -> Result<Opened<'_, S>> {
+    fn opened(&self, place: &Place) -> Result<OpenedData<'_, S>> {
         let (start, is_unpacked) = match (place, self) {
             (Place::At(start), _) => (*start, false),
             (Place::Unpacked { member, skipped }, Self::Zip(zipped, scratch)) => {
@@ -170,11 +170,11 @@ impl<S: ReadAt> Container<S> {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
             }
         };
-        Ok(Opened { container: self, start, is_unpacked })
+        Ok(OpenedData { container: self, start, is_unpacked })
     }
 }
 
-impl<S: ReadAt> Opened<'_, S> {
+impl<S: ReadAt> OpenedData<'_, S> {
     fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let at = self.start + offset;
         match self.container {

@@ -25,7 +25,7 @@ const PIECE: usize = 128 << 10;
 const SKIPPED: u64 = 4 << 20;
 
 /// An answer whose body has the bytes of a range.
-pub(super) struct Opened {
+pub(super) struct RangeBody {
     url: Url,
     body: BodyReader<'static>,
     /// The bytes before the range: the server sends the whole file.
@@ -43,7 +43,7 @@ pub(super) fn open(
     url: &Url,
     range: &Range<u64>,
     file: &Resolved,
-) -> Result<Opened, Failure> {
+) -> Result<RangeBody, Failure> {
     let size = file.size;
     let header = format!("bytes={}-{}", range.start, range.end - 1);
     let is_whole = *range == (0..size);
@@ -91,7 +91,7 @@ pub(super) fn open(
             answer.content_length().is_none() && (answer.status() == 206 || range.end == size);
         let (url, body) = answer.into_body();
         let left = range.end - range.start;
-        return Ok(Opened { url, body: body.into_reader(), skip, left, ends_with_range });
+        return Ok(RangeBody { url, body: body.into_reader(), skip, left, ends_with_range });
     }
     let problem = "it sends from one address to the next".into();
     Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
@@ -137,7 +137,7 @@ fn wrong_length(answer: &Answer, expected: u64) -> ErrorKind {
     ErrorKind::BadAnswer { host: answer.url.host(), problem }
 }
 
-impl Opened {
+impl RangeBody {
     /// Gives the bytes to `sink` in pieces, to the end of the range. An error of `sink` is final.
     pub(super) fn copy(
         &mut self,

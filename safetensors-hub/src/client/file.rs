@@ -10,7 +10,7 @@ use safetensors_core::ReadAt;
 use safetensors_core::digest::Sha256;
 
 use super::Client;
-use super::body::{self, Opened};
+use super::body::{self, RangeBody};
 use super::resolve::{Resolved, changed};
 use super::retry::{Attempts, Failure};
 use super::url::Url;
@@ -33,11 +33,11 @@ pub struct HubFile {
     path: String,
     resolved: Resolved,
     /// Where the bytes are now; `None` if that has to be asked for again.
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<KnownAddress>>,
 }
 
 /// An address that the bytes are at.
-struct Known {
+struct KnownAddress {
     url: Url,
     /// Whether any bytes have come from it.
     has_worked: bool,
@@ -71,7 +71,7 @@ impl Client {
 
 impl HubFile {
     fn new(client: Client, path: &str, resolved: Resolved) -> Self {
-        let known = Known { url: resolved.url.clone(), has_worked: false };
+        let known = KnownAddress { url: resolved.url.clone(), has_worked: false };
         Self { client, path: path.into(), resolved, known: Mutex::new(Some(known)) }
     }
 
@@ -172,7 +172,7 @@ impl HubFile {
     }
 
     /// Asks for a range, and resolves the file again if its address is not known any more.
-    fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<Opened, Failure> {
+    fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<RangeBody, Failure> {
         loop {
             check_stop(stop)?;
             let url = self.url()?;
@@ -193,7 +193,7 @@ impl HubFile {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+    fn known(&self) -> MutexGuard<'_, Option<KnownAddress>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -208,7 +208,7 @@ impl HubFile {
         if let Some(error) = changed(&self.resolved, &now) {
             return Err(Failure::Final(self.locate(error)));
         }
-        *known = Some(Known { url: now.url.clone(), has_worked: false });
+        *known = Some(KnownAddress { url: now.url.clone(), has_worked: false });
         Ok(now.url)
     }
 

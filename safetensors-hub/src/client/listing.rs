@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Client;
 use super::http::{Answer, Method};
-use super::refusal::Asked;
+use super::refusal::RequestSubject;
 use super::retry::{Attempts, Failure};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
@@ -68,7 +68,7 @@ impl Client {
         })
     }
 
-    fn ask_files(&self, asked: &Asked<'_>) -> Result<RepoFiles, Failure> {
+    fn ask_files(&self, asked: &RequestSubject<'_>) -> Result<RepoFiles, Failure> {
         let revision = percent_encoded(asked.revision.as_str(), false);
         let path = |repo: &RepoId| format!("/api/models/{repo}/revision/{revision}");
         let mut repo = asked.repo.clone();

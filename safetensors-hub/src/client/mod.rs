@@ -24,7 +24,7 @@ use crate::environment::Environment;
 use crate::error::{ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 use http::Http;
-use refusal::Asked;
+use refusal::RequestSubject;
 use retry::Patience;
 use url::Url;
 
@@ -99,11 +99,11 @@ impl Client {
         repo: &RepoId,
         revision: &Revision,
         file: Option<&str>,
-        ask: impl FnOnce(&Asked<'_>) -> T,
+        ask: impl FnOnce(&RequestSubject<'_>) -> T,
     ) -> T {
         let page = format!("{}/{repo}", self.endpoint());
         let has_token = self.http().has_token();
-        ask(&Asked { repo, revision, file, has_token, page: &page })
+        ask(&RequestSubject { repo, revision, file, has_token, page: &page })
     }
 }
 

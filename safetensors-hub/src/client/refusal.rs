@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 
 /// What a request was about.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestSubject<'a> {
     pub(super) repo: &'a RepoId,
     pub(super) revision: &'a Revision,
     /// The file, if the request was about one.
@@ -18,7 +18,7 @@ pub(super) struct Asked<'a> {
     pub(super) page: &'a str,
 }
 
-impl Asked<'_> {
+impl RequestSubject<'_> {
     /// The failure that the Hub's answer means.
     pub(super) fn refusal(&self, answer: &Answer) -> Failure {
         let (status, has_token) = (answer.status(), self.has_token);

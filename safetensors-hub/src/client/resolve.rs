@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::http::{Answer, Method};
-use super::refusal::Asked;
+use super::refusal::RequestSubject;
 use super::retry::Failure;
 use super::url::Url;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,7 +39,7 @@ impl Client {
         })
     }
 
-    fn first_answer(&self, asked: &Asked<'_>, path: &str) -> Result<Resolved, Failure> {
+    fn first_answer(&self, asked: &RequestSubject<'_>, path: &str) -> Result<Resolved, Failure> {
         let revision = percent_encoded(asked.revision.as_str(), false);
         let file = percent_encoded(path, true);
         let rest = format!("/resolve/{revision}/{file}");
@@ -127,7 +127,7 @@ impl Client {
 }
 
 /// The commit that an answer names. It is the revision itself if that is a commit.
-fn commit_of(answer: &Answer, asked: &Asked<'_>) -> Result<Option<Revision>> {
+fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revision>> {
     let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
     if !is_hex(text, 40) {
         return Err(answer.bad("its X-Repo-Commit is no commit"));

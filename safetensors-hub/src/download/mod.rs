@@ -19,7 +19,7 @@ use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 use progress::Meter;
-use select::{Cached, Found, Missing, Wanted};
+use select::{Cached, FoundCheckpoint, Missing, WantedFiles};
 
 /// Room that a download leaves on the disk, for the directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
@@ -75,7 +75,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         None => Revision::main(),
     };
     let checkpoint = options.checkpoint.as_deref();
-    let wanted = Wanted::new(checkpoint, &options.patterns, &options.excluded)?;
+    let wanted = WantedFiles::new(checkpoint, &options.patterns, &options.excluded)?;
     let cache = match &options.cache {
         Some(dir) => Cache::at(dir),
         None => Cache::from_environment()?,
@@ -147,17 +147,17 @@ impl Job<'_> {
     }
 
     /// Downloads what is wanted: the index of a checkpoint first, because it names the shards.
-    fn fetch_wanted(&self, wanted: &Wanted<'_>, repo: &RepoId) -> Result<Cached> {
+    fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
         let found = wanted.find(repo, listed)?;
         let mut names = wanted.matched(listed)?;
         let checkpoint = match found {
             None => None,
-            Some(Found::File(file)) => {
+            Some(FoundCheckpoint::File(file)) => {
                 names.insert(0, file.clone());
                 Some(file)
             }
-            Some(Found::Index(index)) => {
+            Some(FoundCheckpoint::Index(index)) => {
                 self.fetch(std::slice::from_ref(&index))?;
                 let path = self.cached.pointer(commit, &index);
                 let shards = select::shards(&self.cached.snapshot_dir(commit), &path, listed)?;

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
 
 /// What the caller wants of a repository.
-pub(super) struct Wanted<'a> {
+pub(super) struct WantedFiles<'a> {
     /// The folder or file of the checkpoint, if it is wanted; empty for the root.
     pub(super) checkpoint: Option<&'a str>,
     patterns: Vec<Pattern>,
@@ -22,14 +22,14 @@ pub(super) struct Wanted<'a> {
 
 /// The checkpoint in a list of files.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundCheckpoint {
     /// The name of the one file of tensors.
     File(String),
     /// The name of the index of several.
     Index(String),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedFiles<'a> {
     /// Checks the names and patterns that the caller gave.
     pub(super) fn new(
         checkpoint: Option<&'a str>,
@@ -49,7 +49,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
-    pub(super) fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<Found>> {
+    pub(super) fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
         let Some(path) = self.checkpoint else { return Ok(None) };
         // The root is named after the repository, so that an error names it.
         let root = Path::new(repo.as_str());
@@ -63,8 +63,8 @@ impl<'a> Wanted<'a> {
             })
         };
         match CheckpointPath::find_in(&store, joined(root, path)) {
-            Ok(CheckpointPath::File(path)) => Ok(Some(Found::File(name(&path)?))),
-            Ok(CheckpointPath::Index(path)) => Ok(Some(Found::Index(name(&path)?))),
+            Ok(CheckpointPath::File(path)) => Ok(Some(FoundCheckpoint::File(name(&path)?))),
+            Ok(CheckpointPath::Index(path)) => Ok(Some(FoundCheckpoint::Index(name(&path)?))),
             Err(_) if !path.is_empty() && !has(listed, path) => {
                 Err(Error::from(ErrorKind::FileNotFound).in_file(format_args!("{repo}: {path}")))
             }
@@ -246,17 +246,20 @@ fn slashed(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn find(path: &str, listed: &[&str]) -> Result<Option<Found>> {
+    fn find(path: &str, listed: &[&str]) -> Result<Option<FoundCheckpoint>> {
         let listed: Vec<_> = listed.iter().map(|name| (*name).to_owned()).collect();
-        Wanted::new(Some(path), &[], &[])?.find(&RepoId::parse("o/n").unwrap(), &listed)
+        WantedFiles::new(Some(path), &[], &[])?.find(&RepoId::parse("o/n").unwrap(), &listed)
     }
 
     #[test]
     fn the_checkpoint_is_what_core_would_open() {
         let (file, index) = ("model.safetensors", "model.safetensors.index.json");
-        let is_file = |name: &str| Some(Found::File(name.into()));
+        let is_file = |name: &str| Some(FoundCheckpoint::File(name.into()));
         assert_eq!(find("", &["a.json", index, file]).unwrap(), is_file(file));
-        assert_eq!(find("", &["x.safetensors", index]).unwrap(), Some(Found::Index(index.into())));
+        assert_eq!(
+            find("", &["x.safetensors", index]).unwrap(),
+            Some(FoundCheckpoint::Index(index.into()))
+        );
         assert_eq!(find("", &["x.safetensors"]).unwrap(), is_file("x.safetensors"));
         assert_eq!(find("u", &["u/x.safetensors", file]).unwrap(), is_file("u/x.safetensors"));
         let path = "u/x.fp16.safetensors";
@@ -275,7 +278,7 @@ mod tests {
     fn patterns_must_match_and_never_match_unsafe_names() {
         let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
         let matched =
-            |pattern: &str| Wanted::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
+            |pattern: &str| WantedFiles::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
         assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
         assert!(matches!(matched("z*").unwrap_err().other(), Some(ErrorKind::NoMatch { .. })));
         assert!(matches!(

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Key;
-use safetensors_core::checkpoint::store::{Entry, FileKind};
+use safetensors_core::checkpoint::store::{FileKind, StoreEntry};
 
 use super::RemoteFile;
 use super::bounded::{LISTING, together};
 use super::object::{Service, version_of};
-use super::place::{Listing, Place};
+use super::place::{Listing, RemotePlace};
 use super::runtime::run;
 
 /// The files of a store, by keys such as `a/model.safetensors`.
@@ -22,7 +22,7 @@ pub(super) trait Files: Send + Sync {
     fn knows(&self, key: &str) -> Option<bool>;
 
     /// The entries of a directory; `None` if the store cannot list.
-    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>>;
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>>;
 
     /// The present version of a file; `None` if there is none of this key. `fetched` is the version
     /// that was fetched a short time ago, and is to be opened.
@@ -36,7 +36,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn of(place: &Place) -> Self {
+    pub(super) fn of(place: &RemotePlace) -> Self {
         Self { service: Arc::clone(&place.service), listing: place.listing }
     }
 }
@@ -51,7 +51,7 @@ impl Files for Objects {
         None
     }
 
-    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>> {
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>> {
         if self.listing == Listing::Impossible {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl Files for Objects {
             listed.map_err(|error| service.io(&error))
         });
         let listed = listed.flatten()?;
-        let entry = |key: &Key, kind| Some(Entry { name: key.filename()?.to_owned(), kind });
+        let entry = |key: &Key, kind| Some(StoreEntry { name: key.filename()?.to_owned(), kind });
         let files = listed.objects.iter().filter_map(|meta| entry(&meta.location, FileKind::File));
         let below = &listed.common_prefixes;
         let directories = below.iter().filter_map(|key| entry(key, FileKind::Directory));

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use safetensors_core as core;
-use safetensors_core::checkpoint::store::{Entry, FileKind};
+use safetensors_core::checkpoint::store::{FileKind, StoreEntry};
 
 use super::files::Files;
 use super::hub_reads::Slots;
@@ -109,7 +109,7 @@ impl Files for HubFiles {
         state.names.as_ref().map(|names| names.iter().any(|name| name == key))
     }
 
-    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>> {
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>> {
         let names = self.names().map_err(io::Error::other)?;
         let mut entries = BTreeMap::new();
         for name in &*names {
@@ -123,7 +123,7 @@ impl Files for HubFiles {
                 None => entries.insert(below, FileKind::File),
             };
         }
-        let entry = |(name, kind): (&str, FileKind)| Entry { name: name.to_owned(), kind };
+        let entry = |(name, kind): (&str, FileKind)| StoreEntry { name: name.to_owned(), kind };
         Ok(Some(entries.into_iter().map(entry).collect()))
     }
 

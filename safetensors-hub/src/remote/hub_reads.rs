@@ -19,20 +19,20 @@ pub(super) struct Slots {
 }
 
 /// Frees its place when it is dropped.
-pub(super) struct Slot<'a>(&'a Slots);
+pub(super) struct RequestSlot<'a>(&'a Slots);
 
 impl Slots {
-    pub(super) fn take(&self) -> Slot<'_> {
+    pub(super) fn take(&self) -> RequestSlot<'_> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken >= IN_FLIGHT {
             taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
         *taken += 1;
-        Slot(self)
+        RequestSlot(self)
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.freed.notify_one();

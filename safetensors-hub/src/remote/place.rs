@@ -1,4 +1,4 @@
-//! [`Place`]: the store that an address means, and how the paths of its files are written.
+//! [`RemotePlace`]: the store that an address means, and how the paths of its files are written.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ pub(super) enum Listing {
 
 /// A store, and the part of it that an address means.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RemotePlace {
     pub(super) service: Arc<Service>,
     /// How the path of every file begins.
     pub(super) root: String,
@@ -46,7 +46,7 @@ pub(super) struct Place {
     pub(super) listing: Listing,
 }
 
-impl Place {
+impl RemotePlace {
     /// Connects to the store of an address that is no [path of the disk](super::local_path). No
     /// request is made.
     ///
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
+fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
     let url = Url::parse(address).map_err(|error| invalid(format!("not an address: {error}")))?;
     if !url.username().is_empty() && !url.scheme().starts_with("ab") && url.scheme() != "az"
         || url.password().is_some()
@@ -113,7 +113,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
         None => format!("{}:///", url.scheme()),
     };
     let slash = if root.ends_with('/') || key.as_ref().is_empty() { "" } else { "/" };
-    Ok(Place {
+    Ok(RemotePlace {
         service: Service::new(store, secrets, most_copied),
         shown: format!("{root}{slash}{key}"),
         root,
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn only_s3_copies_no_large_files() {
         let options = RemoteOptions::new().environment(false);
-        let most_copied = |address| Place::of(address, &options).unwrap().service.most_copied;
+        let most_copied = |address| RemotePlace::of(address, &options).unwrap().service.most_copied;
         assert_eq!(most_copied("s3://bucket/a"), 5 * 1024 * 1024 * 1024);
         assert_eq!(most_copied("memory:///a"), u64::MAX);
         // The disk is no place here.
-        assert!(Place::of("file:///a", &options).is_err());
+        assert!(RemotePlace::of("file:///a", &options).is_err());
     }
 }

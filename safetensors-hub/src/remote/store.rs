@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::{Entry, FileKind, LocalStore, Store, Version};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::files::{Files, Objects};
 use super::hub::HubFiles;
-use super::place::Place;
+use super::place::RemotePlace;
 use super::{RemoteFile, RemoteOptions, local_path};
 use crate::HubAddress;
 
@@ -80,7 +80,7 @@ impl RemoteStore {
             };
             (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
         } else {
-            let place = Place::of(address, options)?;
+            let place = RemotePlace::of(address, options)?;
             (Box::new(Objects::of(&place)), place.root, place.shown)
         };
         let remote = Remote { files, root, fetched: Mutex::default() };
@@ -208,7 +208,7 @@ impl Remote {
         }
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> io::Result<Vec<StoreEntry>> {
         let listed = self.key(directory).and_then(|key| self.files.list(&key));
         listed.map(Option::unwrap_or_default)
     }
@@ -261,7 +261,7 @@ impl Store for RemoteStore {
         }
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match &self.remote {
             None => LocalStore.list(directory),
             Some(remote) => remote.list(directory).map_err(|error| located(error, directory)),

@@ -65,7 +65,7 @@ impl<S> Lookup for Checkpoint<S> {
     }
 
     fn locate_file(&self, error: Error) -> Error {
-        match self.index().or_else(|| self.files().first().map(|file| file.path())) {
+        match self.index_path().or_else(|| self.files().first().map(|file| file.path())) {
             Some(path) => error.in_path(path),
             None => error,
         }

@@ -11,7 +11,7 @@ trait Scalar: Sized {
 
     fn to_text(&self) -> String;
 
-    fn parse(text: &str) -> Option<Self>;
+    fn from_text(text: &str) -> Option<Self>;
 }
 
 macro_rules! scalar_fields {
@@ -28,11 +28,11 @@ macro_rules! scalar_fields {
             }
 
             fn check(_: Option<&Self>, name: &str, file: &mut Checking<'r>) {
-                file.entry(name, Self::FORM, |text| Self::parse(text).is_some());
+                file.entry(name, Self::FORM, |text| Self::from_text(text).is_some());
             }
 
             fn load(name: &str, file: &mut Loading<'r>) -> Result<Self> {
-                file.names().entry(name).and_then(Self::parse).ok_or_else(|| missing(name))
+                file.names().entry(name).and_then(Self::from_text).ok_or_else(|| missing(name))
             }
         }
 
@@ -49,7 +49,7 @@ macro_rules! integers {
                 self.to_string()
             }
 
-            fn parse(text: &str) -> Option<Self> {
+            fn from_text(text: &str) -> Option<Self> {
                 let value = text.parse::<Self>().ok()?;
                 // Refuses other spellings of a number, such as "+1" and "01".
                 (value.to_string() == text).then_some(value)
@@ -71,7 +71,7 @@ macro_rules! floats {
                 if self.is_nan() { format!("{:#0width$x}", self.to_bits(), width = 2 + $digits) } else { format!("{self:?}") }
             }
 
-            fn parse(text: &str) -> Option<Self> {
+            fn from_text(text: &str) -> Option<Self> {
                 if let Some(digits) = text.strip_prefix("0x") {
                     let value = Self::from_bits(<$bits>::from_str_radix(digits, 16).ok()?);
                     return (digits.len() == $digits && value.is_nan()).then_some(value);
@@ -95,7 +95,7 @@ impl Scalar for bool {
         self.to_string()
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
@@ -107,7 +107,7 @@ impl Scalar for String {
         self.clone()
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         Some(text.into())
     }
 }
@@ -162,11 +162,15 @@ mod tests {
         {
             for value in [value, -value] {
                 let text = value.to_text();
-                assert_eq!(f64::parse(&text).map(f64::to_bits), Some(value.to_bits()), "{text}");
+                assert_eq!(
+                    f64::from_text(&text).map(f64::to_bits),
+                    Some(value.to_bits()),
+                    "{text}"
+                );
             }
             let value = f32::from_bits(value.to_bits() as u32);
             let text = value.to_text();
-            assert_eq!(f32::parse(&text).map(f32::to_bits), Some(value.to_bits()), "{text}");
+            assert_eq!(f32::from_text(&text).map(f32::to_bits), Some(value.to_bits()), "{text}");
         }
         assert_eq!(f64::from_bits(0x7ff8_0000_0000_0000).to_text(), "0x7ff8000000000000");
         assert_eq!(f32::from_bits(0x7fc0_0000).to_text(), "0x7fc00000");
@@ -176,21 +180,27 @@ mod tests {
     fn malformed_numbers_are_refused() {
         let malformed = ["", " 1", "1 ", "0x", "0x3ff0000000000000", "0x7fc00000", "1,5", "1e999"];
         for text in malformed.into_iter().chain(["-1e999", "0x+ff8000000000000", "nul"]) {
-            assert_eq!(f64::parse(text), None, "{text:?}");
+            assert_eq!(f64::from_text(text), None, "{text:?}");
         }
-        assert_eq!((f64::parse("1e300"), f32::parse("1e300")), (Some(1e300), None));
-        assert_eq!((f64::parse("-inf"), f64::parse("0.10")), (Some(-f64::INFINITY), Some(0.1)));
-        assert!(f64::parse("NaN").is_some_and(f64::is_nan));
+        assert_eq!((f64::from_text("1e300"), f32::from_text("1e300")), (Some(1e300), None));
+        assert_eq!(
+            (f64::from_text("-inf"), f64::from_text("0.10")),
+            (Some(-f64::INFINITY), Some(0.1))
+        );
+        assert!(f64::from_text("NaN").is_some_and(f64::is_nan));
         for text in ["", "-1", "+1", "01", "1.0", "1e3", "256", "0x10", "1_0", "٣"] {
-            assert_eq!(u8::parse(text), None, "{text:?}");
+            assert_eq!(u8::from_text(text), None, "{text:?}");
         }
         assert_eq!(
-            (u8::parse("0"), u8::parse("255"), i8::parse("-128")),
+            (u8::from_text("0"), u8::from_text("255"), i8::from_text("-128")),
             (Some(0), Some(255), Some(-128))
         );
-        assert_eq!((i8::parse("-0"), i128::parse(&i128::MIN.to_string())), (None, Some(i128::MIN)));
+        assert_eq!(
+            (i8::from_text("-0"), i128::from_text(&i128::MIN.to_string())),
+            (None, Some(i128::MIN))
+        );
         for text in ["", "True", "1", "true "] {
-            assert_eq!(bool::parse(text), None, "{text:?}");
+            assert_eq!(bool::from_text(text), None, "{text:?}");
         }
     }
 }

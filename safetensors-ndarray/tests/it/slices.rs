@@ -96,7 +96,7 @@ fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(
     // Without gaps, not a byte too many.
     let read = read_by(&reader, || {
         let lazy = reader.array("a").unwrap().slice_array(&slice[..]).unwrap();
-        assert_eq!(lazy.gap(0).read::<T>().unwrap(), expected);
+        assert_eq!(lazy.max_gap(0).read::<T>().unwrap(), expected);
     });
     assert_eq!(read as usize, expected.len() * size_of::<T>());
     let zero: T = bytemuck::Zeroable::zeroed();

@@ -15,10 +15,12 @@ use safetensors_bridge::candle::{
     Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
 };
 use safetensors_bridge::convert::{Converted, ScaledWeights};
-use safetensors_bridge::framework::{Framework, Ring, StagedPart, Staging, load, read_staged};
+use safetensors_bridge::framework::{
+    Framework, StagedPart, Staging, StagingBuffers, load, read_staged,
+};
 use safetensors_bridge::load::{read_slices, read_tensors};
 use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
-use safetensors_bridge::ranks::{RankRules, gather};
+use safetensors_bridge::ranks::{RankRules, join_parts};
 use safetensors_bridge::slice::TensorPart;
 use safetensors_bridge::{
     Checkpoint, ConvertOptions, Dtype, LazyTensor, LoadOptions, Result, Rewrite, SafeTensors,
@@ -118,8 +120,8 @@ const WAYS: [(&str, Way); 26] = [
         let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(dir.path(), &plan, "1", &ShardOptions::new()).unwrap();
         let divided = Checkpoint::open(dir.path()).unwrap();
-        assert_eq!(gather(&divided).unwrap().len(), file.len());
-        Some(rewritten(Rewrite::new().gather(&divided).unwrap(), ask))
+        assert_eq!(join_parts(&divided).unwrap().len(), file.len());
+        Some(rewritten(Rewrite::new().add_gathered(&divided).unwrap(), ask))
     }),
     ("ndarray `load_with`", |file, ask| Some(loaded::<Ndarray>(file, &(), ask))),
     ("ndarray `Reader`", |file, ask| {
@@ -249,9 +251,9 @@ fn staged(tensor: Lazy<'_>, options: &LoadOptions) -> Result<TensorBuf> {
             Ok(self.1.take().unwrap())
         }
     }
-    let loaded = tensor.loaded(options)?;
+    let loaded = tensor.dtype_plan(options)?;
     let mut memory = Memory(Vec::new(), None);
-    let ring = Ring { slots: 1, slot_bytes: 128 };
+    let ring = StagingBuffers { slots: 1, slot_bytes: 128 };
     read_staged(&[tensor], options, ring, &mut memory)?;
     let shape = loaded.shape(tensor.shape());
     TensorBuf::from_view(&TensorView::new(loaded.dtype(), &shape, &memory.0)?)

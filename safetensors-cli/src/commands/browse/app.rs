@@ -2,7 +2,7 @@
 
 use super::Checkpoint;
 use super::outline::{Kind, Outline};
-use super::values::{Job, Known};
+use super::values::{Job, KnownFacts};
 use crate::commands::stats::Facts;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -51,7 +51,7 @@ pub(super) struct App<'a> {
     /// The node that was selected before the search.
     before_search: usize,
     /// Statistics that are there, by node.
-    pub(super) known: Known,
+    pub(super) known: KnownFacts,
     /// Statistics that are being computed.
     pub(super) job: Option<Job>,
 }
@@ -73,7 +73,7 @@ impl<'a> App<'a> {
             is_query_new: false,
             found: 0,
             before_search: 0,
-            known: Known::default(),
+            known: KnownFacts::default(),
             job: None,
         }
     }

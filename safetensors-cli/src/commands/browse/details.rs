@@ -174,7 +174,7 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     lines.fact("tensors", text::count(node.totals.tensors));
     lines.fact("parameters", text::count(node.totals.parameters));
     lines.fact("size", text::size(node.totals.bytes));
-    if let Some(index) = app.checkpoint.index() {
+    if let Some(index) = app.checkpoint.index_path() {
         lines.fact("index", text::path(index));
     }
     dtypes(app, 0, lines);

@@ -17,7 +17,7 @@ use crate::terminal::progress::Progress;
 const BINS: u16 = 48;
 
 /// The statistics of each tensor that has been computed, or why it cannot be.
-pub(super) type Known = HashMap<usize, Result<Facts, String>>;
+pub(super) type KnownFacts = HashMap<usize, Result<Facts, String>>;
 
 /// Work that is under way. It goes on in its thread until it is done or cancelled.
 #[derive(Debug)]

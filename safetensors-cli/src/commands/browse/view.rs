@@ -23,12 +23,12 @@ const WIDE: u16 = 84;
 pub(super) struct View {
     looks: Looks,
     /// The lines about a node, and for what they were made.
-    details: Option<(Shown, Details)>,
+    details: Option<(ShownNode, Details)>,
 }
 
 /// What lines about a node depend on.
 #[derive(Debug, PartialEq)]
-struct Shown {
+struct ShownNode {
     node: usize,
     width: u16,
     has_values: bool,
@@ -74,7 +74,7 @@ impl View {
         let buffer = frame.buffer_mut();
         let selected = app.selected();
         let job = app.job.as_ref().filter(|job| job.node == selected);
-        let shown = Shown {
+        let shown = ShownNode {
             node: selected,
             width: side.width,
             has_values: app.known.contains_key(&selected),

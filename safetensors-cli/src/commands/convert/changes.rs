@@ -151,7 +151,7 @@ impl Changes {
 impl Change<'_> {
     /// The tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
-        rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name))
+        rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
     }
 
     /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::framework::NameList;
-use safetensors_core::ranks::{GatheredTensor, gather, is_divided};
+use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 
@@ -24,7 +24,7 @@ use crate::terminal::text;
 
 /// The place of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum OutputPlace {
     /// One file.
     File,
     /// One array, which is named after its file.
@@ -67,7 +67,7 @@ impl fmt::Display for Loss {
 /// the scales of a quantised weight that stays in another dtype.
 pub(super) fn loss(
     path: &Path,
-    place: Place,
+    place: OutputPlace,
     sources: &[Source],
     rewrite: &Rewrite<'_>,
     preview: &Preview,
@@ -100,7 +100,7 @@ pub(super) fn loss(
         count += tensors.len();
         for Existing { name, shape, .. } in tensors {
             let has_new = match place {
-                Place::Array => named.values().any(|new| *new.shape() == *shape),
+                OutputPlace::Array => named.values().any(|new| *new.shape() == *shape),
                 _ => named.get(&*name).is_some_and(|new| *new.shape() == *shape),
             };
             if !has_new && taken(&name).is_none() && !applied.contains(&name) {
@@ -110,7 +110,7 @@ pub(super) fn loss(
     }
     match (existing.as_slice(), sources) {
         _ if !lost.is_empty() => Some(Loss::Tensors(lost, count)),
-        ([old], [source]) if place == Place::File && source.is_one_file() => {
+        ([old], [source]) if place == OutputPlace::File && source.is_one_file() => {
             let is_same = source.files().any(|it| identity(it) == identity(path));
             if is_same { None } else { loss_of_values(old, new()) }
         }
@@ -138,11 +138,11 @@ pub(super) fn permit(path: &Path, loss: &Loss, may_ask: bool) -> anyhow::Result<
 
 /// Opens what would be replaced: several for a directory in which nothing says what belongs
 /// together.
-fn open(path: &Path, place: Place) -> anyhow::Result<Vec<Checkpoint>> {
+fn open(path: &Path, place: OutputPlace) -> anyhow::Result<Vec<Checkpoint>> {
     if let Some(address) = address::of(path) {
         return Ok(address::find(address)?.into_iter().collect());
     }
-    if place != Place::Directory {
+    if place != OutputPlace::Directory {
         return Ok(open_file(path)?.into_iter().collect());
     }
     let Ok(entries) = fs::read_dir(path) else { return Ok(Vec::new()) };
@@ -195,7 +195,7 @@ struct Existing {
 /// All tensors, whole ones if ranks have saved them.
 fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<Existing>> {
     if is_divided(checkpoint) {
-        let whole = gather(checkpoint)?;
+        let whole = join_parts(checkpoint)?;
         let existing = |it: &GatheredTensor<'_, input::Source>| Existing {
             name: it.name().into(),
             shape: it.shape().into(),

@@ -10,7 +10,7 @@ use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::Format;
 
 use super::divided::Divided;
-use super::existing::Place;
+use super::existing::OutputPlace;
 use super::preview::Preview;
 use crate::input;
 use crate::input::Rewrite;
@@ -119,11 +119,11 @@ impl Output {
     }
 
     /// What the output takes the place of.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> OutputPlace {
         match self.form {
-            Form::File | Form::Npz => Place::File,
-            Form::Npy => Place::Array,
-            Form::Directory(_) => Place::Directory,
+            Form::File | Form::Npz => OutputPlace::File,
+            Form::Npy => OutputPlace::Array,
+            Form::Directory(_) => OutputPlace::Directory,
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
-use safetensors_core::ranks::{gather, is_divided};
+use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use crate::input;
@@ -65,7 +65,7 @@ impl Source {
         };
         let whole = match &content {
             Content::Checkpoint(checkpoint) if is_divided(checkpoint) => {
-                gather(checkpoint)?.iter().map(|tensor| tensor.name().to_owned()).collect()
+                join_parts(checkpoint)?.iter().map(|tensor| tensor.name().to_owned()).collect()
             }
             _ => Vec::new(),
         };
@@ -91,7 +91,7 @@ impl Source {
     pub(super) fn is_one_file(&self) -> bool {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
-                let is_one = checkpoint.files().len() == 1 && checkpoint.index().is_none();
+                let is_one = checkpoint.files().len() == 1 && checkpoint.index_path().is_none();
                 is_one && !self.path.is_dir() && !other::is_in(checkpoint.files())
             }
             Content::Npy(_) | Content::Npz(_) => false,
@@ -125,7 +125,7 @@ impl Source {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
                 self.refuse_unreadable(takes)?;
-                Ok(rewrite.gather(checkpoint)?)
+                Ok(rewrite.add_gathered(checkpoint)?)
             }
             Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
             Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),

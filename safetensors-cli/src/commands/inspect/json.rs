@@ -112,7 +112,7 @@ pub(super) fn document<'a>(
         }
     });
     Document {
-        index: checkpoint.index().map(path),
+        index: checkpoint.index_path().map(path),
         metadata: checkpoint.metadata(),
         total: dtypes.values().copied().sum(),
         dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),

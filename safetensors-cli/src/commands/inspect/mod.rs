@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use super::Run;
-use crate::commands::inputs::{Inputs, Shown};
+use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::Tensor;
 use crate::input::other::Kind;
 use crate::input::select::Select;
@@ -88,13 +88,13 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
 }
 
 /// Shows one checkpoint.
-fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<Shown> {
+fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = target.open()?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
         checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     let dtypes = Totals::by_kind(tensors.iter().copied());
-    let shown = Shown::new(dtypes.values().copied().sum());
+    let shown = ShownInput::new(dtypes.values().copied().sum());
     if args.json || args.flat {
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }

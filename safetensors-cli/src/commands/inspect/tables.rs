@@ -185,7 +185,7 @@ pub(super) fn files(
         let files = checkpoint.files().iter().zip(layouts);
         files.for_each(|(shard, layout)| row(shard, layout, rows));
     })?;
-    match checkpoint.index() {
+    match checkpoint.index_path() {
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
         None => Ok(()),
     }

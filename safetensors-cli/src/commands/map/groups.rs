@@ -34,7 +34,7 @@ pub(super) struct Group {
 }
 
 /// Modules and tensors of one path.
-struct Part<'t, 'a> {
+struct PathTrees<'t, 'a> {
     path: String,
     /// Each with the number of copies of the layers around it.
     trees: Vec<(&'t Tree<'a>, u64)>,
@@ -47,8 +47,9 @@ impl Groups {
     pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
         let mut parts = gather("", trees.iter().map(|tree| (tree, 1)));
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
-        let is_shown = |part: &Part<'_, '_>| part.totals.bytes * SMALLEST >= all;
-        let count = |parts: &[Part<'_, '_>]| parts.iter().filter(|part| is_shown(part)).count();
+        let is_shown = |part: &PathTrees<'_, '_>| part.totals.bytes * SMALLEST >= all;
+        let count =
+            |parts: &[PathTrees<'_, '_>]| parts.iter().filter(|part| is_shown(part)).count();
         // The largest module is divided until enough colours are used.
         while let Some(largest) = parts
             .iter_mut()
@@ -76,7 +77,7 @@ impl Groups {
         let short: BTreeSet<_> =
             parts.iter().map(|part| &part.path[in_layer(&part.path).max(shared)..]).collect();
         let are_distinct = short.len() == parts.len();
-        let group = |part: &Part<'_, '_>| {
+        let group = |part: &PathTrees<'_, '_>| {
             let start = if are_distinct { in_layer(&part.path).max(shared) } else { shared };
             Group { name: part.path[start..].to_owned(), totals: part.totals }
         };
@@ -91,7 +92,7 @@ impl Groups {
     }
 }
 
-impl<'t, 'a> Part<'t, 'a> {
+impl<'t, 'a> PathTrees<'t, 'a> {
     /// What is one level below.
     fn inside(&self) -> Vec<Self> {
         let children = self.trees.iter().flat_map(|&(tree, copies)| {
@@ -106,11 +107,11 @@ impl<'t, 'a> Part<'t, 'a> {
 fn gather<'t, 'a: 't>(
     parent: &str,
     trees: impl Iterator<Item = (&'t Tree<'a>, u64)>,
-) -> Vec<Part<'t, 'a>> {
-    let mut parts: BTreeMap<String, Part<'t, 'a>> = BTreeMap::new();
+) -> Vec<PathTrees<'t, 'a>> {
+    let mut parts: BTreeMap<String, PathTrees<'t, 'a>> = BTreeMap::new();
     for (tree, copies) in trees {
         let path = path_of(parent, tree);
-        let part = parts.entry(path.clone()).or_insert_with(|| Part {
+        let part = parts.entry(path.clone()).or_insert_with(|| PathTrees {
             path,
             trees: Vec::new(),
             totals: Totals::default(),

@@ -72,7 +72,7 @@ pub(super) struct Drawing<'t, 'a> {
 
 /// Where a module or tensor is: on the page, and in the model.
 #[derive(Clone, Copy)]
-struct Place<'p> {
+struct PicturePlace<'p> {
     rect: Rect,
     depth: u8,
     /// The name of the module around it, with a separator at its end.
@@ -97,7 +97,8 @@ impl Picture {
         let marks = vec![Mark::Rect { rect: page, fill: PAPER, about: None }];
         let mut drawing = Drawing { model, all, letters, smallest_area, marks };
         drawing.title();
-        let place = Place { rect: space, depth: 0, name: "", path: "", group: None, copies: 1 };
+        let place =
+            PicturePlace { rect: space, depth: 0, name: "", path: "", group: None, copies: 1 };
         drawing.trees(model.trees, place);
         drawing.legend();
         Self { marks: drawing.marks }
@@ -106,7 +107,7 @@ impl Picture {
 
 impl Drawing<'_, '_> {
     /// Draws siblings side by side, the largest first. Those that are too small share a rectangle.
-    fn trees(&mut self, trees: &[Tree<'_>], place: Place<'_>) {
+    fn trees(&mut self, trees: &[Tree<'_>], place: PicturePlace<'_>) {
         let mut trees: Vec<_> = trees
             .iter()
             .map(|tree| (tree.all().bytes, tree))
@@ -128,7 +129,7 @@ impl Drawing<'_, '_> {
         let weights: Vec<f64> = parts.iter().map(|(bytes, _)| *bytes as f64).collect();
         for ((_, part), rect) in parts.into_iter().zip(squarify(&weights, place.rect)) {
             match part {
-                Ok(tree) => self.tree(tree, Place { rect, ..place }),
+                Ok(tree) => self.tree(tree, PicturePlace { rect, ..place }),
                 Err((fill, rest)) => self.rest(fill, rest * place.copies, rect),
             }
         }
@@ -147,7 +148,7 @@ impl Drawing<'_, '_> {
     }
 
     /// The group of a module or tensor, or of a module around it.
-    fn group(&self, tree: &Tree<'_>, place: Place<'_>) -> Option<usize> {
+    fn group(&self, tree: &Tree<'_>, place: PicturePlace<'_>) -> Option<usize> {
         let groups = self.model.groups?;
         place.group.or_else(|| groups.position(&path_of(place.path, tree)))
     }
@@ -162,7 +163,7 @@ impl Drawing<'_, '_> {
         }
     }
 
-    fn tree(&mut self, tree: &Tree<'_>, place: Place<'_>) {
+    fn tree(&mut self, tree: &Tree<'_>, place: PicturePlace<'_>) {
         let rect = place.rect;
         if rect.width < 0.3 || rect.height < 0.3 {
             return;
@@ -170,13 +171,13 @@ impl Drawing<'_, '_> {
         let group = self.group(tree, place);
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
         if tree.tensor().is_some() || is_tiny {
-            return self.leaf(tree, Place { group, ..place });
+            return self.leaf(tree, PicturePlace { group, ..place });
         }
         if let Some(most) = nearly_all(tree, rect) {
             let mut joined = most.clone();
             joined.label = tree.label_of(most).into();
             let copies = place.copies.saturating_mul(tree.copies.into());
-            return self.tree(&joined, Place { group, copies, ..place });
+            return self.tree(&joined, PicturePlace { group, copies, ..place });
         }
         let about = self.about(tree, place);
         self.marks.push(Mark::Rect {
@@ -196,7 +197,7 @@ impl Drawing<'_, '_> {
         let side = if rect.width < 40.0 || rect.height < 40.0 { 1.0 } else { 2.0 };
         let name = format!("{}{}{}", place.name, tree.label, tree.separator);
         let path = path_of(place.path, tree);
-        let inside = Place {
+        let inside = PicturePlace {
             rect: rect.inside(top, side),
             depth: place.depth.saturating_add(1),
             name: &name,
@@ -209,7 +210,7 @@ impl Drawing<'_, '_> {
 
     /// Draws a tensor, or a module without its content. Its name and shape are written where there
     /// is room.
-    fn leaf(&mut self, tree: &Tree<'_>, place: Place<'_>) {
+    fn leaf(&mut self, tree: &Tree<'_>, place: PicturePlace<'_>) {
         let rect = place.rect;
         let fill = self.fill(tree, place.group);
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
@@ -254,7 +255,7 @@ impl Drawing<'_, '_> {
     }
 
     /// The full name of a module or tensor, its dtype and shape, and its totals, in lines.
-    fn about(&self, tree: &Tree<'_>, place: Place<'_>) -> String {
+    fn about(&self, tree: &Tree<'_>, place: PicturePlace<'_>) -> String {
         let name = text::name(&format!("{}{}", place.name, tree.label));
         let copies = place.copies.saturating_mul(tree.copies.into());
         let kind = match tree.kind().zip(tree.shape()) {

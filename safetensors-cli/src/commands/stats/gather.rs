@@ -23,7 +23,7 @@ const SORTED: u64 = 4096;
 
 /// What is found about the values of a tensor.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct TensorValues {
     pub(super) moments: Moments,
     pub(super) values: Distribution,
 }
@@ -39,14 +39,14 @@ struct Job<'a> {
 }
 
 /// What is counted of some pieces of a tensor.
-struct Part {
+struct CountedPieces {
     moments: Moments,
     counts: Vec<Page>,
 }
 
 /// What a thread keeps from one job to the next.
 #[derive(Default)]
-struct Own {
+struct ThreadBuffers {
     bytes: Vec<u8>,
     numbers: Numbers,
     sorted: Vec<f64>,
@@ -56,7 +56,7 @@ struct Own {
 /// What a job finds: all about a tensor, or a part.
 enum Outcome<T> {
     All(T),
-    Part(Box<Part>),
+    Part(Box<CountedPieces>),
 }
 
 /// The value of each code, for each dtype whose elements are counted by their bits.
@@ -72,12 +72,12 @@ type Values = HashMap<Dtype, Vec<f64>>;
 pub(super) fn gather<T: Send>(
     tensors: &[Tensor<'_>],
     progress: &Progress,
-    summary: impl Fn(Found) -> T + Sync,
+    summary: impl Fn(TensorValues) -> T + Sync,
     mut take: impl FnMut(usize, Result<T>) -> Result<()>,
 ) -> Result<()> {
     let values = values_of(tensors)?;
     let jobs = tensors.iter().enumerate().flat_map(|(i, tensor)| jobs(i, tensor));
-    let work = |job: &Job<'_>, own: &mut Own| own.work(job, &values, progress, &summary);
+    let work = |job: &Job<'_>, own: &mut ThreadBuffers| own.work(job, &values, progress, &summary);
     let (mut total, mut counts) = (Moments::default(), Counts::<u64>::default());
     let mut failed = None;
     in_order(jobs, 0, work, |job, outcome| {
@@ -137,22 +137,22 @@ fn found(
     moments: &Moments,
     counts: impl Iterator<Item = (u32, u64)>,
     values: &Values,
-) -> Found {
+) -> TensorValues {
     if let Some(values) = values.get(&dtype) {
         let (values, moments) = Distribution::of_bits(counts, values);
-        return Found { moments, values };
+        return TensorValues { moments, values };
     }
     let integers = !dtype.is_float() && dtype != Dtype::C64;
-    Found { moments: *moments, values: Distribution::of_ranges(counts, integers, moments) }
+    TensorValues { moments: *moments, values: Distribution::of_ranges(counts, integers, moments) }
 }
 
-impl Own {
+impl ThreadBuffers {
     fn work<T>(
         &mut self,
         job: &Job<'_>,
         values: &Values,
         progress: &Progress,
-        summary: impl Fn(Found) -> T,
+        summary: impl Fn(TensorValues) -> T,
     ) -> Result<Outcome<T>> {
         let tensor = job.pieces[0].tensor();
         if tensor.element_count() <= SORTED {
@@ -164,11 +164,11 @@ impl Own {
             return Ok(Outcome::All(summary(found)));
         }
         let counts = self.counts.take();
-        Ok(Outcome::Part(Box::new(Part { moments, counts })))
+        Ok(Outcome::Part(Box::new(CountedPieces { moments, counts })))
     }
 
     /// The statistics of a small tensor.
-    fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<Found> {
+    fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<TensorValues> {
         let tensor = piece.tensor();
         progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;
@@ -179,7 +179,7 @@ impl Own {
         moments.add(numbers);
         self.sorted.clear();
         self.sorted.extend(numbers);
-        Ok(Found { moments, values: Distribution::of_values(&mut self.sorted) })
+        Ok(TensorValues { moments, values: Distribution::of_values(&mut self.sorted) })
     }
 
     /// Counts the elements of some pieces. The moments of elements that are counted by their bits

@@ -1,4 +1,4 @@
-//! [`Kept`]: what is found about tensors, in few bytes until all of it is shown.
+//! [`KeptSummaries`]: what is found about tensors, in few bytes until all of it is shown.
 //!
 //! A header has room for a million tensors, so each must take no more than a few times the bytes of
 //! its entry there. Counts are mostly small, and numbers mostly the same as the one before or short
@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 use super::moments::Moments;
 
 /// The summaries of tensors, by their indices.
-pub(super) struct Kept<'a> {
+pub(super) struct KeptSummaries<'a> {
     /// The options that all summaries were made with.
     asked: &'a [f64],
     bins: u16,
@@ -22,7 +22,7 @@ pub(super) struct Kept<'a> {
     errors: BTreeMap<usize, String>,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> KeptSummaries<'a> {
     /// Room for the summaries of so many tensors.
     pub(super) fn new(tensors: usize, asked: &'a [f64], bins: u16) -> Self {
         let errors = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::distribution::Distribution;
-    use super::super::gather::Found;
+    use super::super::gather::TensorValues;
     use super::*;
 
     #[test]
@@ -161,9 +161,9 @@ mod tests {
                 let mut moments = Moments::default();
                 moments.add(&values);
                 let values = Distribution::of_values(&mut values.clone());
-                Summary::new(&Found { moments, values }, &asked, bins)
+                Summary::new(&TensorValues { moments, values }, &asked, bins)
             });
-            let mut kept = Kept::new(7, &asked, bins);
+            let mut kept = KeptSummaries::new(7, &asked, bins);
             summaries.iter().enumerate().for_each(|(i, summary)| kept.keep(i, summary));
             kept.fail(5, "a reason".into());
             let json = |summary: &Summary<'_>| serde_json::to_string(summary).unwrap();

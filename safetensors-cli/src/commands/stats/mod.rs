@@ -22,16 +22,16 @@ mod one;
 use std::io::Write;
 use std::process::ExitCode;
 
-use gather::{Found, gather};
+use gather::{TensorValues, gather};
 use histogram::Histogram;
-use kept::Kept;
+use kept::KeptSummaries;
 use moments::Moments;
 pub(crate) use one::{Facts, of_tensor};
 use safetensors_core::{ErrorKind, LazyTensor};
 use serde::{Serialize, Serializer};
 
 use super::Run;
-use crate::commands::inputs::{Inputs, Shown};
+use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::Tensor;
 use crate::input::select::Select;
 use crate::input::targets::Target;
@@ -135,12 +135,12 @@ struct Document<'a> {
 /// times the memory of the header.
 struct All<'a> {
     tensors: &'a [Tensor<'a>],
-    kept: Kept<'a>,
+    kept: KeptSummaries<'a>,
 }
 
 impl<'a> Summary<'a> {
-    fn new(found: &Found, asked: &'a [f64], bins: u16) -> Self {
-        let Found { moments, values } = found;
+    fn new(found: &TensorValues, asked: &'a [f64], bins: u16) -> Self {
+        let TensorValues { moments, values } = found;
         let percentiles = asked.iter().filter_map(|&percent| values.percentile(percent));
         Self {
             moments: *moments,
@@ -206,13 +206,13 @@ fn show(
     percentiles: &[f64],
     target: &Target,
     mut out: &mut dyn Write,
-) -> anyhow::Result<Shown> {
+) -> anyhow::Result<ShownInput> {
     let checkpoint = target.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     values::warn_of_scales(tensors.iter().copied());
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
-    let mut kept = Kept::new(tensors.len(), percentiles, args.bins);
-    let summary = |found: Found| Summary::new(&found, percentiles, args.bins);
+    let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
+    let summary = |found: TensorValues| Summary::new(&found, percentiles, args.bins);
     gather(&tensors, &progress, summary, |i, found| {
         match found {
             Ok(summary) => kept.keep(i, &summary),
@@ -233,7 +233,7 @@ fn show(
         all.kept.errors().for_each(report);
     }
     let failed = all.kept.errors().next().is_some();
-    Ok(Shown::new(Totals::of(tensors.iter().copied())).sound(!failed))
+    Ok(ShownInput::new(Totals::of(tensors.iter().copied())).sound(!failed))
 }
 
 /// A number, or a dash where there are no values.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use safetensors_core::edit::{is_torn, recover};
+use safetensors_core::edit::{is_torn, restore_header};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
@@ -196,7 +196,7 @@ impl Case {
     pub(crate) fn restore(&self, directory: &Path) -> Result<bool, String> {
         let path = directory.join(&self.target);
         let is_torn = path.is_file() && is_torn(&path).map_err(|error| error.to_string())?;
-        if is_torn { recover(&path).map_err(|error| error.to_string()) } else { Ok(false) }
+        if is_torn { restore_header(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
 
     /// The names of hidden files beside the checkpoint.

@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::Path;
 
-use super::{Entry, FileKind, Store, Version};
+use super::{FileKind, Store, StoreEntry, Version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt};
 
@@ -29,7 +29,7 @@ impl Store for LocalStore {
     }
 
     /// Names that are not UTF-8 are left out.
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let list = || {
             let mut entries = Vec::new();
@@ -40,7 +40,7 @@ impl Store for LocalStore {
                 let metadata = if is_link { fs::metadata(entry.path()) } else { entry.metadata() };
                 // A dangling link, or a file that was removed meanwhile.
                 let kind = metadata.map_or(FileKind::File, |metadata| kind(&metadata));
-                entries.push(Entry { name, kind });
+                entries.push(StoreEntry { name, kind });
             }
             Ok(entries)
         };
@@ -94,7 +94,7 @@ impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         LocalStore.list(directory)
     }
 
@@ -119,7 +119,7 @@ impl Store for PerhapsLocal {
         LocalStore.kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match LocalStore.list(directory) {
             Err(error) if is_not_found(&error) => Ok(Vec::new()),
             listed => listed,

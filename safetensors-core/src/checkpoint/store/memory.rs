@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use super::{Entry, FileKind, Store};
+use super::{FileKind, Store, StoreEntry};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files in memory, by name. A name may contain directories, separated by `/`.
@@ -102,7 +102,7 @@ impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
         Ok(self.below(path).next().map(|_| FileKind::Directory))
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         let entry = |name: &str| match name.split_once('/') {
             Some((directory, _)) => (directory.to_owned(), true),
             None => (name.to_owned(), false),
@@ -110,7 +110,9 @@ impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
         let entries: BTreeSet<_> = self.below(directory).map(entry).collect();
         let kind = |is_directory| if is_directory { FileKind::Directory } else { FileKind::File };
         let entries = entries.into_iter();
-        Ok(entries.map(|(name, is_directory)| Entry { name, kind: kind(is_directory) }).collect())
+        Ok(entries
+            .map(|(name, is_directory)| StoreEntry { name, kind: kind(is_directory) })
+            .collect())
     }
 }
 

@@ -30,7 +30,7 @@ use crate::io::{FileSource, ReadAt};
 /// inside waits for its results here.
 ///
 /// ```
-/// use safetensors_core::checkpoint::store::{Entry, FileKind, MemoryFile, MemoryStore, Store};
+/// use safetensors_core::checkpoint::store::{StoreEntry, FileKind, MemoryFile, MemoryStore, Store};
 /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
 /// use std::path::Path;
 /// use std::sync::Mutex;
@@ -53,7 +53,7 @@ use crate::io::{FileSource, ReadAt};
 ///         self.files.kind(path)
 ///     }
 ///
-///     fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<Entry>> {
+///     fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<StoreEntry>> {
 ///         self.files.list(directory)
 ///     }
 /// }
@@ -96,7 +96,7 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// The errors of the store.
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
     /// The current version of a file. It differs as soon as the path leads to another file or to
     /// other bytes. The default is `None`, which means: there is no such file, or the store cannot
@@ -125,7 +125,7 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         (**self).kind(path)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         (**self).list(directory)
     }
 
@@ -145,7 +145,7 @@ pub enum FileKind {
 
 /// An entry of a directory of a [`Store`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoreEntry {
     /// The name, without the directory.
     pub name: String,
     /// What the name leads to, links followed. A dangling link counts as a file.

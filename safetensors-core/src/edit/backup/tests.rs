@@ -10,7 +10,7 @@ use super::Backup;
 use crate::audit::Finding;
 use crate::checkpoint::Checkpoint;
 use crate::edit::tests::create;
-use crate::edit::{Edit, Edited, is_torn, recover};
+use crate::edit::{Edit, Edited, is_torn, restore_header};
 use crate::error::{ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, mark};
 use crate::io::SafeTensors;
@@ -41,7 +41,7 @@ fn torn(directory: &Path) -> (PathBuf, Vec<u8>) {
         if changed && is_torn(&path).unwrap() {
             return (path, old);
         }
-        recover(&path).unwrap();
+        restore_header(&path).unwrap();
         fs::write(&path, &old).unwrap();
     }
     unreachable!()
@@ -55,7 +55,7 @@ fn is_found_torn(path: &Path) {
         Checkpoint::open(path).unwrap_err(),
         Edit::open(path).unwrap_err(),
         Edit::open_read_only(path).unwrap_err(),
-        recover(path).unwrap_err(),
+        restore_header(path).unwrap_err(),
     ] {
         assert!(matches!(error.kind(), ErrorKind::TornHeader), "{error}");
         assert_eq!(error.file(), path.to_str());
@@ -70,13 +70,13 @@ fn the_next_edit_tells_that_the_header_was_restored() {
     let directory = tempdir().unwrap();
     let (path, old) = torn(directory.path());
     assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
-    assert!(!Edit::open_read_only(&path).is_ok_and(|edit| edit.restored()));
+    assert!(!Edit::open_read_only(&path).is_ok_and(|edit| edit.was_restored()));
     let edit = Edit::open(&path).unwrap();
-    assert!(edit.restored());
+    assert!(edit.was_restored());
     assert!(fs::read(&path).unwrap() == old);
     assert_eq!(names_in(directory.path()), [NAME]);
     drop(edit);
-    assert!(!Edit::open(&path).unwrap().restored());
+    assert!(!Edit::open(&path).unwrap().was_restored());
 }
 
 /// It was moved, and its backup was not.
@@ -90,7 +90,7 @@ fn a_torn_file_without_its_backup_is_torn() {
     // With it, under its new name, the file can be restored.
     let backup = directory.path().join(".moved.safetensors.header-backup");
     fs::rename(directory.path().join(BACKUP), &backup).unwrap();
-    assert!(recover(&moved).unwrap());
+    assert!(restore_header(&moved).unwrap());
     Checkpoint::open(&moved).unwrap();
 }
 
@@ -104,7 +104,7 @@ fn a_backup_restores_no_copy() {
     fs::copy(directory.path().join(BACKUP), copy.path().join(BACKUP)).unwrap();
     is_found_torn(&copy.path().join(NAME));
     assert_eq!(names_in(copy.path()).len(), 2, "the backup stays");
-    assert!(recover(&path).unwrap());
+    assert!(restore_header(&path).unwrap());
 }
 
 /// Two edits that were interrupted, of which the first left the backup.
@@ -113,14 +113,14 @@ fn the_backup_of_an_earlier_edit_restores_nothing() {
     let directory = tempdir().unwrap();
     let (path, old) = torn(directory.path());
     let backup = fs::read(directory.path().join(BACKUP)).unwrap();
-    assert!(recover(&path).unwrap());
+    assert!(restore_header(&path).unwrap());
     assert!(fs::read(&path).unwrap() == old);
     for n in 0.. {
         assert!(crash_at(n, || edit(&path)).1.is_some(), "no step tears the header");
         if is_torn(&path).unwrap() && fs::read(&path).unwrap()[8..] != old[8..] {
             break;
         }
-        recover(&path).unwrap();
+        restore_header(&path).unwrap();
         assert!(fs::read(&path).unwrap() == old);
     }
     fs::write(directory.path().join(BACKUP), backup).unwrap();
@@ -147,7 +147,7 @@ fn a_sound_file_is_never_changed() {
             Finding::HeaderBackup { file: path.clone(), backup: directory.path().join(BACKUP) };
         assert_eq!(findings, [expected]);
         assert!(!is_torn(&path).unwrap());
-        assert!(!recover(&path).unwrap());
+        assert!(!restore_header(&path).unwrap());
         assert!(fs::read(&path).unwrap() == *sound);
         assert_eq!(names_in(directory.path()), [NAME], "the backup is of no use");
         assert_eq!(Checkpoint::open(&path).unwrap().audit().unwrap(), []);
@@ -167,7 +167,7 @@ fn a_file_that_is_replaced_takes_its_backup_along() {
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
     assert_eq!(names_in(directory.path()).len(), 2);
     assert_eq!(Checkpoint::open(&path).unwrap().audit().unwrap(), []);
-    assert!(!recover(&path).unwrap());
+    assert!(!restore_header(&path).unwrap());
     edit(&path).unwrap();
 }
 
@@ -201,7 +201,7 @@ fn a_backup_that_is_damaged_or_no_file_restores_nothing() {
         let mut file = fs::File::options().write(true).open(&path).unwrap();
         file.write_all(bytes).unwrap();
         if expected {
-            assert!(recover(&path).unwrap());
+            assert!(restore_header(&path).unwrap());
         } else {
             is_found_torn(&path);
         }
@@ -322,7 +322,7 @@ fn a_backup_of_ones_own_restores_the_file_of_another_user() {
     let directory = tempdir().unwrap();
     let (path, old) = torn(directory.path());
     if give_away(&path) {
-        assert!(recover(&path).unwrap());
+        assert!(restore_header(&path).unwrap());
         assert_eq!(fs::read(&path).unwrap(), old);
     }
 }

@@ -12,7 +12,7 @@ use parts::Plan;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::fused::ReadScratch;
-use crate::load::wanted::{Wanted, read_scales};
+use crate::load::wanted::{TensorRead, read_scales};
 use crate::load::{LazyTensor, LoadOptions, one_a_file};
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
@@ -60,7 +60,7 @@ pub trait Staging {
 }
 
 /// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
-/// [`LazyTensor::loaded`] says.
+/// [`LazyTensor::dtype_plan`] says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
     /// The position of the tensor in the list of those to be read.
@@ -74,7 +74,7 @@ pub struct StagedPart {
 /// The memory that tensors are read through on their way to a device: at most
 /// `slots * slot_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub struct StagingBuffers {
     /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
     /// the device can copy from the others.
     pub slots: usize,
@@ -83,7 +83,7 @@ pub struct Ring {
     pub slot_bytes: usize,
 }
 
-impl Default for Ring {
+impl Default for StagingBuffers {
     /// 16 slots of 2 MiB: 32 MiB. A copy of 2 MiB is long enough for the full speed of PCIe.
     fn default() -> Self {
         Self { slots: 16, slot_bytes: 2 << 20 }
@@ -101,7 +101,7 @@ impl Default for Ring {
 /// part: reserve the memory of the device first, which fails if the tensors are too large for it.
 ///
 /// ```
-/// use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+/// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};
 /// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
 ///
 /// /// A device whose copies have ended when they begin.
@@ -143,7 +143,7 @@ impl Default for Ring {
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let tensors: Vec<_> = checkpoint.tensors().collect();
 /// let mut device = Instant { memory: vec![vec![0; 256]], copied: Vec::new() };
-/// let ring = Ring { slots: 2, slot_bytes: 128 };
+/// let ring = StagingBuffers { slots: 2, slot_bytes: 128 };
 /// read_staged(&tensors, &LoadOptions::new(), ring, &mut device)?;
 /// assert_eq!(device.memory, [values]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -157,10 +157,10 @@ impl Default for Ring {
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
-    ring: Ring,
+    ring: StagingBuffers,
     staging: &mut T,
 ) -> Result<()> {
-    let wanted = tensors.iter().map(|tensor| Wanted::whole(tensor, options));
+    let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
     let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
     read_scales(&mut wanted, options)?;
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
@@ -171,7 +171,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
         let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();
         parts.first().map_or(Ok(()), |first| progress.add(bytes as u64, plan.tensor(first).name()))
     };
-    let ring = Ring { slot_bytes: plan.slot_bytes(), ..ring };
+    let ring = StagingBuffers { slot_bytes: plan.slot_bytes(), ..ring };
     let parts = |number| plan.parts(number);
     ring::run(plan.len(), ring, options.work.thread_count(), staging, fill, parts)?;
     for tensor in one_a_file(&wanted) {

@@ -9,8 +9,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadScratch, read_converted};
-use crate::load::wanted::Wanted;
-use crate::load::{LazyTensor, LoadOptions, LoadedDtype};
+use crate::load::wanted::TensorRead;
+use crate::load::{DtypePlan, LazyTensor, LoadOptions};
 use crate::tensor::{TensorBuf, shape, swap_on_big_endian};
 
 /// Each part begins at a multiple of this in its slot, so that elements of all dtypes are aligned.
@@ -29,7 +29,7 @@ const LARGEST_SLOT: usize = 256 << 20;
 /// How one tensor is read.
 struct Source<'t, 'a, S> {
     tensor: &'t LazyTensor<'a, S>,
-    loaded: LoadedDtype,
+    loaded: DtypePlan,
     /// The conversion while elements are read, if there is one.
     conversion: Option<ReadConversion<'t>>,
     /// How many bits an element of the file has in a slot.
@@ -48,7 +48,7 @@ pub(super) struct Plan<'t, 'a, S> {
 impl<'t, 'a, S> Plan<'t, 'a, S> {
     /// Plans slots of this many bytes. Large tensors are cut, and small ones share a slot.
     pub(super) fn new(
-        wanted: &'t [Wanted<'t, 'a, S>],
+        wanted: &'t [TensorRead<'t, 'a, S>],
         options: &'t LoadOptions,
         slot_bytes: usize,
     ) -> Result<Self> {
@@ -194,7 +194,7 @@ fn places<'p, 's>(
 
 impl<'t, 'a, S> Source<'t, 'a, S> {
     /// Decides how a tensor is read, and how many bytes it then has.
-    fn new(wanted: &'t Wanted<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
+    fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
         let (tensor, loaded) = (wanted.tensor, wanted.loaded);
         let conversion = wanted.conversion(options)?;
         let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;

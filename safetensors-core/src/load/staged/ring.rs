@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::{Ring, StagedPart, Staging};
+use super::{StagedPart, Staging, StagingBuffers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parallel::{OnPanic, default_threads};
 
@@ -42,7 +42,7 @@ struct Queue<S> {
 /// calling thread.
 pub(super) fn run<'p, T: Staging, B: Default>(
     count: usize,
-    ring: Ring,
+    ring: StagingBuffers,
     threads: usize,
     staging: &mut T,
     fill: impl Fn(usize, &mut T::Slot, &mut B) -> Result<()> + Sync,
@@ -151,7 +151,7 @@ impl From<Error> for Stopped {
 fn copy<'p, T: Staging>(
     count: usize,
     slots: usize,
-    ring: Ring,
+    ring: StagingBuffers,
     staging: &mut T,
     parts: &impl Fn(usize) -> &'p [StagedPart],
     free: &Sender<T::Slot>,
@@ -195,7 +195,7 @@ fn copy<'p, T: Staging>(
 /// Fills and copies one slot after the other, on this thread.
 fn in_turn<'p, T: Staging, B: Default>(
     count: usize,
-    ring: Ring,
+    ring: StagingBuffers,
     staging: &mut T,
     fill: &impl Fn(usize, &mut T::Slot, &mut B) -> Result<()>,
     parts: &impl Fn(usize) -> &'p [StagedPart],
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn without_threads_one_slot_is_filled_after_the_other() {
-        let ring = Ring { slots: 4, slot_bytes: 1 };
+        let ring = StagingBuffers { slots: 4, slot_bytes: 1 };
         let fill = |number: usize, slot: &mut Vec<u8>, _: &mut ()| {
             if number == 5 {
                 return Err(ErrorKind::Cancelled.into());
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_first_slot_that_cannot_be_filled_counts() {
         for threads in [1, 2, 6] {
-            let ring = Ring { slots: 6, slot_bytes: 1 };
+            let ring = StagingBuffers { slots: 6, slot_bytes: 1 };
             // Later slots fail sooner.
             let fill = |number: usize, _: &mut Vec<u8>, _: &mut ()| {
                 if number < 3 {

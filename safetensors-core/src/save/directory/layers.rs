@@ -38,7 +38,7 @@ pub(super) fn replace(new: &Path, destination: &Path) -> io::Result<()> {
     remove(destination).map_err(|error| {
         let message = format!(
             "the file system cannot rename the old directory, which has to be emptied: {error}; \
-             if files of it are missing, the next save or AtomicDirectory::recover puts the new \
+             if files of it are missing, the next save or AtomicDirectory::repair puts the new \
              directory in place"
         );
         io::Error::new(error.kind(), message)
@@ -115,7 +115,7 @@ mod tests {
     use crate::save::AtomicDirectory;
 
     /// Whichever step fails or is the last, the old directory or the new one is there, complete, at
-    /// the latest when the path is asked for by [`AtomicDirectory::recover`].
+    /// the latest when the path is asked for by [`AtomicDirectory::repair`].
     #[test]
     fn an_interruption_leaves_the_old_directory_or_the_new_one() {
         without("renaming of directories", || {
@@ -128,8 +128,8 @@ mod tests {
                     let run = || put(&path, "new");
                     let (result, step) = if crash { crash_at(n, run) } else { fail_at(n, run) };
                     let Some(step) = step else { break };
-                    let is_recovered = AtomicDirectory::recover(&path).unwrap();
-                    assert!(!AtomicDirectory::recover(&path).unwrap());
+                    let is_recovered = AtomicDirectory::repair(&path).unwrap();
+                    assert!(!AtomicDirectory::repair(&path).unwrap());
                     let found = content(&path).unwrap();
                     forwards += usize::from(is_recovered && found == "new");
                     backwards += usize::from(found == "old");
@@ -159,7 +159,7 @@ mod tests {
                         break;
                     };
                     if recovers {
-                        AtomicDirectory::recover(&path).unwrap();
+                        AtomicDirectory::repair(&path).unwrap();
                         let is_empty = path.exists() && names_in(&path).is_empty();
                         assert_eq!(is_empty, step == "remove the old directory");
                         assert!(
@@ -173,7 +173,7 @@ mod tests {
         });
     }
 
-    /// Nothing has called [`AtomicDirectory::recover`] when the directory is to be removed.
+    /// Nothing has called [`AtomicDirectory::repair`] when the directory is to be removed.
     #[test]
     fn an_interrupted_replacement_is_completed_before_a_removal() {
         without("renaming of directories", || {
@@ -193,7 +193,7 @@ mod tests {
                     assert_eq!(removed.unwrap(), is_wanted, "{step}");
                     assert!(matches!(seen.as_deref(), Some("old" | "new")), "{step}: {seen:?}");
                     replaced += usize::from(seen.as_deref() == Some("new"));
-                    assert!(!AtomicDirectory::recover(&path).unwrap(), "{step}");
+                    assert!(!AtomicDirectory::repair(&path).unwrap(), "{step}");
                     let kept = if is_wanted { None } else { seen };
                     assert_eq!(content(&path), kept, "{step}");
                     put(&path, "third").unwrap();
@@ -231,7 +231,7 @@ mod tests {
         });
         let error = last.unwrap().0.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-        assert!(error.to_string().contains("AtomicDirectory::recover"), "{error}");
+        assert!(error.to_string().contains("AtomicDirectory::repair"), "{error}");
     }
 
     /// Not a test by itself: what runs on an overlay file system.

@@ -137,7 +137,7 @@ fn a_directory_that_the_user_calls_previous_is_left_alone() {
             assert_eq!(content(&backup).as_deref(), Some("backup"));
         }
         assert!(AtomicDirectory::remove(&path).unwrap());
-        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert!(!AtomicDirectory::repair(&path).unwrap());
         assert_eq!(names_in(dir.path()), ["epoch.previous"]);
     });
 }
@@ -152,7 +152,7 @@ fn a_killed_process_leaves_the_old_directory_or_the_new_one() {
             put(&path, "old").unwrap();
             let (_, step) = crash_at(n, || put(&path, "new"));
             let Some(step) = step else { break };
-            AtomicDirectory::recover(&path).unwrap();
+            AtomicDirectory::repair(&path).unwrap();
             let found = content(&path).unwrap();
             assert!(["old", "new"].contains(&&*found), "{step}");
             put(&path, "third").unwrap();
@@ -170,7 +170,7 @@ fn a_new_directory_that_is_empty_stays() {
         let path = dir.path().join("epoch");
         put(&previous(&path), "old").unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert!(!AtomicDirectory::repair(&path).unwrap());
         assert!(names_in(&path).is_empty());
         put(&path, "new").unwrap();
         assert_eq!(content(&path).as_deref(), Some("new"));
@@ -178,7 +178,7 @@ fn a_new_directory_that_is_empty_stays() {
         // Nor does the old one come back when the new one is removed.
         put(&previous(&path), "old").unwrap();
         assert!(AtomicDirectory::remove(&path).unwrap());
-        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert!(!AtomicDirectory::repair(&path).unwrap());
         assert!(names_in(dir.path()).is_empty());
     });
 }

@@ -57,7 +57,7 @@ pub(super) struct SpillFile {
 
 /// Where the bytes of a tensor lie.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BodyPlace {
     pub(super) home: Home,
     pub(super) start: u64,
     pub(super) len: u64,
@@ -81,14 +81,14 @@ impl Body {
     }
 
     /// Reserves a place for a tensor of `len` bytes.
-    pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<Place> {
+    pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<BodyPlace> {
         let mut state = self.lock();
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
         let is_aligned = len.is_multiple_of(ALIGN);
         if is_aligned && !state.has_tail {
             let start = state.end;
             state.end = start.checked_add(len).ok_or_else(too_large)?;
-            return Ok(Place { home: Home::Body, start, len });
+            return Ok(BodyPlace { home: Home::Body, start, len });
         }
         let class = if is_aligned { 3 } else { dtype.alignment().trailing_zeros() as usize };
         let spill = match &mut state.spills[class] {
@@ -100,7 +100,7 @@ impl Body {
         };
         let start = spill.end;
         spill.end = start.checked_add(len).ok_or_else(too_large)?;
-        Ok(Place { home: Home::Spill(spill.file.clone()), start, len })
+        Ok(BodyPlace { home: Home::Spill(spill.file.clone()), start, len })
     }
 
     /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns

@@ -7,7 +7,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::body::{ALIGN, Body, Home, ROOM};
 use super::series::{Series, SeriesState};
-use super::{Entry, GrowingWriter, Whole};
+use super::{GrowingEntry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
 use crate::header::LENGTH_BYTES;
@@ -27,8 +27,8 @@ const SMALL: u64 = 4 << 20;
 const BLOCK: u64 = 4096;
 
 /// A tensor in the order of the file.
-struct Part<'a> {
-    entry: &'a Entry,
+struct FinishedTensor<'a> {
+    entry: &'a GrowingEntry,
     /// Of a tensor that grows.
     state: Option<MutexGuard<'a, SeriesState>>,
     shape: Vec<usize>,
@@ -66,9 +66,9 @@ impl GrowingWriter {
         let synced = synced.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
             body.flush().map_err(ErrorKind::Io)?;
-            let parts = tensors.list.iter().map(|entry| Part::of(entry));
+            let parts = tensors.list.iter().map(|entry| FinishedTensor::of(entry));
             let mut parts = parts.collect::<Result<Vec<_>>>()?;
-            parts.sort_by_cached_key(Part::rank);
+            parts.sort_by_cached_key(FinishedTensor::rank);
             let metadata = tensors.metadata.clone();
             let options =
                 SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
@@ -83,8 +83,8 @@ impl GrowingWriter {
 }
 
 /// Moves the data to its final place. Returns the bytes that come before it.
-fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Vec<u8>> {
-    let specs: Vec<_> = parts.iter().map(Part::spec).collect();
+fn assemble(body: &Body, parts: &[FinishedTensor<'_>], options: &SaveOptions) -> Result<Vec<u8>> {
+    let specs: Vec<_> = parts.iter().map(FinishedTensor::spec).collect();
     let layout = Layout::plan(&specs, options)?;
     let (mut prefix, needed) = (layout.prefix, layout.places);
     let shortest = prefix.len() as u64;
@@ -119,14 +119,14 @@ fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Ve
     Ok(prefix)
 }
 
-impl<'a> Part<'a> {
-    fn of(entry: &'a Entry) -> Result<Self> {
+impl<'a> FinishedTensor<'a> {
+    fn of(entry: &'a GrowingEntry) -> Result<Self> {
         match entry {
-            Entry::Whole(whole) => {
+            GrowingEntry::Whole(whole) => {
                 whole.check_complete()?;
                 Ok(Self { entry, state: None, shape: whole.shape.clone(), len: whole.place.len })
             }
-            Entry::Growing(series) => {
+            GrowingEntry::Growing(series) => {
                 let state = series.lock();
                 let (shape, len) = (series.shape(state.steps), series.byte_len(state.steps));
                 Ok(Self { entry, state: Some(state), shape, len })
@@ -136,12 +136,12 @@ impl<'a> Part<'a> {
 
     fn rank(&self) -> Rank {
         let dtype = match (self.entry, &self.state) {
-            (Entry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
+            (GrowingEntry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
                 return Rank::InPlace(place.start);
             }
             (_, Some(state)) if state.stored.is_tail() => return Rank::Tail,
-            (Entry::Whole(whole), _) => whole.dtype,
-            (Entry::Growing(series), _) => series.dtype,
+            (GrowingEntry::Whole(whole), _) => whole.dtype,
+            (GrowingEntry::Growing(series), _) => series.dtype,
         };
         if self.len.is_multiple_of(ALIGN) {
             Rank::Copied
@@ -152,8 +152,8 @@ impl<'a> Part<'a> {
 
     fn spec(&self) -> Spec<'_> {
         let dtype = match self.entry {
-            Entry::Whole(whole) => whole.dtype,
-            Entry::Growing(series) => series.dtype,
+            GrowingEntry::Whole(whole) => whole.dtype,
+            GrowingEntry::Growing(series) => series.dtype,
         };
         Spec { name: self.entry.name(), dtype, shape: &self.shape }
     }
@@ -161,7 +161,7 @@ impl<'a> Part<'a> {
     /// Writes the tensor at `offset` of the file, unless it is there.
     fn put(&self, body: &Body, offset: u64, copies: &mut Copies<'a>) -> Result<()> {
         match (self.entry, &self.state) {
-            (Entry::Whole(Whole { place, .. }), _) => match &place.home {
+            (GrowingEntry::Whole(Whole { place, .. }), _) => match &place.home {
                 Home::Body => Ok(()),
                 Home::Spill(spill) => {
                     let from = spill.file();
@@ -169,11 +169,11 @@ impl<'a> Part<'a> {
                     copies.copy(Range { from, start, offset, len, tensor })
                 }
             },
-            (Entry::Growing(series), Some(state)) => {
+            (GrowingEntry::Growing(series), Some(state)) => {
                 let put = put_steps(series, state, body, offset);
                 put.map_err(|error| error.in_tensor(self.entry.name()))
             }
-            (Entry::Growing(_), None) => Ok(()),
+            (GrowingEntry::Growing(_), None) => Ok(()),
         }
     }
 }

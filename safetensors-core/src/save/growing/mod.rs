@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use body::{Body, Place};
+use body::{Body, BodyPlace};
 pub use recover::recover_synced;
 pub use series::GrowingTensor;
 use series::Series;
@@ -85,14 +85,14 @@ pub struct GrowingWriter {
 /// The tensors so far, and the metadata.
 #[derive(Debug, Default)]
 struct Tensors {
-    list: Vec<Arc<Entry>>,
+    list: Vec<Arc<GrowingEntry>>,
     names: NameTable,
     metadata: Metadata,
 }
 
 /// A tensor.
 #[derive(Debug)]
-enum Entry {
+enum GrowingEntry {
     Whole(Whole),
     Growing(Arc<Series>),
 }
@@ -103,13 +103,13 @@ struct Whole {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    place: Place,
+    place: BodyPlace,
     /// Whether all of it was written.
     written: AtomicBool,
     synced: AtomicBool,
 }
 
-impl Entry {
+impl GrowingEntry {
     fn name(&self) -> &str {
         match self {
             Self::Whole(whole) => &whole.name,
@@ -191,10 +191,10 @@ impl GrowingWriter {
             let place = self.body.place(dtype, len).map_err(ErrorKind::Io)?;
             let (written, synced) = (AtomicBool::new(false), AtomicBool::new(false));
             let (name, shape) = (name.into(), shape.into());
-            Ok(Entry::Whole(Whole { name, dtype, shape, place, written, synced }))
+            Ok(GrowingEntry::Whole(Whole { name, dtype, shape, place, written, synced }))
         })?;
-        let Entry::Whole(whole) = &*entry else { return Ok(()) };
-        let Place { home, start, .. } = &whole.place;
+        let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
+        let BodyPlace { home, start, .. } = &whole.place;
         Pieces::new(len).write(tensor, &mut |offset, bytes| {
             Ok(self.body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
         })?;
@@ -242,7 +242,7 @@ impl GrowingWriter {
         let grow = || {
             let series = Arc::new(Series::new(name, dtype, axis, step_shape)?);
             check_ndim(step_shape.len() + 1)?;
-            self.enter(name, || Ok(Entry::Growing(series.clone())))?;
+            self.enter(name, || Ok(GrowingEntry::Growing(series.clone())))?;
             Ok(GrowingTensor { writer: self, series })
         };
         grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
@@ -280,7 +280,11 @@ impl GrowingWriter {
     }
 
     /// Adds an entry to the list, unless the name is taken.
-    fn enter(&self, name: &str, entry: impl FnOnce() -> Result<Entry>) -> Result<Arc<Entry>> {
+    fn enter(
+        &self,
+        name: &str,
+        entry: impl FnOnce() -> Result<GrowingEntry>,
+    ) -> Result<Arc<GrowingEntry>> {
         if name == METADATA_KEY {
             return Err(ErrorKind::ReservedName.into());
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::GrowingWriter;
 use super::body::{ALIGN, Body};
 use super::steps::{Layers, write_layers};
-use super::stored::Stored;
+use super::stored::StoredSteps;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{TensorSource, shape, write_exactly};
@@ -98,7 +98,7 @@ pub(super) struct SeriesState {
     pub(super) steps: u64,
     /// How many of them were synced; `None` if no synced file has the tensor.
     pub(super) synced: Option<u64>,
-    pub(super) stored: Stored,
+    pub(super) stored: StoredSteps,
 }
 
 impl Series {

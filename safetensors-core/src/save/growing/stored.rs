@@ -1,4 +1,4 @@
-//! [`Stored`]: the bytes of a tensor that grows, until its file is finished.
+//! [`StoredSteps`]: the bytes of a tensor that grows, until its file is finished.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ const PENDING: usize = 256 << 10;
 
 /// The bytes of all steps, one step after the other. The first lie in a file, the last in memory.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     flushed: u64,
@@ -28,7 +28,7 @@ enum Target {
     Spill(TempFile),
 }
 
-impl Stored {
+impl StoredSteps {
     /// Whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))

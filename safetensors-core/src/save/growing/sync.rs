@@ -14,7 +14,7 @@ use std::{fs, io};
 
 use super::series::{Series, SeriesState};
 use super::synced::{file_name, last_file, synced_directory};
-use super::{Entry, GrowingWriter, Whole, finished};
+use super::{GrowingEntry, GrowingWriter, Whole, finished};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::AXIS_PREFIX;
 use crate::io::hidden::directory;
@@ -213,14 +213,14 @@ impl Synced {
 
 impl<'a> News<'a> {
     /// The new part of a tensor, if there is one.
-    fn of(entry: &'a Arc<Entry>) -> Option<Self> {
+    fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
-            Entry::Whole(whole) => {
+            GrowingEntry::Whole(whole) => {
                 let is_new =
                     whole.written.load(Ordering::Acquire) && !whole.synced.load(Ordering::Relaxed);
                 is_new.then_some(Self::Whole(whole))
             }
-            Entry::Growing(series) => {
+            GrowingEntry::Growing(series) => {
                 let state = series.lock();
                 (state.synced != Some(state.steps)).then_some(Self::Steps(series, state))
             }
@@ -262,9 +262,9 @@ impl<'a> News<'a> {
 }
 
 /// Forgets that a tensor was synced.
-fn forget(entry: &Entry) {
+fn forget(entry: &GrowingEntry) {
     match entry {
-        Entry::Whole(whole) => whole.synced.store(false, Ordering::Relaxed),
-        Entry::Growing(series) => series.lock().synced = None,
+        GrowingEntry::Whole(whole) => whole.synced.store(false, Ordering::Relaxed),
+        GrowingEntry::Growing(series) => series.lock().synced = None,
     }
 }

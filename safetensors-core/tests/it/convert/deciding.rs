@@ -106,7 +106,7 @@ fn without_place(error: &Error) -> String {
 #[test]
 fn the_dtype_that_is_read_is_the_one_that_was_announced() {
     for_all(|tensor, options, support| {
-        let decided = options.loaded(tensor.dtype());
+        let decided = options.dtype_plan(tensor.dtype());
         let read = tensor.read_with(options);
         let what = || format!("{} {options:?}: {decided:?}", tensor.name());
         match (&decided, &read) {
@@ -164,7 +164,7 @@ fn a_buffer_in_memory_gets_the_same_dtype_as_a_tensor_of_a_file() {
 fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     let exact = |options: LoadOptions| {
         let options = options.widening(Widening::Refuse).for_framework::<Lacking<true>>();
-        move |dtype: Dtype| options.loaded(dtype).map(|loaded| loaded.dtype())
+        move |dtype: Dtype| options.dtype_plan(dtype).map(|loaded| loaded.dtype())
     };
     // The options ask for this dtype, so it does not count as widening.
     assert_eq!(exact(LoadOptions::new().floats_as(Dtype::F32))(Dtype::BF16).unwrap(), Dtype::F32);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-use safetensors_core::edit::{Edit, Edited, recover};
+use safetensors_core::edit::{Edit, Edited, restore_header};
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, save};
 use tempfile::tempdir;
 
@@ -18,7 +18,7 @@ fn malformed_files_are_not_edited() {
     let error = Edit::open(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Json { .. }), "{error}");
     assert_eq!(error.file(), path.to_str());
-    assert!(!recover(&path).unwrap());
+    assert!(!restore_header(&path).unwrap());
     fs::write(&path, support::file("{}", 1)).unwrap();
     assert!(matches!(
         Edit::open(&path).unwrap_err().kind(),
@@ -31,7 +31,7 @@ fn malformed_files_are_not_edited() {
 fn only_files_are_edited() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("missing");
-    for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+    for result in [Edit::open(&path).map(drop), restore_header(&path).map(drop)] {
         let error = result.unwrap_err();
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         assert!(matches!(error.kind(), ErrorKind::Io(error) if missing(error)), "{error}");
@@ -112,7 +112,7 @@ mod unix {
     fn only_one_edits_at_a_time() {
         let (_directory, path) = roomy_file();
         let first = Edit::open(&path).unwrap();
-        for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+        for result in [Edit::open(&path).map(drop), restore_header(&path).map(drop)] {
             let error = result.unwrap_err();
             let busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
             assert!(matches!(error.kind(), ErrorKind::Io(error) if busy(error)), "{error}");
@@ -146,7 +146,7 @@ mod unix {
         let before = fs::read(&path).unwrap();
         for mode in [0o444, 0o400, 0o555] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+            for result in [Edit::open(&path).map(drop), restore_header(&path).map(drop)] {
                 let error = result.unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
                 assert_eq!(error.file(), path.to_str());
@@ -238,7 +238,7 @@ fn files_with_long_names_are_edited() {
         let edit = Edit::open(&path).unwrap().rename([("w", "x")]);
         assert_eq!(edit.apply().unwrap(), Edited::Rewritten, "{len} bytes");
         assert_eq!(names(&path), ["x"]);
-        assert!(!recover(&path).unwrap());
+        assert!(!restore_header(&path).unwrap());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         fs::remove_file(path).unwrap();
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use safetensors_core::edit::{Edit, Edited, recover};
+use safetensors_core::edit::{Edit, Edited, restore_header};
 use safetensors_core::{Checkpoint, ErrorKind, SafeTensors, SaveOptions, TensorView, save};
 use safetensors_testing::process::command_of;
 use tempfile::tempdir;
@@ -76,7 +76,7 @@ fn a_killed_edit_leaves_a_file_that_every_reader_opens() {
         SafeTensors::parse(fs::read(&path).unwrap()).unwrap();
         fill_of(&path).unwrap();
     }
-    assert!(!recover(&path).unwrap());
+    assert!(!restore_header(&path).unwrap());
     Edit::open(&path).unwrap().set_metadata(value('c')).apply().unwrap();
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
 }
@@ -90,7 +90,7 @@ fn a_killed_edit_in_place_leaves_one_of_the_two_headers_or_is_found_torn_and_res
     for round in 0..60 {
         kill_an_editor(&path, true, round);
         let before = fill_of(&path);
-        let restored = recover(&path).unwrap();
+        let restored = restore_header(&path).unwrap();
         match before {
             Ok(fill) => assert!(!restored && fill_of(&path).unwrap() == fill),
             Err(error) => {

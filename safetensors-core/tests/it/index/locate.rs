@@ -31,7 +31,7 @@ fn a_file_is_that_file() {
     write_shard(directory.path(), "other.safetensors", &[("a", 1)]);
     let path = write_shard(directory.path(), "no extension", &[("a", 2)]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert_eq!((checkpoint.index(), checkpoint.files().len()), (None, 1));
+    assert_eq!((checkpoint.index_path(), checkpoint.files().len()), (None, 1));
     assert_eq!(checkpoint.files()[0].path(), path);
     assert_eq!(checkpoint.tensor("a").unwrap().file(), Some(&*path));
     assert_eq!(a(&path), 2);
@@ -58,7 +58,7 @@ fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
     let map = [("a", "model-00001-of-00001.safetensors")];
     let index = write_index(path, "model.safetensors.index.json", &map);
     assert_eq!(a(path), 2);
-    assert_eq!(Checkpoint::open(path).unwrap().index(), Some(&*index));
+    assert_eq!(Checkpoint::open(path).unwrap().index_path(), Some(&*index));
 
     // Variants, which are loaded only on request.
     write_shard(path, "model.fp16.safetensors", &[("a", 3)]);

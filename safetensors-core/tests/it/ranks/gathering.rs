@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, gather, save};
+use safetensors_core::ranks::{RankRules, join_parts, save};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
     TensorSource, TensorView, save as save_file,
@@ -80,7 +80,7 @@ fn dividing_and_gathering_gives_the_same_bytes() {
         divide(&checkpoint, &divided, &kinds.unwrap(), world_size);
         let divided = Checkpoint::open(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
-        Rewrite::new().gather(&divided).unwrap().save(&back, &options).unwrap();
+        Rewrite::new().add_gathered(&divided).unwrap().save(&back, &options).unwrap();
         let gathered = Checkpoint::open(&back).unwrap();
         assert_eq!(gathered.len(), checkpoint.len());
         for tensor in checkpoint.tensors() {
@@ -112,7 +112,7 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
     };
     let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
     let to = |name: &str| (name == "tall").then_some(Dtype::I64);
-    let gathered = Rewrite::new().gather(&three).unwrap();
+    let gathered = Rewrite::new().add_gathered(&three).unwrap();
     let cast = gathered.cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
     let (two, plan) = divide(cast, 2, "two");
     for rank in 0..2 {
@@ -134,7 +134,7 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
     let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
     Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
     let back = Checkpoint::open(at("reversed")).unwrap();
-    Rewrite::new().gather(&back).unwrap().save(at("back"), &SaveOptions::new()).unwrap();
+    Rewrite::new().add_gathered(&back).unwrap().save(at("back"), &SaveOptions::new()).unwrap();
     let back = Checkpoint::open(at("back")).unwrap();
     for tensor in checkpoint.tensors() {
         let found = back.tensor(tensor.name()).unwrap();
@@ -159,7 +159,7 @@ fn a_plain_checkpoint_is_gathered_as_it_is() {
     plain(&path);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-    let gathered = gather(&checkpoint).unwrap();
+    let gathered = join_parts(&checkpoint).unwrap();
     assert!(gathered.iter().map(|tensor| tensor.name()).eq(names));
     assert!(gathered.iter().all(|tensor| tensor.dim().is_none()));
 }
@@ -185,7 +185,7 @@ fn a_hostile_record_is_refused() {
     let second = r#""shape":[4],"dim":0,"offset":2"#;
     let good = format!("{{{},{}}}", part("a", whole), part("b", second));
     let checkpoint = recorded(directory.path(), &good);
-    assert_eq!(gather(&checkpoint).unwrap()[0].shape(), [4]);
+    assert_eq!(join_parts(&checkpoint).unwrap()[0].shape(), [4]);
     drop(checkpoint);
     for record in [
         "".to_owned(),
@@ -208,7 +208,7 @@ fn a_hostile_record_is_refused() {
         good.replacen("[4]", "[18446744073709551615]", 1),
     ] {
         let checkpoint = recorded(directory.path(), &record);
-        let error = gather(&checkpoint).unwrap_err();
+        let error = join_parts(&checkpoint).unwrap_err();
         let is_bad = match error.kind() {
             ErrorKind::TooManyDimensions { .. } => true,
             _ => matches!(problem(&error), RankProblem::BadParts { .. }),
@@ -217,7 +217,7 @@ fn a_hostile_record_is_refused() {
     }
     // The whole has the name of another tensor.
     let taken = part("a", r#""shape":[2],"dim":0,"offset":0"#).replace("\"w\"", "\"b\"");
-    let error = gather(&recorded(directory.path(), &format!("{{{taken}}}"))).err();
+    let error = join_parts(&recorded(directory.path(), &format!("{{{taken}}}"))).err();
     assert!(matches!(error.unwrap().kind(), ErrorKind::DuplicateTensor));
 }
 
@@ -231,9 +231,9 @@ fn a_missing_part_is_found() {
     let files = Checkpoint::open(&to).unwrap();
     let files: Vec<_> = files.files().iter().map(|file| file.path().to_owned()).collect();
     let two = Checkpoint::open_files(&files[1..]).unwrap();
-    let error = gather(&two).unwrap_err();
+    let error = join_parts(&two).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
     assert!(error.tensor().is_some());
     // All files without the index are enough.
-    assert_eq!(gather(&Checkpoint::open_files(&files).unwrap()).unwrap().len(), 8);
+    assert_eq!(join_parts(&Checkpoint::open_files(&files).unwrap()).unwrap().len(), 8);
 }

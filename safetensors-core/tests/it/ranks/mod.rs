@@ -11,7 +11,7 @@ mod saving;
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, gather, save};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, join_parts, save};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
 };
@@ -51,7 +51,7 @@ fn save_rank(
 /// The number that fills all tensors of a checkpoint.
 fn fill_of(checkpoint: &Checkpoint) -> u8 {
     let mut bytes = Vec::new();
-    for tensor in gather(checkpoint).unwrap() {
+    for tensor in join_parts(checkpoint).unwrap() {
         let mut sink = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::Contention;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, RankSaved, RankTensor, gather, save};
+use safetensors_core::ranks::{RankRules, RankSaved, RankTensor, join_parts, save};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
     TensorSource, TensorView,
@@ -351,7 +351,7 @@ fn contention_has_no_effect() {
         }
     });
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    assert_eq!(gather(&checkpoint).unwrap()[0].shape(), [8]);
+    assert_eq!(join_parts(&checkpoint).unwrap()[0].shape(), [8]);
 }
 
 /// One rank, no tensors, more ranks than parts, files that are divided further.
@@ -379,7 +379,7 @@ fn unusual_numbers_of_files() {
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
         assert!(checkpoint.files().len() >= files, "{context}");
         assert_eq!(checkpoint.metadata()["license"], "mit", "{context}");
-        let gathered = gather(&checkpoint).unwrap();
+        let gathered = join_parts(&checkpoint).unwrap();
         let found: Vec<_> = gathered.iter().map(|it| (it.name(), it.shape().to_vec())).collect();
         assert_eq!(found, names.map(|name| (name, shape.clone())), "{context}");
         for rank in 0..world_size {

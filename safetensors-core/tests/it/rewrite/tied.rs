@@ -86,7 +86,7 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
         (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![])
     );
     // Leaving out one alias keeps the other.
-    let one = Rewrite::of(&tied).select(|name, _| name != "e").without(|name, _| name == "a");
+    let one = Rewrite::of(&tied).select(|name, _| name != "e").exclude(|name, _| name == "a");
     assert_eq!(one.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
 }
 

@@ -82,7 +82,7 @@ fn different_scales_of_two_names_are_an_error() {
                 checkpoint.read_named([name], &dequantize()).unwrap_err(),
                 checkpoint.read_all(&dequantize()).unwrap_err(),
                 read_part(&checkpoint, name, TensorPart::Whole, &dequantize()).unwrap_err(),
-                checkpoint.tensor(name).unwrap().loaded(&dequantize()).unwrap_err(),
+                checkpoint.tensor(name).unwrap().dtype_plan(&dequantize()).unwrap_err(),
             ] {
                 let ErrorKind::AmbiguousScales { scales, other } = error.kind() else {
                     panic!("{error}")

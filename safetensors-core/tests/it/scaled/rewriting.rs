@@ -206,9 +206,10 @@ fn parts_of_ranks_are_multiplied_only_as_whole_tensors() {
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
         plan.read(&divided, 0, &Default::default()).unwrap();
 
-        let refused = to_f32(Rewrite::new().gather(&divided).unwrap(), &ConvertOptions::new());
+        let refused =
+            to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &ConvertOptions::new());
         assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NeedsScales { .. }), "{rule}");
-        let whole = to_f32(Rewrite::new().gather(&divided).unwrap(), &scaled()).unwrap();
+        let whole = to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &scaled()).unwrap();
         let output = rewritten(whole);
         assert_eq!(names(&output), ["w"]);
         let values = output.tensor("w").unwrap().read().unwrap();
@@ -255,7 +256,7 @@ fn what_only_looks_like_an_alias_brings_no_scales() {
     let plan = rewrite.plan_ranks(&rules.unwrap(), 2, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(&divided, &plan, "1", &ShardOptions::new()).unwrap();
     let divided = Checkpoint::open(&divided).unwrap();
-    for rewrite in [Rewrite::of(&input), Rewrite::new().gather(&divided).unwrap()] {
+    for rewrite in [Rewrite::of(&input), Rewrite::new().add_gathered(&divided).unwrap()] {
         let output = rewritten(to_f32(rewrite, &scaled()).unwrap());
         let a = output.tensor("a").unwrap().read().unwrap();
         assert_eq!(a.as_slice::<f32>().unwrap(), [1.0, 2.0]);
@@ -272,7 +273,7 @@ fn scales_of_another_input_are_found() {
     let refused = to_f32(both(), &ConvertOptions::new()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");
     let renamed = both().rename(|name| format!("{}.1", name.replace("_scale_inv", "")));
-    for rewrite in [both(), both().without(|name, _| name == "a_scale_inv"), renamed] {
+    for rewrite in [both(), both().exclude(|name, _| name == "a_scale_inv"), renamed] {
         let output = rewritten(to_f32(rewrite, &scaled()).unwrap());
         let weights: Vec<_> = output.tensors().filter(|it| it.name().starts_with('a')).collect();
         assert_eq!(weights.len(), 1);
@@ -286,7 +287,7 @@ fn added_weights_keep_the_scales_that_were_added_with_them() {
     let values = |rewrite: Rewrite<'_>, name: &str| {
         rewritten(rewrite).tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap()
     };
-    let left_out = added().without(|name, _| name == "w_scale");
+    let left_out = added().exclude(|name, _| name == "w_scale");
     let refused = to_f32(left_out, &ConvertOptions::new()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");
     // Cast twice.
@@ -341,10 +342,11 @@ fn weights_and_scales_that_ranks_divided_in_other_ways_are_not_converted() {
         let floats = LoadOptions::new().floats_as(Dtype::F32);
         let error = plan.read(&divided, 0, &floats).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
-        let refused = to_f32(Rewrite::new().gather(&divided).unwrap(), &ConvertOptions::new());
+        let refused =
+            to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &ConvertOptions::new());
         let error = refused.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
-        let whole = to_f32(Rewrite::new().gather(&divided).unwrap(), &scaled()).unwrap();
+        let whole = to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &scaled()).unwrap();
         let output = rewritten(whole);
         let values = output.tensor("w").unwrap().read().unwrap().into_vec::<f32>().unwrap();
         assert_eq!(values, [0.5; 8], "{rules:?}");

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use safetensors_core::framework::{Framework, Ring, StagedPart, Staging, Support, read_staged};
+use safetensors_core::framework::{
+    Framework, StagedPart, Staging, StagingBuffers, Support, read_staged,
+};
 use safetensors_core::load::read_tensors;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
@@ -128,7 +130,7 @@ impl Device {
 pub(crate) fn check<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &LoadOptions,
-    ring: Ring,
+    ring: StagingBuffers,
 ) -> Device {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let expected = checkpoint.read_all(options).unwrap();

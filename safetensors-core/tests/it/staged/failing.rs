@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use safetensors_core::framework::{Ring, read_staged};
+use safetensors_core::framework::{StagingBuffers, read_staged};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, Result, SaveOptions, TensorBuf, TensorView, save,
 };
@@ -69,7 +69,7 @@ fn load_mibs(options: &LoadOptions) -> (Result<()>, usize) {
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([24 << 20].into_iter());
-    let ring = Ring { slots: 2, slot_bytes: 1 << 20 };
+    let ring = StagingBuffers { slots: 2, slot_bytes: 1 << 20 };
     (read_staged(&tensors, options, ring, &mut device), device.begun)
 }
 
@@ -158,7 +158,7 @@ fn a_file_that_has_changed_or_ends_early_is_an_error() {
     let load = |checkpoint: &Checkpoint| {
         let tensors: Vec<_> = checkpoint.tensors().collect();
         let mut device = Device::with([256; 3].into_iter());
-        let ring = Ring { slots: 2, slot_bytes: 1024 };
+        let ring = StagingBuffers { slots: 2, slot_bytes: 1024 };
         read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap_err()
     };
     let checkpoint = saved(&path, &tensors);

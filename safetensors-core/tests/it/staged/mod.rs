@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use device::{Device, Wide, check};
 use safetensors_core::convert::{ScaledWeights, can_convert};
-use safetensors_core::framework::{Ring, read_staged};
+use safetensors_core::framework::{StagingBuffers, read_staged};
 use safetensors_core::io::ReadRange;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save,
     serialize,
 };
 
-const SMALL: Ring = Ring { slots: 3, slot_bytes: 256 };
+const SMALL: StagingBuffers = StagingBuffers { slots: 3, slot_bytes: 256 };
 
 /// Values that every conversion of the tests takes: small numbers without fraction.
 pub(crate) fn small_numbers(dtype: Dtype, shape: &[usize]) -> TensorBuf {
@@ -67,7 +67,7 @@ fn every_dtype_arrives_as_it_is_loaded() {
         let rings = [(1, 1, 128), (2, 2, 200), (4, 5, 1021), (1, 5, 1021), (4, 16, 1 << 20)];
         for (threads, slots, slot_bytes) in rings {
             let options = options.clone().threads(threads);
-            check(&checkpoint, &options, Ring { slots, slot_bytes });
+            check(&checkpoint, &options, StagingBuffers { slots, slot_bytes });
         }
     }
 }
@@ -84,7 +84,7 @@ fn one_dtype_for_all_arrives_complex_numbers_too() {
     for dtype in [Dtype::F64, Dtype::F32, Dtype::BF16] {
         let options = LoadOptions::new().for_framework::<Wide>().all_as(dtype);
         for (slots, slot_bytes) in [(1, 0), (2, 136), (4, 4096)] {
-            check(&checkpoint, &options, Ring { slots, slot_bytes });
+            check(&checkpoint, &options, StagingBuffers { slots, slot_bytes });
         }
     }
 }
@@ -116,7 +116,7 @@ fn quantised_weights_arrive_with_their_scales_applied() {
         let options = options.scaled_weights(ScaledWeights::Dequantize);
         for options in [options.clone(), options.floats_as(Dtype::BF16)] {
             for (slots, slot_bytes) in [(1, 128), (3, 1000), (4, 1 << 20)] {
-                check(&checkpoint, &options, Ring { slots, slot_bytes });
+                check(&checkpoint, &options, StagingBuffers { slots, slot_bytes });
             }
         }
     }
@@ -142,7 +142,8 @@ fn no_tensors_and_no_elements_need_no_slot() {
     // A ring of no slots has one all the same.
     let some = [("some".to_string(), small_numbers(Dtype::F32, &[300]))];
     let checkpoint = saved(&dir.path().join("c.safetensors"), &some);
-    let device = check(&checkpoint, &LoadOptions::new(), Ring { slots: 0, slot_bytes: 0 });
+    let device =
+        check(&checkpoint, &LoadOptions::new(), StagingBuffers { slots: 0, slot_bytes: 0 });
     assert_eq!((device.slots, device.begun), (1, 1200_usize.div_ceil(128)));
 }
 
@@ -176,7 +177,8 @@ fn progress_counts_every_byte_once() {
         ControlFlow::Continue(())
     });
     let mut device = Device::with([12 << 20].into_iter());
-    read_staged(&tensors, &options, Ring { slots: 4, slot_bytes: 1 << 20 }, &mut device).unwrap();
+    read_staged(&tensors, &options, StagingBuffers { slots: 4, slot_bytes: 1 << 20 }, &mut device)
+        .unwrap();
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();
     let expected: Vec<(u64, u64)> = (1..=12).map(|mib| (mib << 20, 12 << 20)).collect();
@@ -229,7 +231,7 @@ fn small_neighbours_share_a_slot_and_a_read() {
     let (checkpoint, source) = counted(&tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([64].into_iter().cycle().take(1000));
-    let ring = Ring { slots: 4, slot_bytes: 6400 };
+    let ring = StagingBuffers { slots: 4, slot_bytes: 6400 };
     read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap();
     let calls = source.calls.load(Ordering::SeqCst);
     assert_eq!((device.begun, calls), (10, 10));
@@ -245,7 +247,7 @@ fn threads_read_on_while_the_device_copies() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::of(&tensors, &LoadOptions::new());
     source.calls.store(0, Ordering::SeqCst);
-    let ring = Ring { slots: 4, slot_bytes: 256 };
+    let ring = StagingBuffers { slots: 4, slot_bytes: 256 };
     // Each copy lasts until the other slots are filled too.
     let calls = Arc::clone(&source.calls);
     device.before_waiting = Some(Box::new(move |begun| {

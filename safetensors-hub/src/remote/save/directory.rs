@@ -19,7 +19,7 @@ use super::upload::Upload;
 use crate::remote::RemoteFile;
 use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
-use crate::remote::place::Place;
+use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
 
 /// The bytes of a file that are in memory while it is sent again, apart from those of the upload.
@@ -48,7 +48,7 @@ impl Directory {
     /// # Errors
     ///
     /// [`ErrorKind::Io`] for a pattern whose names no object can have.
-    pub(super) fn of(place: &Place, pattern: &FilePattern) -> Result<Self> {
+    pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         let name = pattern.index_name();
         match Key::parse(&name) {
             Ok(_) => Ok(Self { service: place.service.clone(), key: place.key.clone() }),

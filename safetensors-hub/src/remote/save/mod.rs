@@ -21,7 +21,7 @@ use safetensors_core::{
 pub use unfinished::abort_uploads;
 use upload::Upload;
 
-use super::place::Place;
+use super::place::RemotePlace;
 use super::{RemoteOptions, local_path};
 
 /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
@@ -101,7 +101,7 @@ impl RemoteOptions {
             return rewrite.save(path, options);
         }
         rewrite.plan(options)?;
-        let options = rewrite.save_options(options);
+        let options = rewrite.complete_options(options);
         save_if(address, rewrite.tensors(), &options, self, || rewrite.check_unchanged())
     }
 
@@ -115,7 +115,7 @@ impl RemoteOptions {
         if let Some(directory) = local_path(address)? {
             return safetensors_core::save_sharded(directory, tensors, options);
         }
-        let place = Place::writable(address, self)?;
+        let place = RemotePlace::writable(address, self)?;
         let saved = shards::save(&place, tensors, options, || Ok(()));
         saved.map_err(|error| error.in_file(&place.shown))
     }
@@ -137,9 +137,9 @@ impl RemoteOptions {
         if let Some(directory) = local_path(address)? {
             return rewrite.save_sharded(directory, options);
         }
-        let place = Place::writable(address, self)?;
+        let place = RemotePlace::writable(address, self)?;
         rewrite.plan_sharded(options)?;
-        let options = rewrite.shard_options(options);
+        let options = rewrite.complete_shard_options(options);
         let check = || rewrite.check_unchanged();
         let saved = shards::save(&place, rewrite.tensors(), &options, check);
         saved.map_err(|error| error.in_file(&place.shown))
@@ -154,7 +154,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
     remote: &RemoteOptions,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let place = Place::writable(address, remote)?;
+    let place = RemotePlace::writable(address, remote)?;
     let save = || {
         if place.key.as_ref().is_empty() || address.ends_with('/') {
             let message = "expected the address of a file, found that of a directory";

@@ -14,17 +14,17 @@ use super::ranks::attempt::{self, Attempts};
 use super::upload::Upload;
 use crate::cache::unique;
 use crate::remote::object::{unquoted, version_of};
-use crate::remote::place::Place;
+use crate::remote::place::RemotePlace;
 
 /// Saves tensors to a directory, if `check` succeeds when everything is sent.
 pub(super) fn save<N: AsRef<str>, S: TensorSource>(
-    place: &Place,
+    place: &RemotePlace,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
     let planned = PlannedShards::new(tensors, options)?;
-    let index = planned.index()?;
+    let index = planned.index_file()?;
     let directory = Directory::of(place, planned.pattern())?;
     let mut uploads = Vec::new();
     for (number, name) in planned.files().iter().enumerate() {
@@ -169,7 +169,7 @@ impl Commit<'_> {
             if !new.contains(&name.as_str()) || !before.contains_key(name) {
                 continue;
             }
-            let to = || FilePattern::second_name(name, unique::number());
+            let to = || FilePattern::backup_name(name, unique::number());
             let to = second.entry(name.clone()).or_insert_with(to).clone();
             *name = to;
         }

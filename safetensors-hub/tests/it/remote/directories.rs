@@ -40,7 +40,7 @@ fn an_index_and_a_directory_on_a_web_server() {
     }
     let index = options().open(&server.address("gpt/model.safetensors.index.json")).unwrap();
     check(&index);
-    assert!(index.index().unwrap().ends_with("gpt/model.safetensors.index.json"));
+    assert!(index.index_path().unwrap().ends_with("gpt/model.safetensors.index.json"));
     server.take_log();
     for directory in ["gpt", "gpt/"] {
         check(&options().open(&server.address(directory)).unwrap());

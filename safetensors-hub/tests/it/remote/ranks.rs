@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{self, RankPlan, RankRules, RankSaved, gather};
+use safetensors_core::ranks::{self, RankPlan, RankRules, RankSaved, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
     TensorBuf, TensorSource,
@@ -52,7 +52,7 @@ fn save_filled(
 /// The number that fills all tensors.
 pub(crate) fn fill_of<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<u8> {
     let mut bytes = Vec::new();
-    for tensor in gather(checkpoint)? {
+    for tensor in join_parts(checkpoint)? {
         tensor.write_to(&mut |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())

@@ -73,7 +73,7 @@ pub(super) fn write(
     }
     let all: Totals = page.dtypes.values().copied().sum();
     let sums = |totals: &Totals| (totals.tensors, totals.parameters as f64, totals.bytes as f64);
-    let shown = Shown { kinds: &kinds, groups: page.groups };
+    let shown = PageContext { kinds: &kinds, groups: page.groups };
     let (files, metadata) = (page.checkpoint.files(), page.checkpoint.metadata());
     let data = Data {
         title: text::escaped(page.title).to_string(),
@@ -111,7 +111,7 @@ pub(super) fn write(
             })
             .collect(),
         more_files: files.len().saturating_sub(MOST_ENTRIES),
-        index: page.checkpoint.index().map(text::path),
+        index: page.checkpoint.index_path().map(text::path),
         metadata: metadata
             .iter()
             .take(MOST_ENTRIES)
@@ -128,7 +128,7 @@ pub(super) fn write(
 
 /// What all nodes need to know.
 #[derive(Clone, Copy)]
-struct Shown<'d, 'a> {
+struct PageContext<'d, 'a> {
     kinds: &'d Kinds<'a>,
     groups: Option<&'d Groups>,
 }
@@ -137,7 +137,7 @@ struct Shown<'d, 'a> {
 struct Node<'d, 'a> {
     tree: &'d Tree<'a>,
     path: String,
-    shown: Shown<'d, 'a>,
+    shown: PageContext<'d, 'a>,
 }
 
 impl Serialize for Node<'_, '_> {
@@ -169,7 +169,7 @@ impl Serialize for Node<'_, '_> {
 struct Children<'d, 'a> {
     nodes: &'d [Tree<'a>],
     path: &'d str,
-    shown: Shown<'d, 'a>,
+    shown: PageContext<'d, 'a>,
 }
 
 impl Serialize for Children<'_, '_> {

@@ -18,7 +18,7 @@ pub(in crate::remote::save) use super::manifest::Attempts;
 use super::manifest::{MANIFEST, Manifest};
 use crate::cache::unique;
 use crate::remote::object::version_of;
-use crate::remote::place::Place;
+use crate::remote::place::RemotePlace;
 use crate::remote::save::directory::Directory;
 use crate::remote::save::problem::failed;
 
@@ -55,7 +55,7 @@ pub(super) struct Contents {
 impl<'a, T: TensorSource> Attempt<'a, T> {
     /// Begins the attempt, or joins the ranks that have begun it.
     pub(super) fn enter(
-        place: &'a Place,
+        place: &'a RemotePlace,
         planned: &'a PlannedRank<'a, T>,
         name: &'a str,
     ) -> Result<Self> {
@@ -126,7 +126,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     pub(super) fn read_index(&self) -> io::Result<Option<(ObjectMeta, Option<SavedIndex>)>> {
         let (name, most) = (self.planned.pattern().index_name(), Limits::default().index_bytes);
         let found = self.directory.get(&name, most)?;
-        Ok(found.map(|(meta, json)| (meta, SavedIndex::parse(&json))))
+        Ok(found.map(|(meta, json)| (meta, SavedIndex::from_json(&json))))
     }
 
     /// Whether an index is that of this attempt.

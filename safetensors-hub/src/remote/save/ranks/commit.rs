@@ -34,9 +34,9 @@ impl<T: TensorSource> Attempt<'_, T> {
             self.check_unchanged(meta.as_ref().map(version_of), index, &now)?;
             self.check_files(contents, &turns)?;
             let place = |rank, file: &str| self.path(turns.get(&rank).unwrap_or(&""), file);
-            let (name, json) = self.planned.index(place)?;
+            let (name, json) = self.planned.index_file(place)?;
             let put = self.directory.put(&name, &json, meta.as_ref()).map_err(failed)?;
-            if let (Put::Done, Some(index)) = (put, SavedIndex::parse(&json)) {
+            if let (Put::Done, Some(index)) = (put, SavedIndex::from_json(&json)) {
                 return self.finish(rank, turn, index);
             }
         }

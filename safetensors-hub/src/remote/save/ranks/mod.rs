@@ -11,15 +11,15 @@ use safetensors_core::ranks::{PlannedRank, RankPlan, RankSaved};
 use safetensors_core::{ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
-use crate::remote::place::Place;
+use crate::remote::place::RemotePlace;
 use crate::remote::{RemoteOptions, local_path};
 
 /// Saves the parts that one rank holds to a directory of a remote store that all ranks share. The
 /// rank that comes last writes one index over the files of all of them. No rank waits for another.
 ///
 /// This is [`ranks::save`] for buckets: the plan, the attempt, the tensors, the options and the
-/// files mean the same. [`open`](super::super::open) opens what was saved, and [`ranks::gather`]
-/// makes whole tensors of the parts.
+/// files mean the same. [`open`](super::super::open) opens what was saved, and
+/// [`ranks::join_parts`] makes whole tensors of the parts.
 ///
 /// ```
 /// use safetensors_core::ranks::{self, RankRules, RankSaved};
@@ -42,7 +42,7 @@ use crate::remote::{RemoteOptions, local_path};
 /// assert!(matches!(save(0)?, RankSaved::Complete(_)));
 ///
 /// let checkpoint = remote::open(address)?;
-/// let whole = &ranks::gather(&checkpoint)?[0];
+/// let whole = &ranks::join_parts(&checkpoint)?[0];
 /// assert_eq!((whole.name(), whole.shape()), ("w", &[4][..]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -96,7 +96,7 @@ use crate::remote::{RemoteOptions, local_path};
 /// the local disk this is [`ranks::save`], which has a lock instead.
 ///
 /// [`ranks::save`]: safetensors_core::ranks::save()
-/// [`ranks::gather`]: safetensors_core::ranks::gather()
+/// [`ranks::join_parts`]: safetensors_core::ranks::join_parts
 /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
 #[derive(Clone, Debug)]
 pub struct RankSaver<'a> {
@@ -146,7 +146,7 @@ impl<'a> RankSaver<'a> {
         if let Some(directory) = local_path(address)? {
             return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
         }
-        let place = Place::writable(address, remote)?;
+        let place = RemotePlace::writable(address, remote)?;
         let planned = PlannedRank::new(plan, rank, tensors, attempt, options);
         let saved = planned.and_then(|planned| save(&place, &planned, rank, attempt));
         saved.map_err(|error| error.in_file(&place.shown))
@@ -155,13 +155,13 @@ impl<'a> RankSaver<'a> {
 
 /// Saves the files of a rank, and the index if it is the last one.
 fn save<T: TensorSource>(
-    place: &Place,
+    place: &RemotePlace,
     planned: &PlannedRank<'_, T>,
     rank: usize,
     name: &str,
 ) -> Result<RankSaved> {
     // An index that cannot be written is an error before anything is sent.
-    planned.index(|_, file| file.to_owned())?;
+    planned.index_file(|_, file| file.to_owned())?;
     let attempt = Attempt::enter(place, planned, name)?;
     let turn = attempt.turn(rank);
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
@@ -189,7 +189,7 @@ fn save<T: TensorSource>(
 
 /// Sends the files of a rank. Each has a key that no other call writes to.
 fn send<T: TensorSource>(
-    place: &Place,
+    place: &RemotePlace,
     planned: &PlannedRank<'_, T>,
     rank: usize,
     attempt: &Attempt<'_, T>,

@@ -18,7 +18,7 @@ use object_store::{
 
 use crate::remote::error::Secrets;
 use crate::remote::object::Service;
-use crate::remote::place::{Listing, Place};
+use crate::remote::place::{Listing, RemotePlace};
 
 /// What happens before or after a call: its name and number, and the store.
 type Hook = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
@@ -212,8 +212,8 @@ impl ObjectStore for Racing {
 }
 
 /// The directory `m` of a store.
-pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> Place {
-    Place {
+pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> RemotePlace {
+    RemotePlace {
         service: Service::new(store, Secrets::default(), u64::MAX),
         root: "memory:///".into(),
         shown: "memory:///m".into(),

@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{PlannedRank, RankPlan, RankRules, RankSaved, gather};
+use safetensors_core::ranks::{PlannedRank, RankPlan, RankRules, RankSaved, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Limits, Result, ShardOptions, TensorBuf, TensorSource,
     TensorView,
@@ -83,7 +83,7 @@ fn fill_of(store: &InMemory) -> u8 {
         opened => opened.unwrap(),
     };
     let mut bytes = Vec::new();
-    for tensor in gather(&checkpoint).unwrap() {
+    for tensor in join_parts(&checkpoint).unwrap() {
         let mut sink = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
