@@ -72,6 +72,7 @@ mod input;
 mod limits;
 pub mod npy;
 pub mod npz;
+mod opcodes;
 mod open;
 mod options;
 mod pickled;

@@ -8,6 +8,8 @@ use std::io;
 
 use safetensors_core::ReadAt;
 
+use crate::opcodes as op;
+
 /// The most opcodes that are followed. What has more is a pickle.
 const STEPS: u32 = 100_000;
 /// The most reads. What needs more is a pickle.
@@ -40,6 +42,42 @@ enum Stop {
     Io(io::Error),
 }
 
+/// The opcodes that nothing follows, other than those that take a name from the stack.
+const HAVE_NO_ARGUMENT: &[u8] = &[
+    op::MARK,
+    op::EMPTY_TUPLE,
+    op::EMPTY_LIST,
+    op::EMPTY_DICT,
+    op::NONE,
+    op::BINPERSID,
+    op::REDUCE,
+    op::APPEND,
+    op::BUILD,
+    op::DICT,
+    op::APPENDS,
+    op::LIST,
+    op::OBJ,
+    op::SETITEM,
+    op::TUPLE,
+    op::SETITEMS,
+    op::POP,
+    op::POP_MARK,
+    op::DUP,
+    op::NEWOBJ,
+    op::TUPLE1,
+    op::TUPLE2,
+    op::TUPLE3,
+    op::NEWTRUE,
+    op::NEWFALSE,
+    op::EMPTY_SET,
+    op::ADDITEMS,
+    op::FROZENSET,
+    op::NEWOBJ_EX,
+    op::MEMOIZE,
+    op::NEXT_BUFFER,
+    op::READONLY_BUFFER,
+];
+
 /// Follows the opcodes to the first import. Every opcode of every protocol goes on, and only what
 /// no reader of pickles passes ends the search. Whether the values on the stack suit is not looked
 /// at, but that there are two texts before a name is taken from them.
@@ -48,36 +86,36 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
     for _ in 0..STEPS {
         match bytes.byte()? {
             // A class by two lines, or by two texts.
-            b'c' | b'i' => {
+            op::GLOBAL | op::INST => {
                 let (module, name) = (bytes.name()?, bytes.name()?);
                 return Ok(module.zip(name).map(|(module, name)| format!("{module}.{name}")));
             }
-            0x93 => return Ok((texts >= 2).then(|| "a class".into())),
+            op::STACK_GLOBAL => return Ok((texts >= 2).then(|| "a class".into())),
             // A copy may be one of a text.
-            b'2' if texts > 0 => texts += 1,
-            b'h' if texts > 0 => {
+            op::DUP if texts > 0 => texts += 1,
+            op::BINGET if texts > 0 => {
                 texts += 1;
                 bytes.skip(1);
             }
-            b'j' if texts > 0 => {
+            op::LONG_BINGET if texts > 0 => {
                 texts += 1;
                 bytes.skip(4);
             }
             // Numbers, positions in the memo, and codes of classes.
-            b'K' | b'q' | b'h' | 0x80 | 0x82 => bytes.skip(1),
-            b'M' | 0x83 => bytes.skip(2),
-            b'J' | b'r' | b'j' | 0x84 => bytes.skip(4),
-            b'G' | 0x95 => bytes.skip(8),
-            opcode @ (b'I' | b'L' | b'F' | b'g' | b'p') => {
+            op::BININT1 | op::BINPUT | op::BINGET | op::PROTO | op::EXT1 => bytes.skip(1),
+            op::BININT2 | op::EXT2 => bytes.skip(2),
+            op::BININT | op::LONG_BINPUT | op::LONG_BINGET | op::EXT4 => bytes.skip(4),
+            op::BINFLOAT | op::FRAME => bytes.skip(8),
+            opcode @ (op::INT | op::LONG | op::FLOAT | op::GET | op::PUT) => {
                 // What follows the number, after a zero, is not looked at by all readers.
                 if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
                     return Ok(None);
                 }
-                texts += u32::from(opcode == b'g' && texts > 0);
+                texts += u32::from(opcode == op::GET && texts > 0);
             }
             // A name that only a program which gives names itself passes. A file of zeros whose
             // header has such a length would be one name of megabytes, and is no pickle.
-            b'P' => {
+            op::PERSID => {
                 let is_first = bytes.at == 1;
                 match bytes.line(|_, byte| byte.is_ascii()) {
                     Ok(true) => texts += 1,
@@ -87,56 +125,34 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
                 }
             }
             // Texts, bytes and long numbers.
-            b'S' => {
+            op::STRING => {
                 texts += 1;
                 if !bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte))? {
                     return Ok(None);
                 }
             }
-            b'V' => {
+            op::UNICODE => {
                 texts += 1;
                 bytes.line(|_, _| true)?;
             }
-            b'U' | 0x8a | 0x8c | b'C' => {
+            op::SHORT_BINSTRING | op::LONG1 | op::SHORT_BINUNICODE | op::SHORT_BINBYTES => {
                 texts += 1;
                 let len = bytes.number(1)?;
                 bytes.skip(len);
             }
-            b'X' | b'T' | b'B' | 0x8b => {
+            op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => {
                 texts += 1;
                 let len = bytes.number(4)?;
                 bytes.skip(len);
             }
-            0x8d | 0x8e | 0x96 => {
+            op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
                 texts += 1;
                 let len = bytes.number(8)?;
                 bytes.skip(len);
             }
             // What has no argument. A call, an object or its state needs no import to be passed:
             // some values take the state None, and a program may give names itself.
-            b'('
-            | b')'
-            | b']'
-            | b'}'
-            | b'N'
-            | b'Q'
-            | b'R'
-            | b'a'
-            | b'b'
-            | b'd'
-            | b'e'
-            | b'l'
-            | b'o'
-            | b's'
-            | b't'
-            | b'u'
-            | b'0'..=b'2'
-            | 0x81
-            | 0x85..=0x89
-            | 0x8f..=0x92
-            | 0x94
-            | 0x97
-            | 0x98 => {}
+            opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
             // The end, or no opcode.
             _ => return Ok(None),
         }

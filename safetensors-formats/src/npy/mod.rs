@@ -29,7 +29,6 @@ mod literal;
 mod write;
 
 pub use array::Array;
-#[cfg(feature = "pytorch")]
 pub use descr::ByteOrder;
 pub(crate) use file::{open_file, tensor};
 pub(crate) use header::header_of_member;

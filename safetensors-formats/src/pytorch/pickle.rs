@@ -11,6 +11,7 @@ use super::rebuild;
 use super::text::{integer, raw_unicode, unquoted};
 use super::values::{Node, Value, Values};
 use crate::error::{ErrorKind, Result};
+use crate::opcodes as op;
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
@@ -44,39 +45,54 @@ struct Machine<'a, R> {
 impl<R: BufRead> Machine<'_, R> {
     /// Carries out one opcode. `false` at the end.
     fn step(&mut self) -> Result<bool> {
-        let opcode = self.bytes.byte()?;
-        match opcode {
-            b'.' => return Ok(false),
-            0x80 => {
+        match self.bytes.byte()? {
+            op::STOP => return Ok(false),
+            op::PROTO => {
                 let version = self.bytes.byte()?;
                 if version > 5 {
                     return Err(self.bytes.problem(format!("protocol {version} is unknown")));
                 }
             }
-            // A frame: only its length.
-            0x95 => _ = self.bytes.array::<8>()?,
+            // Only the length of what follows.
+            op::FRAME => _ = self.bytes.array::<8>()?,
+            opcode => {
+                let is_known = self.number(opcode)?
+                    || self.line(opcode)?
+                    || self.container(opcode)?
+                    || self.stack_or_memo(opcode)?
+                    || self.class_or_object(opcode)?;
+                if !is_known {
+                    let problem = format!("the opcode {opcode:#04x} is unknown");
+                    return Err(self.bytes.problem(problem));
+                }
+            }
+        }
+        Ok(true)
+    }
 
-            // Numbers and the like.
-            b'N' => self.push(Value::None)?,
-            0x88 => self.push(Value::Bool(true))?,
-            0x89 => self.push(Value::Bool(false))?,
-            b'K' => {
+    /// Numbers and the like. `false` for another opcode.
+    fn number(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
+            op::NONE => self.push(Value::None)?,
+            op::NEWTRUE => self.push(Value::Bool(true))?,
+            op::NEWFALSE => self.push(Value::Bool(false))?,
+            op::BININT1 => {
                 let number = self.bytes.byte()?;
                 self.push(Value::Int(number.into()))?;
             }
-            b'M' => {
+            op::BININT2 => {
                 let number = u16::from_le_bytes(self.bytes.array()?);
                 self.push(Value::Int(number.into()))?;
             }
-            b'J' => {
+            op::BININT => {
                 let number = i32::from_le_bytes(self.bytes.array()?);
                 self.push(Value::Int(number.into()))?;
             }
-            b'I' | b'L' => {
+            op::INT | op::LONG => {
                 let line = self.bytes.text_line()?;
                 let value = match (opcode, line.as_str()) {
-                    (b'I', "00") => Value::Bool(false),
-                    (b'I', "01") => Value::Bool(true),
+                    (op::INT, "00") => Value::Bool(false),
+                    (op::INT, "01") => Value::Bool(true),
                     _ => match line.strip_suffix('L').unwrap_or(&line).parse() {
                         Ok(number) => Value::Int(number),
                         Err(_) => self.values.add(Node::Bytes(line.into_bytes().into()))?,
@@ -84,9 +100,9 @@ impl<R: BufRead> Machine<'_, R> {
                 };
                 self.push(value)?;
             }
-            0x8a | 0x8b => {
+            op::LONG1 | op::LONG4 => {
                 let len = match opcode {
-                    0x8a => self.bytes.byte()?.into(),
+                    op::LONG1 => self.bytes.byte()?.into(),
                     _ => u32::from_le_bytes(self.bytes.array()?).into(),
                 };
                 let digits = self.bytes.bytes(len)?;
@@ -96,93 +112,117 @@ impl<R: BufRead> Machine<'_, R> {
                 };
                 self.push(value)?;
             }
-            b'F' => {
+            op::FLOAT => {
                 self.bytes.line()?;
                 self.push(Value::Float)?;
             }
-            b'G' => {
+            op::BINFLOAT => {
                 self.bytes.array::<8>()?;
                 self.push(Value::Float)?;
             }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 
-            // Texts and bytes. Python 2 has one type for both.
-            b'S' | b'V' => {
+    /// Texts and bytes. Python 2 has one type for both. `false` for another opcode.
+    fn line(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
+            op::STRING | op::UNICODE => {
                 let line = self.bytes.line()?;
                 let text = match opcode {
-                    b'S' => unquoted(&line),
+                    op::STRING => unquoted(&line),
                     _ => raw_unicode(&line),
                 };
                 let text = text.ok_or_else(|| self.bytes.problem("a text has a wrong escape"))?;
                 self.push_node(Node::Text(text.into()))?;
             }
-            b'X' | 0x8c | 0x8d | b'T' | b'U' | b'B' | b'C' | 0x8e | 0x96 => self.text(opcode)?,
+            op::BINUNICODE
+            | op::SHORT_BINUNICODE
+            | op::BINUNICODE8
+            | op::BINSTRING
+            | op::SHORT_BINSTRING
+            | op::BINBYTES
+            | op::SHORT_BINBYTES
+            | op::BINBYTES8
+            | op::BYTEARRAY8 => self.text(opcode)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 
-            // Containers.
-            b'(' => {
+    /// Tuples, lists, sets and dictionaries. `false` for another opcode.
+    fn container(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
+            op::MARK => {
                 self.values.check_count(self.marks.len())?;
                 self.marks.push(self.stack.len());
             }
-            b')' => self.push_node(Node::Tuple(Vec::new()))?,
-            b']' | 0x8f => self.push_node(Node::List(Vec::new()))?,
-            b'}' => self.push_node(dict(Vec::new()))?,
-            b't' => {
+            op::EMPTY_TUPLE => self.push_node(Node::Tuple(Vec::new()))?,
+            op::EMPTY_LIST | op::EMPTY_SET => self.push_node(Node::List(Vec::new()))?,
+            op::EMPTY_DICT => self.push_node(dict(Vec::new()))?,
+            op::TUPLE => {
                 let items = self.pop_to_mark()?;
                 self.push_node(Node::Tuple(items))?;
             }
-            b'l' | 0x91 => {
+            op::LIST | op::FROZENSET => {
                 let items = self.pop_to_mark()?;
                 self.push_node(Node::List(items))?;
             }
-            b'd' => {
+            op::DICT => {
                 let items = self.pop_to_mark()?;
                 let items = self.pairs(items)?;
                 self.push_node(dict(items))?;
             }
-            0x85..=0x87 => {
-                let count = usize::from(opcode - 0x84);
+            op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
+                let count = usize::from(opcode - op::TUPLE1 + 1);
                 let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
                 items.reverse();
                 self.push_node(Node::Tuple(items))?;
             }
-            b'a' => {
+            op::APPEND => {
                 let item = self.pop()?;
                 self.extend(vec![item])?;
             }
-            b'e' | 0x90 => {
+            op::APPENDS | op::ADDITEMS => {
                 let items = self.pop_to_mark()?;
                 self.extend(items)?;
             }
-            b's' => {
+            op::SETITEM => {
                 let value = self.pop()?;
                 let key = self.pop()?;
                 self.set(vec![(key, value)])?;
             }
-            b'u' => {
+            op::SETITEMS => {
                 let items = self.pop_to_mark()?;
                 let items = self.pairs(items)?;
                 self.set(items)?;
             }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 
-            // The stack and the memo.
-            b'0' => match self.marks.last() == Some(&self.stack.len()) {
-                true => _ = self.marks.pop(),
-                false => _ = self.pop()?,
-            },
-            b'1' => _ = self.pop_to_mark()?,
-            b'2' => {
+    /// The stack, the marks and the memo. `false` for another opcode.
+    fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
+            op::POP if self.marks.last() == Some(&self.stack.len()) => _ = self.marks.pop(),
+            op::POP => _ = self.pop()?,
+            op::POP_MARK => _ = self.pop_to_mark()?,
+            op::DUP => {
                 let top = self.top()?;
                 self.push(top)?;
             }
-            b'q' | b'r' | b'p' | 0x94 => {
+            op::BINPUT | op::LONG_BINPUT | op::PUT | op::MEMOIZE => {
                 let index = match opcode {
-                    0x94 => self.memo.len() as u32,
+                    op::MEMOIZE => self.memo.len() as u32,
                     _ => self.index(opcode)?,
                 };
                 let top = self.top()?;
                 self.values.check_count(self.memo.len())?;
                 self.memo.insert(index, top);
             }
-            b'h' | b'j' | b'g' => {
+            op::BINGET | op::LONG_BINGET | op::GET => {
                 let index = self.index(opcode)?;
                 let value = self.memo.get(&index).copied();
                 let value = value.ok_or_else(|| {
@@ -190,14 +230,20 @@ impl<R: BufRead> Machine<'_, R> {
                 })?;
                 self.push(value)?;
             }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 
-            // Classes and objects. No code of a class is known here, and none is run.
-            b'c' => {
+    /// Classes and objects. No code of a class is known here, and none is run. `false` for another opcode.
+    fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
+            op::GLOBAL => {
                 let module = self.bytes.text_line()?.into();
                 let name = self.bytes.text_line()?.into();
                 self.push_node(Node::Class { module, name })?;
             }
-            0x93 => {
+            op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let text = |value| self.values.text(value).map(Box::from);
                 let (Some(module), Some(name)) = (text(module), text(name)) else {
@@ -205,16 +251,16 @@ impl<R: BufRead> Machine<'_, R> {
                 };
                 self.push_node(Node::Class { module, name })?;
             }
-            b'R' | 0x81 | 0x92 | b'i' | b'o' => self.object(opcode)?,
-            b'b' => {
+            op::REDUCE | op::NEWOBJ | op::NEWOBJ_EX | op::INST | op::OBJ => self.object(opcode)?,
+            op::BUILD => {
                 let state = self.pop()?;
                 let object = self.top()?;
                 rebuild::build(self.values, object, state)
                     .ok_or_else(|| self.bytes.problem("a value without attributes gets some"))?;
             }
-            b'P' | b'Q' => {
+            op::PERSID | op::BINPERSID => {
                 let id = match opcode {
-                    b'P' => {
+                    op::PERSID => {
                         let line = self.bytes.text_line()?;
                         self.values.add(Node::Text(line.into()))?
                     }
@@ -224,7 +270,7 @@ impl<R: BufRead> Machine<'_, R> {
                     .map_err(|problem| self.bytes.problem(problem))?;
                 self.push_node(Node::Storage(storage))?;
             }
-            _ => return Err(self.bytes.problem(format!("the opcode {opcode:#04x} is unknown"))),
+            _ => return Ok(false),
         }
         Ok(true)
     }
@@ -232,16 +278,22 @@ impl<R: BufRead> Machine<'_, R> {
     /// Reads a text or bytes whose length comes first.
     fn text(&mut self, opcode: u8) -> Result<()> {
         let len = match opcode {
-            0x8c | b'U' | b'C' => self.bytes.byte()?.into(),
-            b'X' | b'T' | b'B' => u32::from_le_bytes(self.bytes.array()?).into(),
+            op::SHORT_BINUNICODE | op::SHORT_BINSTRING | op::SHORT_BINBYTES => {
+                self.bytes.byte()?.into()
+            }
+            op::BINUNICODE | op::BINSTRING | op::BINBYTES => {
+                u32::from_le_bytes(self.bytes.array()?).into()
+            }
             _ => u64::from_le_bytes(self.bytes.array()?),
         };
         let bytes = self.bytes.bytes(len)?;
         let node = match opcode {
-            b'B' | b'C' | 0x8e | 0x96 => Node::Bytes(bytes.into()),
+            op::BINBYTES | op::SHORT_BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
+                Node::Bytes(bytes.into())
+            }
             _ => match String::from_utf8(bytes) {
                 Ok(text) => Node::Text(text.into()),
-                Err(error) if matches!(opcode, b'T' | b'U') => {
+                Err(error) if matches!(opcode, op::BINSTRING | op::SHORT_BINSTRING) => {
                     Node::Bytes(error.into_bytes().into())
                 }
                 Err(_) => return Err(self.bytes.problem("a text is not UTF-8")),
@@ -253,16 +305,16 @@ impl<R: BufRead> Machine<'_, R> {
     /// Makes an object of a class and its arguments.
     fn object(&mut self, opcode: u8) -> Result<()> {
         let (class, arguments) = match opcode {
-            b'R' | 0x81 => {
+            op::REDUCE | op::NEWOBJ => {
                 let arguments = self.pop()?;
                 (self.pop()?, arguments)
             }
-            0x92 => {
+            op::NEWOBJ_EX => {
                 let (keywords, arguments) = (self.pop()?, self.pop()?);
                 let both = self.values.add(Node::Tuple(vec![arguments, keywords]))?;
                 (self.pop()?, both)
             }
-            b'i' => {
+            op::INST => {
                 let module = self.bytes.text_line()?.into();
                 let name = self.bytes.text_line()?.into();
                 let class = self.values.add(Node::Class { module, name })?;
@@ -279,7 +331,8 @@ impl<R: BufRead> Machine<'_, R> {
             }
         };
         let at = self.bytes.position();
-        let made = rebuild::call(self.values, class, arguments, opcode == b'R', &mut self.steps);
+        let made =
+            rebuild::call(self.values, class, arguments, opcode == op::REDUCE, &mut self.steps);
         let value = made.map_err(|error| match error {
             rebuild::Wrong::Problem(problem) => ErrorKind::BadPickle { offset: at, problem }.into(),
             rebuild::Wrong::Error(error) => error,
@@ -289,8 +342,8 @@ impl<R: BufRead> Machine<'_, R> {
 
     fn index(&mut self, opcode: u8) -> Result<u32> {
         Ok(match opcode {
-            b'q' | b'h' => self.bytes.byte()?.into(),
-            b'r' | b'j' => u32::from_le_bytes(self.bytes.array()?),
+            op::BINPUT | op::BINGET => self.bytes.byte()?.into(),
+            op::LONG_BINPUT | op::LONG_BINGET => u32::from_le_bytes(self.bytes.array()?),
             _ => {
                 let line = self.bytes.text_line()?;
                 line.parse().map_err(|_| self.bytes.problem("a position is not a number"))?

@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
     cases.push((
         "claims more than its bytes can become, and more than its shape asks for",
         file,
-        "in.npz: member \"a\": the member claims 4294967294 bytes, but its ",
+        "in.npz: tensor \"a\": the member claims 4294967294 bytes, but its ",
     ));
 
     let huge = array("|u1", false, "(4000000000,)", &[0; 50]);
@@ -119,7 +119,7 @@ fn cases() -> Vec<Case> {
     cases.push((
         "has more data than its shape asks for",
         file,
-        "member \"a\": the array has 100000 bytes, but its shape asks for 10",
+        "tensor \"a\": the array has 100000 bytes, but its shape asks for 10",
     ));
 
     let short = array("<f8", false, "(100,)", &[7; 10]);
@@ -127,7 +127,7 @@ fn cases() -> Vec<Case> {
     cases.push((
         "has less data than its shape asks for",
         file,
-        "member \"a\": the array has 10 bytes, but its shape asks for 800",
+        "tensor \"a\": the array has 10 bytes, but its shape asks for 800",
     ));
 
     let mut file = zip(Deflated, &[("a.npy", &short)]);
@@ -139,7 +139,7 @@ fn cases() -> Vec<Case> {
     let at = entry(&file);
     patch(&mut file, at + 20, &u32(1 << 30));
     patch(&mut file, at + 24, &u32(1 << 30));
-    cases.push(("reaches past the end", file, "in.npz: member"));
+    cases.push(("reaches past the end", file, "in.npz: tensor"));
 
     let (mut file, _) = victim(Stored);
     let at = entry(&file);
@@ -160,12 +160,12 @@ fn cases() -> Vec<Case> {
     let (mut file, _) = victim(Stored);
     let at = entry(&file);
     patch(&mut file, at + 8, &u16(1));
-    cases.push(("is encrypted", file, "member \"a\": unsupported Zip archive: Password required"));
+    cases.push(("is encrypted", file, "tensor \"a\": unsupported Zip archive: Password required"));
 
     let (mut file, _) = victim(Stored);
     let at = entry(&file);
     patch(&mut file, at + 10, &u16(12));
-    cases.push(("is compressed by bzip2", file, "in.npz: member \"a\": "));
+    cases.push(("is compressed by bzip2", file, "in.npz: tensor \"a\": "));
 
     let one = array("|u1", false, "(1,)", &[1]);
     let mut file = zip(Stored, &[("a.npy", &one), ("b.npy", &one)]);
@@ -188,8 +188,8 @@ fn cases() -> Vec<Case> {
     cases.push(("two members have one name", file, "in.npz: two members of the archive have the"));
 
     for (what, member, problem) in [
-        ("is no array", &b"hello"[..], "member \"a\": not a .npy file"),
-        ("is empty", b"", "member \"a\": not a .npy file"),
+        ("is no array", &b"hello"[..], "tensor \"a\": not a .npy file"),
+        ("is empty", b"", "tensor \"a\": not a .npy file"),
         ("ends in its header", b"\x93NUMPY\x01\x00\x76\x00{'descr", "only 7 are there"),
         (
             "has a header of 4 GiB",
@@ -319,8 +319,8 @@ fn a_path_that_is_no_file_is_named() {
 fn errors_show_hostile_names_escaped() {
     let file = zip(Stored, &[("\x1b[31m\n.npy", b"hello")]);
     let error = read(file).unwrap_err();
-    let expected = "in.npz: member \"\\u{1b}[31m\\n\": not a .npy file";
+    let expected = "in.npz: tensor \"\\u{1b}[31m\\n\": not a .npy file";
     assert_eq!(error.to_string(), expected);
     let error: Error = error;
-    assert_eq!(error.to_string(), expected.replace("member", "tensor"));
+    assert_eq!(error.to_string(), expected);
 }

@@ -133,7 +133,7 @@ fn an_archive_holds_many_members_found_by_name() {
     for missing in ["", "t", "t3000", "t1.npy", "u"] {
         let error = archive.array(missing).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::NoSuchArray { .. })));
-        let expected = format!("in.npz: member {missing:?}: the archive has no such array");
+        let expected = format!("in.npz: tensor {missing:?}: the archive has no such array");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
     assert!(archive.array_at(3000).is_err());
@@ -149,7 +149,7 @@ fn a_missing_array_names_those_that_may_have_been_meant() {
     for (asked, meant) in [("wind.velocty", "wind.velocity"), ("velocity", "wind.velocity")] {
         let error = archive.array(asked).unwrap_err();
         let expected = format!(
-            "in.npz: member {asked:?}: the archive has no such array; did you mean {meant:?}?"
+            "in.npz: tensor {asked:?}: the archive has no such array; did you mean {meant:?}?"
         );
         assert_eq!(error.to_string(), expected);
     }
@@ -176,7 +176,7 @@ fn what_cannot_be_written_leaves_the_archive_as_it_was() {
     writer.add("a", &one).unwrap();
     let bf16 = TensorView::new(Dtype::BF16, &[], &[0, 0]).unwrap();
     let error = writer.add("b", &bf16).unwrap_err();
-    assert_eq!(error.to_string(), "member \"b\": NumPy has no type for BF16");
+    assert_eq!(error.to_string(), "tensor \"b\": NumPy has no type for BF16");
     for name in ["a".to_owned(), "x".repeat(70_000)] {
         let error = writer.add(&name, &one).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::BadArchive { .. })), "{error}");

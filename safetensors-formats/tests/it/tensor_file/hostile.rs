@@ -63,7 +63,7 @@ fn a_wrong_checksum_is_found_when_it_is_asked_for() {
     bytes[at] ^= 1;
     let file = TensorFile::from_source(bytes, "a.npz", &Options::new()).unwrap();
     let error = file.verify_checksums().unwrap_err().to_string();
-    assert!(error.starts_with("a.npz: member "), "{error}");
+    assert!(error.starts_with("a.npz: tensor "), "{error}");
     assert!(error.to_lowercase().contains("checksum"), "{error}");
 }
 
