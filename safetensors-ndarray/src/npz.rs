@@ -37,7 +37,9 @@ use std::path::Path;
 
 use ndarray::{Array, ArrayRef, Dimension};
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{ConvertOptions, Error, ErrorKind, ReadAt, Result, TensorSource};
+use safetensors_core::{
+    ConvertOptions, Error, ErrorKind, ReadAt, Result, SaveOptions, TensorSource,
+};
 use safetensors_formats::npy;
 pub use safetensors_formats::npz::{Archive, Compression};
 
