@@ -8,7 +8,7 @@ use safetensors_core::{Error, Result};
 
 /// The [`Framework`](safetensors_core::framework::Framework) of burn, for code that is generic over tensor libraries.
 ///
-/// Its tensor is [`TensorData`], whose dtype and number of dimensions are known at run time.
+/// Its tensor is [`TensorData`](burn::tensor::TensorData), whose dtype and number of dimensions are known at run time.
 /// `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
 ///
 /// ```

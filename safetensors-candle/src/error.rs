@@ -6,7 +6,7 @@ use candle_core::Device;
 use safetensors_core::{Dtype, Error};
 
 /// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
-/// [`Tensor`]s on any device.
+/// [`Tensor`](candle_core::Tensor)s on any device.
 ///
 /// ```
 /// use candle_core::Device;

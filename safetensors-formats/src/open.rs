@@ -59,8 +59,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the file cannot be read; [`ErrorKind::TwoFormats`] if it is an archive
-    /// and something else, too.
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the file cannot be read;
+    /// [`ErrorKind::TwoFormats`] if it is an archive and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
         let mut start = [0; START];
         let len = source.byte_len().min(START as u64) as usize;

@@ -43,7 +43,7 @@ const SHOWN: u64 = 512;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::TwoFormats`]; [`ErrorKind::AlsoPickle`]; [`ErrorKind::Io`](safetensors_core::ErrorKind::Io).
+/// [`ErrorKind::TwoFormats`]; [`ErrorKind::AlsoPickle`]; [`Io`](safetensors_core::ErrorKind::Io).
 pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     match find(source)? {
         Some(archive) if archive.place != (0..source.byte_len()) || !begins(source)? => {

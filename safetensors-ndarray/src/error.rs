@@ -6,8 +6,8 @@ use std::fmt;
 use ndarray::{Dimension, IxDyn, ShapeError};
 use safetensors_core::Error;
 
-/// The [`Framework`](safetensors_core::framework::Framework) of ndarray. Its tensors are [`DynArray`]s in main memory. It holds every dtype
-/// exactly.
+/// The [`Framework`](safetensors_core::framework::Framework) of ndarray. Its tensors are
+/// [`DynArray`](crate::DynArray)s in main memory. It holds every dtype exactly.
 ///
 /// ```
 /// use safetensors_core::framework::Framework;

@@ -15,7 +15,7 @@ use crate::{DynArray, Ndarray};
 /// per thread of 2 to 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32
 /// MiB if 64 rows need as much.
 ///
-/// To save arrays that are not [`DynArray`]s, pass [`array_source`]s to
+/// To save arrays that are not [`DynArray`]s, pass [`array_source`](crate::array_source)s to
 /// [`safetensors_core::save()`].
 ///
 /// With [`SaveOptions::tied`], an array that appears under several names is saved once.

@@ -1,6 +1,6 @@
 //! Models of PyTorch: their files are loaded into burn's modules, and saved from them.
 //!
-//! [`CheckpointStore::pytorch`] is the option for both ways. The file then has the names, shapes
+//! [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch) is the option for both ways. The file then has the names, shapes
 //! and values of PyTorch's `state_dict`, and the module those of burn.
 //!
 //! ```
@@ -67,7 +67,7 @@
 //! A tensor that holds several parameters is read once and split. It is an error if the module has
 //! only some of them, on loading as on saving. So `Lstm` with `input_forget` has no form in
 //! PyTorch, and neither has an attention of which only some projections have a bias, unless its
-//! projections are [separate](CheckpointStore::fused_attention).
+//! projections are [separate](crate::CheckpointStore::fused_attention).
 //!
 //! Adapters see tensors in the layout of burn. On loading they come after the change of layout, on
 //! saving before it. A parameter that an adapter renames is saved as the adapter leaves it.
@@ -81,7 +81,7 @@
 //! # Recipes for names
 //!
 //! The fields of a module may have other names than in PyTorch.
-//! [`with_key_remapping`](CheckpointStore::with_key_remapping) bridges that. On loading its rules
+//! [`with_key_remapping`](crate::CheckpointStore::with_key_remapping) bridges that. On loading its rules
 //! change names of the file, on saving they change those of the module. So each way has its own
 //! rules.
 //!

@@ -6,9 +6,9 @@ use std::iter;
 use super::catalog::alias_of;
 use super::{DtypePlan, LazyTensor, LoadOptions};
 use crate::convert::{FoundScales, ScaleLayout, find_scales, may_have_scales};
-#[cfg(doc)]
-use crate::error::RankProblem;
 use crate::error::Result;
+#[cfg(doc)]
+use crate::error::{ErrorKind, RankProblem};
 use crate::header::whole_of_part;
 use crate::io::ReadAt;
 use crate::tensor::shape::Positions;

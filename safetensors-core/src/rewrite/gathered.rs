@@ -40,7 +40,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`ranks::join_parts`](crate::ranks::join_parts).
+    /// The errors of [`ranks::join_parts`].
     pub fn add_gathered(mut self, checkpoint: &'a Checkpoint<S>) -> Result<Self> {
         if !ranks::is_divided(checkpoint) {
             return Ok(self.merge(checkpoint));

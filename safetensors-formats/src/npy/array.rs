@@ -74,7 +74,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::read`]; [`ErrorKind::Core`] if there is no such regular file, or if the
+    /// Those of [`Header::read`]; an error of the core if there is no such regular file, or if the
     /// size overflows; [`ErrorKind::DataLength`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -153,7 +153,7 @@ impl<S: ReadAt> Array<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Core`] with what [`write_to`](TensorSource::write_to) fails with, or if the
+    /// What [`write_to`](TensorSource::write_to) fails with, and an error of the core if the
     /// array is too large for memory.
     pub fn read(&self) -> Result<TensorBuf> {
         // A member that cannot have as many bytes as it claims must not get memory for them.

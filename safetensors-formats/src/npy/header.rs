@@ -99,7 +99,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::ShapeOverflow`](safetensors_core::ErrorKind::ShapeOverflow) if it does not fit 64 bits.
+    /// [`ShapeOverflow`](safetensors_core::ErrorKind::ShapeOverflow) if it does not fit 64 bits.
     pub fn data_len(&self) -> Result<u64> {
         Ok(shape::byte_len(self.dtype, &self.shape)?)
     }
@@ -111,7 +111,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), and those of [`ErrorKind`] that are about the header of a `.npy` file.
+    /// [`Io`](safetensors_core::ErrorKind::Io), and the kinds of [`ErrorKind`] that are about the
+    /// header of a `.npy` file.
     pub fn read(reader: &mut impl Read, limits: &Limits) -> Result<Self> {
         let mut start = [0; 8];
         let found = fill(reader, &mut start)?;

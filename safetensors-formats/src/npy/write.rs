@@ -26,7 +26,7 @@ use crate::error::Result;
 /// # Errors
 ///
 /// [`NoNumpyType`](crate::ErrorKind::NoNumpyType), before anything is written;
-/// [`Core`](crate::ErrorKind::Core) if the tensor cannot give its bytes, or gives another number of
+/// An error of the core if the tensor cannot give its bytes, or gives another number of
 /// them than its shape asks for; [`Io`](safetensors_core::ErrorKind::Io) if the writer fails.
 pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     out.write_all(&Header::new(tensor.dtype(), tensor.shape()).encode()?)?;

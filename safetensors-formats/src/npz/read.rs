@@ -55,7 +55,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Core`] if there is no such regular file, and those of [`ErrorKind`] that are
+    /// An error of the core if there is no such regular file, and those of [`ErrorKind`] that are
     /// about archives.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, &Limits::default())

@@ -76,9 +76,9 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     ///
     /// [`ErrorKind::NoNumpyType`], naming the member, before anything of the tensor is written;
-    /// an error of the core if the tensor cannot give its bytes; [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the writer
-    /// fails; [`ErrorKind::BadArchive`] if a member has the name already, or if the name is longer
-    /// than 65,531 bytes.
+    /// an error of the core if the tensor cannot give its bytes;
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the writer fails; [`ErrorKind::BadArchive`] if a
+    /// member has the name already, or if the name is longer than 65,531 bytes.
     pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
         let header = header.map_err(|error| error.in_tensor(name))?;
@@ -100,7 +100,8 @@ impl<W: Write + Seek> Writer<W> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole; [`ErrorKind::Io`](safetensors_core::ErrorKind::Io).
+    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole;
+    /// [`Io`](safetensors_core::ErrorKind::Io).
     pub fn finish(self) -> Result<W> {
         if self.has_failed || !self.gate.0.load(Ordering::Relaxed) {
             return Err(ErrorKind::WriterFailed.into());

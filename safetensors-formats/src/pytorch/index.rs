@@ -28,7 +28,8 @@ use crate::{Format, Options};
 /// # Errors
 ///
 /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-/// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if the index changes meanwhile; an error of the core if it is no regular file;
+/// [`Io`](safetensors_core::ErrorKind::Io) if the index changes meanwhile; an error of the core if
+/// it is no regular file;
 /// those of [`TensorFile::open`], also for a shard of another format.
 pub fn open_index(
     path: impl AsRef<Path>,

@@ -235,7 +235,8 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Classes and objects. No code of a class is known here, and none is run. `false` for another opcode.
+    /// Classes and objects. No code of a class is known here, and none is run. `false` for another
+    /// opcode.
     fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::GLOBAL => {

@@ -43,7 +43,7 @@ use crate::zipped::Zipped;
 /// that works on checkpoints works on it: tensors and slices of them are read, converted and saved.
 /// Nothing is copied but what is asked for. A tensor that lies in C order in the file is read from
 /// there. One with other strides is gathered, in windows of at most 4 MiB. A quantised one of GGUF
-/// is dequantised block by block, if [the options](Options::dequantize) ask for it.
+/// is dequantised block by block, if [the options](crate::Options::dequantize) ask for it.
 ///
 /// A compressed member of an archive is unpacked to a temporary file when it is first read.
 ///
@@ -105,7 +105,7 @@ pub struct Stored {
     pub byte_len: u64,
     /// Whether values can be read. The dtype of the tensor is then that of the values.
     pub is_readable: bool,
-    /// Whether [`Options::dequantize`] makes values readable.
+    /// Whether [`Options::dequantize`](crate::Options::dequantize) makes values readable.
     pub is_quantised: bool,
 }
 
@@ -172,7 +172,7 @@ impl<S: ReadAt> TensorFile<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) with the file and the member for a wrong checksum.
+    /// [`Io`](safetensors_core::ErrorKind::Io) with the file and the member for a wrong checksum.
     pub fn verify_checksums(&self) -> Result<u64> {
         match &self.container {
             Container::File(_) => Ok(0),

@@ -7,6 +7,8 @@ use std::path::Path;
 use super::finished::{is_finished, marked_files};
 use super::synced::{axis_of, file_name, last_file, synced_directory};
 use super::{GrowingTensor, GrowingWriter, Tensors};
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::header::{AXIS_PREFIX, described_tensor};
 use crate::io::{FileSource, SafeTensors};
