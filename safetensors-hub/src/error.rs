@@ -230,6 +230,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "download")]
     #[test]
     fn errors_become_those_of_the_system() {
         let io = |error: Error| to_io(error.in_file("o/n"));
