@@ -9,4 +9,5 @@ pub mod files;
 pub mod memory;
 pub mod process;
 pub mod read_at;
+pub mod saves;
 pub mod tensors;

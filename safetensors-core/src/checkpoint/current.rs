@@ -2,20 +2,19 @@
 //! is complete.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::{fs, io};
+use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::locate::{CheckpointPath, locate};
 use super::names::STANDARD_FILE;
-use super::store::{LocalStore, is_not_found};
+use super::store::{Store, is_not_found};
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::Limits;
-use crate::io::{FileSource, SafeTensors, failpoint};
+use crate::io::{SafeTensors, failpoint};
 
 /// The checkpoint that the index describes or, without an index, the one file that the directory
-/// opens as. `None` if there is none, or if it is incomplete or malformed: then there is nothing to
-/// keep loadable.
+/// opens as. `None` if there is none, or if it is malformed: then there is nothing to keep loadable.
+/// The files that an index names need not be there.
 ///
 /// A file without tensors is left out, because no index can describe it. So is `model.safetensors`,
 /// because the directory opens as that file until it is removed, whatever lies beside it.
@@ -25,29 +24,30 @@ use crate::io::{FileSource, SafeTensors, failpoint};
 /// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
 /// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether
 /// there is one. A missing file is no error.
-pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
+pub(super) fn current<T: Store>(
+    store: &T,
+    directory: &Path,
+    index: Option<&PathBuf>,
+) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        Some(index) => Index::read(&LocalStore, index, &highest_limits()).map(Some),
-        None => of_one_file(directory),
+        Some(index) => Index::read(store, index, &highest_limits()).map(Some),
+        None => of_one_file(store, directory),
     };
-    let Some(current) = unless_broken(found)? else { return Ok(None) };
-    for (file, names) in current.shards() {
-        if names.is_empty() || !is_file(&directory.join(file))? {
-            return Ok(None);
-        }
-    }
-    Ok(Some(current))
+    unless_broken(found)
 }
 
 /// The one file that a directory without an index opens as, described as an index of one shard.
-fn of_one_file(directory: &Path) -> Result<Option<Index>> {
-    let CheckpointPath::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
+fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
+    let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
-    let archive = SafeTensors::from_source_with(FileSource::open(&path)?, &highest_limits())
+    let archive = SafeTensors::from_source_with(store.open(&path)?, &highest_limits())
         .map_err(|error| error.in_path(&path))?;
     let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
@@ -83,23 +83,12 @@ fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
     }
 }
 
-/// Whether there is a regular file, links followed.
-fn is_file(path: &Path) -> Result<bool> {
-    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
-
-    match fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.is_file()),
-        // The last two also say that there is no such file.
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
-            Ok(false)
-        }
-        Err(error) => Err(Error::io(error, path)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::checkpoint::store::LocalStore;
     use crate::checkpoint::tests::{Before, prepare};
 
     /// It opens with higher limits, so a save must keep it loadable.
@@ -114,7 +103,7 @@ mod tests {
             .collect();
         fs::write(&index, format!("{before}\"metadata\": {{{entries}{after}")).unwrap();
         Index::read(&LocalStore, &index, &Limits::default()).unwrap_err();
-        let found = current(directory.path(), Some(&index)).unwrap().unwrap();
+        let found = current(&LocalStore, directory.path(), Some(&index)).unwrap().unwrap();
         assert_eq!(found.shards.len(), 2);
     }
 
@@ -123,7 +112,7 @@ mod tests {
         let directory = prepare(Before::Shards(2));
         let index = directory.path().join("model.safetensors.index.json");
         fs::File::create(&index).unwrap().set_len(u64::from(u32::MAX) + 1).unwrap();
-        let error = current(directory.path(), Some(&index)).unwrap_err();
+        let error = current(&LocalStore, directory.path(), Some(&index)).unwrap_err();
         let ErrorKind::BadIndex { problem } = error.kind() else { unreachable!("{error}") };
         assert!(matches!(problem, IndexProblem::TooLarge { .. }), "{error}");
     }

@@ -2,22 +2,22 @@
 //! [`save_sharded`] saves one, and a [`store`] is the place of its files.
 
 mod boxed;
+mod commit;
 mod current;
 mod destination;
 mod directories;
 mod index;
 mod index_json;
 mod index_read;
+mod local_directory;
 mod locate;
 mod mmap;
 mod names;
 mod open;
 mod opening;
 mod options;
-mod owned;
 mod parts;
 mod pattern;
-mod planned;
 #[cfg(test)]
 mod races;
 mod save;
@@ -26,7 +26,6 @@ mod size;
 mod split;
 #[cfg(test)]
 mod split_tests;
-mod staging;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -35,20 +34,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use commit::commit;
 pub(crate) use destination::check as check_directory;
 pub(crate) use directories::NewDirectories;
 pub(crate) use index::Index;
+pub use local_directory::LocalDirectory;
+pub(crate) use local_directory::files_of;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
-pub(crate) use owned::stale_files;
 pub use pattern::FilePattern;
-pub use planned::PlannedShards;
-pub use save::{SavedShards, save_sharded};
+pub use save::{SavedShards, save_sharded, save_sharded_to};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
-pub(crate) use staging::Staging;
 
 use crate::error::{Error, Result};
 use crate::header::{Metadata, TensorInfo};

@@ -88,8 +88,8 @@ impl ShardOptions {
         self.max_shard_size
     }
 
-    /// The names of the files.
-    pub(crate) fn pattern(&self) -> &FilePattern {
+    /// The names of the files, of the index, and of earlier saves' files.
+    pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
     }
 }

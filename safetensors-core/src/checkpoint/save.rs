@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::commit::commit;
+use super::destination::refuse_irreplaceable;
 use super::index::Index;
-use super::staging::Staging;
+use super::local_directory::LocalDirectory;
+use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::FORMAT_KEY;
@@ -92,16 +95,65 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
     check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
-    let ShardPlan { split, each, index, files, .. } =
-        plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, &files, options)?;
+    let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
+    if directory.is_dir() {
+        // The commit checks this again. Here it comes before hours of writing.
+        let files: Vec<&str> = plan.files.iter().map(String::as_str).collect();
+        refuse_irreplaceable(directory, options.pattern(), &files, &options.save_options)?;
+    }
+    let mut directory = LocalDirectory::create(directory, options)?;
+    write_and_commit(&mut directory, plan, &tensors, options, check)
+}
+
+/// [`save_sharded`] to a directory of any store.
+///
+/// `check` is called when all files are written and none is in place. If it fails, nothing is
+/// replaced. [`Contention`](super::Contention) is that of the directory, where it has one.
+///
+/// ```
+/// use safetensors_core::checkpoint::save_sharded_to;
+/// use safetensors_core::checkpoint::store::MemoryStore;
+/// use safetensors_core::{Checkpoint, Limits, ShardOptions, TensorView};
+///
+/// let values = [1_u8, 2];
+/// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let mut store = MemoryStore::new();
+/// let options = ShardOptions::new().max_shard_size(2.into());
+/// let saved = save_sharded_to(&mut store, tensors, &options, || Ok(()))?;
+/// assert_eq!(saved.files.len(), 2);
+/// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`save_sharded`], and the error of `check`.
+pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
+    directory: &mut D,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<SavedShards> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory.path()))?;
+    write_and_commit(directory, plan, &tensors, options, check)
+}
+
+fn write_and_commit<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
+    directory: &mut D,
+    plan: ShardPlan,
+    tensors: &[(N, S)],
+    options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<SavedShards> {
+    let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
-        let path = staging.path(file);
-        crate::save::save(&path, shard, &each)
-            .map_err(|error| error.moved(&path, &staging.destination(file)))?;
+        let written = directory.write(file, shard, &each);
+        written.map_err(|error| error.in_path(directory.path().join(file)))?;
     }
-    staging.commit(&index, check)?;
+    let committed = commit(directory, options.pattern(), &index, check);
+    committed.map_err(|error| error.in_path(directory.path()))?;
     Ok(SavedShards { files, total_size: split.total_size })
 }
 
@@ -116,7 +168,7 @@ pub(crate) struct ShardPlan {
     pub(crate) each: SaveOptions,
     /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
-    pub(super) index: Index,
+    index: Index,
 }
 
 /// Removes the tensors that are tied to others, and decides which file each remaining one goes to.

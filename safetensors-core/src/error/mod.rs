@@ -205,10 +205,21 @@ impl Error {
     /// The error after the new file is in its place: [`ErrorKind::Io`] becomes
     /// [`ErrorKind::NotDurable`], because `Io` says that nothing has changed.
     #[cfg(feature = "std")]
-    pub(crate) fn in_place(mut self) -> Self {
+    pub(crate) fn in_place(self) -> Self {
+        self.if_io(ErrorKind::NotDurable)
+    }
+
+    /// The error of removing an old file when the new one is in its place: [`ErrorKind::Io`]
+    /// becomes [`ErrorKind::LeftBehind`].
+    #[cfg(feature = "std")]
+    pub(crate) fn left_behind(self) -> Self {
+        self.if_io(ErrorKind::LeftBehind)
+    }
+
+    #[cfg(feature = "std")]
+    fn if_io(mut self, kind: impl FnOnce(std::io::Error) -> ErrorKind) -> Self {
         if let ErrorKind::Io(error) = &mut self.0.kind {
-            let error = core::mem::replace(error, std::io::ErrorKind::Other.into());
-            self.0.kind = ErrorKind::NotDurable(error);
+            self.0.kind = kind(core::mem::replace(error, std::io::ErrorKind::Other.into()));
         }
         self
     }

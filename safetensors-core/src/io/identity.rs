@@ -10,7 +10,7 @@ use std::path::Path;
 /// file may get the identity of a removed one. Where that matters, hold the file open, or compare
 /// its times as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     #[cfg(unix)]
     device: u64,
     #[cfg(unix)]

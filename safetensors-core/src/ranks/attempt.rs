@@ -10,8 +10,8 @@
 //!
 //! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
 //! that no mark is missing, and it puts everything in place before it releases the lock: the files
-//! get second names (hard links) in the directory of a [`Staging`], which replaces a checkpoint
-//! without a moment in between. If that rank is killed, the parts are still complete, and any rank
+//! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
+//! replace the old checkpoint as those of any save do ([`commit`]). If that rank is killed, the parts are still complete, and any rank
 //! that saves again tries anew.
 //!
 //! A store of objects has no locks and no renaming, but conditional writes. There
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{Contention, Index, NewDirectories, SavedShards, ShardOptions, Staging};
+use crate::checkpoint::{Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, commit};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
@@ -203,19 +203,17 @@ impl<'f> Attempt<'f> {
         }
         let index = self.files.index(self.name, |file| file.name.clone());
         let index = index.map_err(|error| self.of_directory(error))?;
-        // The directory is locked already, so no other process is busy there.
-        let options = self.options.clone().contention(Contention::Wait);
-        let mut staging = Staging::create(self.directory, &self.files.names(), &options)?;
+        let mut directory = LocalDirectory::create_locked(self.directory, self.options, lock)?;
         for file in &self.files.files {
-            let (from, to) = (self.path.join(&file.name), staging.path(&file.name));
+            let (from, to) = (self.path.join(&file.name), directory.hidden(&file.name));
             let linked = failpoint::hit("link a file of a rank")
                 .and_then(|()| fs::hard_link(&from, &to))
                 .or_else(|_| self.take_out(file.rank, &from, &to));
-            linked.map_err(|error| Error::io(error, &staging.destination(&file.name)))?;
+            linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        staging.commit_locked(&index, check, lock)?;
+        commit(&mut directory, self.options.pattern(), &index, check)?;
         // A rank that is killed from here on leaves one hidden directory at most.
-        drop(staging);
+        drop(directory);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
         let is_older =
             |manifest: &Option<Manifest>| manifest.as_ref().is_none_or(|it| it.sequence < own);

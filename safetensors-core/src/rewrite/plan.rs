@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite};
-use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards, stale_files};
+use crate::checkpoint::{FilePattern, ShardOptions, check_directory, files_of, plan_shards};
 use crate::error::Result;
 use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
@@ -198,7 +198,11 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         match &self.pattern {
             Some(pattern) if directory.exists() => {
                 let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
-                stale_files(directory, pattern, &files)
+                let mut names = files_of(directory, pattern)?;
+                names.retain(|name| !files.contains(&name.as_str()));
+                let single = pattern.file_name(0, 1);
+                names.sort_unstable_by(|a, b| (*a != single, a).cmp(&(*b != single, b)));
+                Ok(names)
             }
             _ => Ok(Vec::new()),
         }

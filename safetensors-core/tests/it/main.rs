@@ -13,6 +13,7 @@ mod audit;
 mod batches;
 #[cfg(unix)]
 mod cached;
+mod commits;
 mod convert;
 mod destinations;
 mod digests;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::{names_in, write};
-use safetensors_core::checkpoint::{MaxShardSize, PlannedShards};
+use safetensors_core::checkpoint::store::{MemoryStore, Store};
+use safetensors_core::checkpoint::{MaxShardSize, save_sharded_to};
 use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
     serialize,
@@ -386,7 +387,7 @@ fn the_first_of_many_broken_shards() {
 }
 
 #[test]
-fn planned_files_have_the_bytes_of_saved_ones() {
+fn files_in_memory_have_the_bytes_of_those_on_the_disk() {
     let data: Vec<_> = ["a", "b", "c"].map(|name| (name, [3_u8; 300])).into();
     let tensors = || {
         let view = |bytes| TensorView::from_slice(&[300], bytes).unwrap();
@@ -396,27 +397,19 @@ fn planned_files_have_the_bytes_of_saved_ones() {
         let dir = tempdir().unwrap();
         let options = limit(size).metadata([("epoch", "3")]);
         let saved = save_sharded(dir.path(), tensors(), &options).unwrap();
-        let planned = PlannedShards::new(tensors(), &options).unwrap();
-        assert_eq!((planned.files(), planned.total_size()), (&*saved.files, saved.total_size));
-        let mut expected = names_in(dir.path());
-        for (number, name) in planned.files().iter().enumerate() {
-            let mut file = Vec::new();
-            planned.write(number, &mut file).unwrap();
-            assert_eq!(file, fs::read(dir.path().join(name)).unwrap());
-            expected.retain(|other| other != name);
-        }
-        let sizes = (0..planned.files().len()).map(|number| planned.data_len(number));
-        assert_eq!(sizes.sum::<u64>(), planned.total_size());
-        assert_eq!(planned.data_len(99), 0);
-        match planned.index_file().unwrap() {
-            None => assert!(expected.is_empty()),
-            Some((name, json)) => {
-                assert_eq!(json, fs::read(dir.path().join(&name)).unwrap());
-                assert_eq!(expected, [name]);
-            }
+        let mut store = MemoryStore::new();
+        let in_memory = save_sharded_to(&mut store, tensors(), &options, || Ok(())).unwrap();
+        assert_eq!(in_memory, saved);
+        let names = store.list(Path::new("")).unwrap().into_iter().map(|entry| entry.name);
+        let names: Vec<_> = names.collect();
+        assert_eq!(names, names_in(dir.path()));
+        for name in names {
+            let file = store.open(Path::new(&name)).unwrap();
+            assert_eq!(file.as_ref(), fs::read(dir.path().join(name)).unwrap());
         }
     }
     let twice = [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap()); 2];
-    let error = PlannedShards::new(twice, &limit(1)).unwrap_err();
+    let mut store = MemoryStore::new();
+    let error = save_sharded_to(&mut store, twice, &limit(1), || Ok(())).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }

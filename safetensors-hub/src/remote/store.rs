@@ -72,19 +72,25 @@ impl RemoteStore {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });
         }
-        let (files, root, path): (Box<dyn Files>, _, _) = if HubAddress::is_address(address) {
-            let address = HubAddress::parse(address)?;
-            let root = match address.path() {
-                "" => address.to_string(),
-                path => address.to_string().trim_end_matches(path).to_owned(),
-            };
-            (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
-        } else {
-            let place = RemotePlace::of(address, options)?;
-            (Box::new(Objects::of(&place)), place.root, place.shown)
+        if !HubAddress::is_address(address) {
+            return Ok(Self::of(&RemotePlace::of(address, options)?));
+        }
+        let address = HubAddress::parse(address)?;
+        let root = match address.path() {
+            "" => address.to_string(),
+            path => address.to_string().trim_end_matches(path).to_owned(),
         };
+        Ok(Self::with(Box::new(HubFiles::of(&address, options)?), root, address.to_string()))
+    }
+
+    /// The store of a place.
+    pub(super) fn of(place: &RemotePlace) -> Self {
+        Self::with(Box::new(Objects::of(place)), place.root.clone(), place.shown.clone())
+    }
+
+    fn with(files: Box<dyn Files>, root: String, path: String) -> Self {
         let remote = Remote { files, root, fetched: Mutex::default() };
-        Ok(Self { path: path.into(), remote: Some(remote) })
+        Self { path: path.into(), remote: Some(remote) }
     }
 
     /// The path that stands for the address: that of a file, of an index or of a directory. It has

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::{FileKind, Store, StoreEntry};
+use super::{FileKind, Store, StoreEntry, Versions, WritableDirectory};
+use crate::checkpoint::FilePattern;
 use crate::error::{Error, ErrorKind, Result};
+use crate::save::{SaveOptions, write_to};
+use crate::tensor::TensorSource;
 
 /// Files in memory, by name. A name may contain directories, separated by `/`.
 ///
@@ -33,17 +36,19 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct MemoryStore<B = Vec<u8>> {
     files: BTreeMap<String, MemoryFile<B>>,
+    /// Files that are written and have no names yet.
+    written: BTreeMap<String, B>,
 }
 
 impl<B> Default for MemoryStore<B> {
     fn default() -> Self {
-        Self { files: BTreeMap::new() }
+        Self { files: BTreeMap::new(), written: BTreeMap::new() }
     }
 }
 
 impl<B> Clone for MemoryStore<B> {
     fn clone(&self) -> Self {
-        Self { files: self.files.clone() }
+        Self { files: self.files.clone(), written: BTreeMap::new() }
     }
 }
 
@@ -74,6 +79,13 @@ pub struct MemoryFile<B = Vec<u8>>(Arc<B>);
 impl<B> Clone for MemoryFile<B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
+    }
+}
+
+/// Whether both are the same file, and not only files with the same bytes.
+impl<B> PartialEq for MemoryFile<B> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -113,6 +125,80 @@ impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
         Ok(entries
             .map(|(name, is_directory)| StoreEntry { name, kind: kind(is_directory) })
             .collect())
+    }
+}
+
+/// The directory is the root of the store.
+impl WritableDirectory for MemoryStore {
+    type Version = MemoryFile;
+    type Store = Self;
+
+    fn store(&self) -> &Self {
+        self
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::new()
+    }
+
+    fn write<N: AsRef<str>, T: TensorSource>(
+        &mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        write_to(&mut bytes, tensors, options)?;
+        self.written.insert(name.into(), bytes);
+        Ok(())
+    }
+
+    fn files(&self, _: &FilePattern) -> Result<Versions<MemoryFile>> {
+        Ok(self.files.clone())
+    }
+
+    fn version_of(&self, name: &str) -> Result<Option<MemoryFile>> {
+        Ok(self.files.get(name).cloned())
+    }
+
+    fn place(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Option<MemoryFile>> {
+        check(self)?;
+        let written = self.written.remove(name);
+        let bytes = written.ok_or_else(|| ErrorKind::Io(io::ErrorKind::NotFound.into()))?;
+        self.insert(name, bytes);
+        self.version_of(name)
+    }
+
+    fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
+        for (name, second) in names {
+            let file = self.open(Path::new(name))?;
+            self.files.insert(second.clone(), file);
+        }
+        Ok(())
+    }
+
+    fn replace(
+        &mut self,
+        name: &str,
+        bytes: Vec<u8>,
+        before: Option<&MemoryFile>,
+    ) -> Result<Option<MemoryFile>> {
+        if self.files.get(name) != before {
+            return Ok(None);
+        }
+        self.insert(name, bytes);
+        self.version_of(name)
+    }
+
+    fn remove(&mut self, name: &str, version: &MemoryFile) -> Result<()> {
+        if self.files.get(name) == Some(version) {
+            self.files.remove(name);
+        }
+        Ok(())
     }
 }
 

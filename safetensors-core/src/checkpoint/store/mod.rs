@@ -6,6 +6,7 @@
 
 mod local;
 mod memory;
+mod writable;
 
 use std::fmt;
 use std::path::Path;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
+pub use writable::{Versions, WritableDirectory};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt};

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use safetensors_core::checkpoint::PlannedShards;
+use safetensors_core::checkpoint::save_sharded_to;
+use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Rewrite, SaveOptions, ShardOptions,
@@ -124,7 +125,8 @@ fn an_index_over_the_limits() {
     assert!(too_many(&error), "{error}");
     let error = save_sharded(&to, [("a", unread(1)), ("b", unread(1))], &options).unwrap_err();
     assert!(too_many(&error) && error.file() == to.to_str(), "{error}");
-    let planned = PlannedShards::new([("a", unread(1)), ("b", unread(1))], &options);
-    assert!(too_many(&planned.err().unwrap()));
+    let (mut store, tensors) = (MemoryStore::new(), [("a", unread(1)), ("b", unread(1))]);
+    let error = save_sharded_to(&mut store, tensors, &options, || Ok(())).unwrap_err();
+    assert!(too_many(&error), "{error}");
     assert!(!to.exists());
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{
-    Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+    Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
+    UpdateVersion,
 };
 use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::{ErrorKind, Result};
@@ -18,7 +19,7 @@ use safetensors_core::ReadAt;
 use super::upload::Upload;
 use crate::remote::RemoteFile;
 use crate::remote::bounded::{LISTING, together};
-use crate::remote::object::{Service, version_of};
+use crate::remote::object::{Service, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
 
@@ -35,9 +36,42 @@ pub(super) struct Directory {
     pub(super) key: Key,
 }
 
+/// The version of an object.
+#[derive(Clone, Debug)]
+pub(super) struct ObjectVersion {
+    update: UpdateVersion,
+    /// As a listing says it; `None` if this save has just written the object.
+    listed: Option<String>,
+}
+
+impl From<ObjectMeta> for ObjectVersion {
+    fn from(meta: ObjectMeta) -> Self {
+        let listed = Some(version_of(&meta));
+        Self { update: UpdateVersion { e_tag: meta.e_tag, version: meta.version }, listed }
+    }
+}
+
+impl From<PutResult> for ObjectVersion {
+    fn from(put: PutResult) -> Self {
+        Self { update: put.into(), listed: None }
+    }
+}
+
+/// A store may say the tag of an object in one answer and not in another. Without it, two versions
+/// are compared as they are listed, and what cannot be compared counts as the same.
+impl PartialEq for ObjectVersion {
+    fn eq(&self, other: &Self) -> bool {
+        match ((&self.update.e_tag, &other.update.e_tag), (&self.listed, &other.listed)) {
+            ((Some(a), Some(b)), _) => unquoted(a) == unquoted(b),
+            (_, (Some(a), Some(b))) => a == b,
+            _ => true,
+        }
+    }
+}
+
 /// What became of a write that has a condition.
 pub(super) enum Put {
-    Done,
+    Done(ObjectVersion),
     /// Another writer has changed the object since.
     Overtaken,
 }
@@ -126,13 +160,8 @@ impl Directory {
         })
     }
 
-    /// The version of a file now; `None` if there is none.
-    pub(super) fn version(&self, name: &str) -> io::Result<Option<String>> {
-        Ok(self.find(name)?.as_ref().map(version_of))
-    }
-
     /// What the store says of a file now; `None` if there is none.
-    fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
+    pub(super) fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
         let key = self.file(name);
         match self.ask(|service| async move { service.store.head(&key).await }) {
             Ok(meta) => Ok(Some(meta)),
@@ -233,31 +262,33 @@ impl Directory {
         &self,
         name: &str,
         bytes: &[u8],
-        before: Option<&ObjectMeta>,
+        before: Option<&ObjectVersion>,
     ) -> io::Result<Put> {
         match self.put_once(name, bytes, before) {
-            Ok(Put::Done) => Ok(Put::Done),
+            Ok(Put::Done(version)) => Ok(Put::Done(version)),
             failed => match self.get(name, bytes.len() as u64) {
-                Ok(Some((_, found))) if found == bytes => Ok(Put::Done),
+                Ok(Some((meta, found))) if found == bytes => Ok(Put::Done(meta.into())),
                 _ => failed,
             },
         }
     }
 
-    fn put_once(&self, name: &str, bytes: &[u8], before: Option<&ObjectMeta>) -> io::Result<Put> {
+    fn put_once(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        before: Option<&ObjectVersion>,
+    ) -> io::Result<Put> {
         let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
         let before = before.cloned();
         self.ask(|service| async move {
             let mode = match &before {
                 None => PutMode::Create,
-                Some(meta) => PutMode::Update(UpdateVersion {
-                    e_tag: meta.e_tag.clone(),
-                    version: meta.version.clone(),
-                }),
+                Some(before) => PutMode::Update(before.update.clone()),
             };
             let put = service.store.put_opts(&key, payload.clone(), PutOptions::from(mode)).await;
             match put {
-                Ok(_) => return Ok(Put::Done),
+                Ok(put) => return Ok(Put::Done(put.into())),
                 Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
                     return Ok(Put::Overtaken);
                 }
@@ -265,15 +296,14 @@ impl Directory {
                 Err(error) => return Err(error),
             }
             let now = match service.store.head(&key).await {
-                Ok(meta) => Some(version_of(&meta)),
+                Ok(meta) => Some(ObjectVersion::from(meta)),
                 Err(Error::NotFound { .. }) => None,
                 Err(error) => return Err(error),
             };
-            if now != before.as_ref().map(version_of) {
+            if now != before {
                 return Ok(Put::Overtaken);
             }
-            service.store.put(&key, payload).await?;
-            Ok(Put::Done)
+            Ok(Put::Done(service.store.put(&key, payload).await?.into()))
         })
     }
 

@@ -1,26 +1,31 @@
 //! Saving to a remote store: a file is visible complete or not at all, and a directory opens as the
 //! earlier checkpoint or as the new one.
 
+mod bucket;
 mod directory;
 mod problem;
 mod ranks;
-mod shards;
 #[cfg(test)]
 mod tests;
 mod unfinished;
 mod upload;
 
 use std::io;
+use std::sync::Arc;
 
+use bucket::BucketDirectory;
+use object_store::path::Path as Key;
+use problem::failed;
 pub use ranks::RankSaver;
-use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::checkpoint::{SavedShards, save_sharded_to};
 use safetensors_core::save::write_to;
 use safetensors_core::{
-    Error, ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
+    ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
 };
 pub use unfinished::abort_uploads;
 use upload::Upload;
 
+use super::object::Service;
 use super::place::RemotePlace;
 use super::{RemoteOptions, local_path};
 
@@ -116,8 +121,7 @@ impl RemoteOptions {
             return safetensors_core::save_sharded(directory, tensors, options);
         }
         let place = RemotePlace::writable(address, self)?;
-        let saved = shards::save(&place, tensors, options, || Ok(()));
-        saved.map_err(|error| error.in_file(&place.shown))
+        save_to(&place, tensors, options, || Ok(()))
     }
 
     /// Saves everything that a rewrite has to a directory, as [`save_sharded`] does. The sources
@@ -140,9 +144,7 @@ impl RemoteOptions {
         let place = RemotePlace::writable(address, self)?;
         rewrite.plan_sharded(options)?;
         let options = rewrite.complete_shard_options(options);
-        let check = || rewrite.check_unchanged();
-        let saved = shards::save(&place, rewrite.tensors(), &options, check);
-        saved.map_err(|error| error.in_file(&place.shown))
+        save_to(&place, rewrite.tensors(), &options, || rewrite.check_unchanged())
     }
 }
 
@@ -161,20 +163,43 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
             let error = io::Error::new(io::ErrorKind::InvalidInput, message);
             return Err(ErrorKind::Io(error).into());
         }
-        let tensors: Vec<_> = tensors.into_iter().collect();
-        let sizes = tensors.iter().map(|(_, tensor)| {
-            // Writing gives the error of a shape whose size overflows.
-            shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
-        });
-        let byte_len = sizes.fold(0, u64::saturating_add);
-        let mut upload = Upload::new(place.service.clone(), place.key.clone(), byte_len);
-        write_to(&mut upload, tensors, options)?;
-        let io = |error| Error::from(ErrorKind::Io(error));
-        upload.close().map_err(io)?;
+        let upload = send(&place.service, place.key.clone(), tensors, options)?;
         check()?;
-        upload.commit().map(drop).map_err(io)
+        upload.commit().map(drop).map_err(failed)
     };
     save().map_err(|error| error.in_file(&place.shown))
+}
+
+/// Sends a file, which is not visible yet.
+fn send<N: AsRef<str>, S: TensorSource>(
+    service: &Arc<Service>,
+    key: Key,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<Upload> {
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    let sizes = tensors.iter().map(|(_, tensor)| {
+        // Writing gives the error of a shape whose size overflows.
+        shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
+    });
+    let byte_len = sizes.fold(0, u64::saturating_add);
+    let mut upload = Upload::new(Arc::clone(service), key, byte_len);
+    write_to(&mut upload, tensors, options)?;
+    upload.close().map_err(failed)?;
+    Ok(upload)
+}
+
+/// Saves to a directory, if `check` succeeds before the first file takes its place.
+fn save_to<N: AsRef<str>, S: TensorSource>(
+    place: &RemotePlace,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<SavedShards> {
+    let directory = BucketDirectory::of(place, options.pattern());
+    let saved = directory
+        .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options, check));
+    saved.map_err(|error| error.in_file(&place.shown))
 }
 
 /// Saves tensors to a directory of a remote store, as one file, or as several and their index if

@@ -9,7 +9,7 @@ use safetensors_core::{Error, Result, TensorSource};
 
 use super::attempt::{Attempt, Contents, attempt_of, directory_name, remove, remove_others};
 use crate::remote::object::version_of;
-use crate::remote::save::directory::{Files, Put};
+use crate::remote::save::directory::{Files, ObjectVersion, Put};
 use crate::remote::save::problem::{failed, left_behind, overtaken, still_old};
 
 impl<T: TensorSource> Attempt<'_, T> {
@@ -35,8 +35,9 @@ impl<T: TensorSource> Attempt<'_, T> {
             self.check_files(contents, &turns)?;
             let place = |rank, file: &str| self.path(turns.get(&rank).unwrap_or(&""), file);
             let (name, json) = self.planned.index_file(place)?;
-            let put = self.directory.put(&name, &json, meta.as_ref()).map_err(failed)?;
-            if let (Put::Done, Some(index)) = (put, SavedIndex::from_json(&json)) {
+            let before = meta.map(ObjectVersion::from);
+            let put = self.directory.put(&name, &json, before.as_ref()).map_err(failed)?;
+            if let (Put::Done(_), Some(index)) = (put, SavedIndex::from_json(&json)) {
                 return self.finish(rank, turn, index);
             }
         }

@@ -56,7 +56,7 @@ impl Manifest {
     /// rank, if it came first.
     pub(super) fn begin(self, objects: &Directory) -> io::Result<Self> {
         match objects.put(MANIFEST, &serde_json::to_vec(&self)?, None)? {
-            Put::Done => Ok(self),
+            Put::Done(_) => Ok(self),
             Put::Overtaken => Self::read(objects)?.ok_or_else(|| {
                 let message = format!("{MANIFEST} was written and removed by others meanwhile");
                 io::Error::other(message)

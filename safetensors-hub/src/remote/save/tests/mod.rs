@@ -2,18 +2,60 @@
 
 pub(super) mod racing;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
-use object_store::{ObjectStore, Result};
+use object_store::{ObjectStore, ObjectStoreExt, Result};
 use safetensors_core::{ErrorKind, ShardOptions, TensorView};
+use safetensors_testing::saves::{
+    Faults, Place, a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one, open_in,
+    save_failing,
+};
 
-use super::shards::save;
+use super::bucket::BucketDirectory;
+use super::save_to;
+use crate::remote::RemoteStore;
 use racing::{Racing, failure, now, place, text, write};
 
 const INDEX: &str = "m/model.safetensors.index.json";
 const FIRST: &str = "m/model-00001-of-00002.safetensors";
+
+/// A directory of a bucket, for the suite that every store passes.
+struct Bucket(Arc<InMemory>);
+
+impl Place for Bucket {
+    fn save(
+        &mut self,
+        version: u8,
+        options: &ShardOptions,
+        faults: &Faults,
+    ) -> safetensors_core::Result<()> {
+        let mut directory = BucketDirectory::of(&place(self.0.clone()), options.pattern())?;
+        save_failing(&mut directory, version, options, faults)
+    }
+
+    fn open(&self) -> safetensors_core::Result<BTreeMap<String, Vec<u8>>> {
+        open_in(RemoteStore::of(&place(self.0.clone())), "memory:///m")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let listed = now(self.0.list_with_delimiter(Some(&Key::from("m")))).unwrap();
+        let names = listed.objects.iter().map(|meta| meta.location.filename().unwrap().to_owned());
+        names.collect()
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let key = |name: &str| Key::from(format!("m/{name}"));
+        now(self.0.rename(&key(from), &key(to))).unwrap();
+    }
+}
+
+#[test]
+fn a_bucket_conforms() {
+    a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one(|| Bucket(Arc::default()));
+}
 
 /// Saves two shards, after an earlier save of two shards, while something else happens.
 fn save_while(
@@ -57,7 +99,7 @@ fn save_copying(
     let options = ShardOptions::new().max_shard_size(most.into());
     let mut place = place(store.clone());
     Arc::get_mut(&mut place.service).unwrap().most_copied = most_copied;
-    save(&place, tensors, &options, || Ok(())).map(drop)
+    save_to(&place, tensors, &options, || Ok(())).map(drop)
 }
 
 /// The number of objects in the directory.

@@ -79,9 +79,10 @@ impl Hooks {
             calls.push(name.to_owned());
             calls.iter().filter(|call| *call == name).count()
         };
-        (self.before)(name, number, &self.inner)?;
+        // It may save itself, which needs the threads of the runtime.
+        tokio::task::block_in_place(|| (self.before)(name, number, &self.inner))?;
         let done = call.await?;
-        (self.after)(name, number, &self.inner)?;
+        tokio::task::block_in_place(|| (self.after)(name, number, &self.inner))?;
         Ok(done)
     }
 }

@@ -1,0 +1,308 @@
+//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each of
+//! them the old or the new checkpoint is whole.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+
+use super::FilePattern;
+use super::current::current;
+use super::index::Index;
+use super::names::{STANDARD_FILE, set_aside};
+use super::store::{Versions, WritableDirectory};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Replaces the checkpoint of a directory by a new one, whose files are all written. `check` is
+/// called before anything changes. If it fails, nothing changes.
+///
+/// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
+/// every moment a single file decides what the directory opens as: `model.safetensors` if it
+/// exists, else the index. That file is replaced or removed in one step. No file changes while the
+/// index names it.
+///
+/// 1. All new files are written, and have reached the disk, before anything else changes. Then the
+///    directory is locked, if it can be.
+/// 2. If new shards need names that the current index uses, these old shards get second names, and
+///    an index with the second names replaces the current one. If there is no index, but one file
+///    of another name than `model.safetensors`, an index of that file is written. Without it, the
+///    new shards would make the directory ambiguous.
+/// 3. The new files get their names. Nothing refers to them yet, unless the checkpoint is the one
+///    file `model.safetensors`: then it opens from here on.
+/// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
+///    this step if the old one has an index.
+/// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
+///    first, because a directory that has it opens as it, and not by the index. If the new
+///    checkpoint has one file, the index goes last.
+///
+/// A generation number in each name would be simpler, but the names would not be the Hub's.
+/// After an interruption the next save takes the same steps, whatever index it finds, and removes
+/// what was left behind. A process that reads the old index and then new shards notices that the
+/// index has changed, and starts again (`opening.rs`).
+///
+/// Where there is no lock, another save may take these steps at the same time. Each save checks,
+/// before each file gets its name and before the old files go, that the index and its own files are
+/// still in place, and fails if they are not. So it changes nothing more after another save is
+/// done. Each removes only files that existed before it began.
+pub(crate) fn commit<D: WritableDirectory>(
+    directory: &mut D,
+    pattern: &FilePattern,
+    new: &Index,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
+    let before = directory.begin(pattern, &files)?;
+    let is_one_file = files == [pattern.file_name(0, 1)];
+    let is_standard = files == [STANDARD_FILE];
+    let index = pattern.index_name();
+    let had_index = before.contains_key(&index);
+    // All possible checks come before anything changes. An index is written for several files, and
+    // for one file if the directory would open as the old index otherwise.
+    let json = if !is_one_file || (!is_standard && had_index) {
+        new.to_json().map_err(|error| error.in_path(directory.path().join(&index)))?
+    } else {
+        Vec::new()
+    };
+    check()?;
+    let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
+    let mut commit = Commit { directory, pattern, index, before, placed: Vec::new() };
+    let second_names = commit.keep_old_loadable(&files, is_one_file)?;
+    commit.place(&files)?;
+
+    // `model.safetensors` takes precedence over an index. Any other single file opens if there is
+    // no index. Readers refuse an index without tensors: so if one file without tensors replaces a
+    // sharded checkpoint, the old index is removed and no other takes its place.
+    let has_index = commit.before.contains_key(&commit.index);
+    let opens_without_index = is_one_file && (is_standard || !has_index);
+    commit.check_placed(opens_without_index)?;
+    let index_goes = match (is_one_file, has_index) {
+        (true, false) => Goes::Never,
+        (true, true) if opens_without_index || !has_tensors => Goes::First,
+        _ => {
+            let written = commit.replace_index(json)?;
+            if is_one_file {
+                commit.before.insert(commit.index.clone(), written);
+                Goes::Last
+            } else {
+                commit.placed.push((commit.index.clone(), Some(written)));
+                Goes::Never
+            }
+        }
+    };
+    commit.remove_old(&second_names, &index_goes, is_one_file)
+}
+
+/// A commit that is under way.
+struct Commit<'a, D: WritableDirectory> {
+    directory: &'a mut D,
+    pattern: &'a FilePattern,
+    /// The name of the index.
+    index: String,
+    /// The files of the old checkpoint, and the index in place.
+    before: Versions<D::Version>,
+    /// The files that this commit has put in place.
+    placed: Vec<(String, Option<D::Version>)>,
+}
+
+/// When an index that no longer counts is removed.
+#[derive(PartialEq, Eq)]
+enum Goes {
+    First,
+    Last,
+    Never,
+}
+
+impl<D: WritableDirectory> Commit<'_, D> {
+    /// Step 2: gives old shards whose names are needed second names, and replaces the index by one
+    /// with these. Returns the second names.
+    fn keep_old_loadable(&mut self, files: &[&str], is_one_file: bool) -> Result<Vec<String>> {
+        let path = self.directory.path();
+        let index = path.join(&self.index);
+        let has_index = self.before.contains_key(&self.index);
+        // One new file needs no preparation: it replaces the old file, or lies beside it. Nor does
+        // a directory that opens as `model.safetensors` until that is removed.
+        if !has_index && (is_one_file || self.before.contains_key(STANDARD_FILE)) {
+            return Ok(Vec::new());
+        }
+        let old = current(self.directory.store(), &path, has_index.then_some(&index))?;
+        let Some(mut old) = old else { return Ok(Vec::new()) };
+        let is_needed =
+            |file: &&str| old.shards.contains_key(*file) && self.before.contains_key(*file);
+        let in_the_way = files.iter().copied().filter(is_needed);
+        let names: Vec<_> =
+            in_the_way.map(|file| (file.to_owned(), self.second_name(file))).collect();
+        if names.is_empty() && has_index {
+            return Ok(Vec::new());
+        }
+        for (file, second) in &names {
+            if let Some(tensors) = old.shards.remove(file) {
+                old.shards.insert(second.clone(), tensors);
+            }
+        }
+        let json = old.to_json().map_err(|error| error.in_path(&index))?;
+        self.directory.duplicate(&names)?;
+        // The second names must last before an index relies on them.
+        self.directory.sync()?;
+        let written = self.replace_index(json)?;
+        self.before.insert(self.index.clone(), written);
+        self.directory.sync()?;
+        Ok(names.into_iter().map(|(_, second)| second).collect())
+    }
+
+    /// A name that no other save chooses.
+    fn second_name(&self, file: &str) -> String {
+        loop {
+            let mut random = RandomState::new().build_hasher();
+            random.write_u32(std::process::id());
+            let name = set_aside(file, random.finish() as u32);
+            if !self.before.contains_key(&name) {
+                return name;
+            }
+        }
+    }
+
+    /// Step 3.
+    fn place(&mut self, files: &[&str]) -> Result<()> {
+        for &file in files {
+            let (last, index) = (self.placed.last(), self.before.get(&self.index));
+            let name = &self.index;
+            // Another save would have replaced or removed the last file, with all before it.
+            let check = |directory: &D| {
+                if let Some((last, Some(version))) = last {
+                    unless_overtaken(directory, last, Some(version))?;
+                }
+                unless_overtaken(directory, name, index)
+            };
+            match self.directory.place(file, check) {
+                Ok(version) => self.placed.push((file.to_owned(), version)),
+                Err(error) => {
+                    if !matches!(error.kind(), ErrorKind::Overtaken { .. }) {
+                        self.take_back();
+                    }
+                    return Err(error.in_path(self.directory.path().join(file)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files that got their names before another one could not. Those that replaced an old
+    /// file stay: the index in place names a second name of the old one.
+    fn take_back(&mut self) {
+        for (name, version) in std::mem::take(&mut self.placed) {
+            if let (false, Some(version)) = (self.before.contains_key(&name), version) {
+                // What stays is named by no index, and the next save removes it.
+                let _ = self.directory.remove(&name, &version);
+            }
+        }
+    }
+
+    /// Checks that all files are where this save has put them, and that their names last.
+    fn check_placed(&mut self, are_new: bool) -> Result<()> {
+        let checked = self.directory.sync().and_then(|()| {
+            let now = self.directory.files(self.pattern)?;
+            self.unless_replaced(&now)
+        });
+        // An error must not look like that of a save that has changed nothing.
+        checked.map_err(|error| if are_new { error.in_place() } else { error })
+    }
+
+    fn unless_replaced(&self, now: &Versions<D::Version>) -> Result<()> {
+        for (name, version) in &self.placed {
+            let found = now.get(name);
+            let is_same = found.is_some() && (version.is_none() || found == version.as_ref());
+            if !is_same {
+                return Err(overtaken(self.directory, name));
+            }
+        }
+        Ok(())
+    }
+
+    fn replace_index(&mut self, json: Vec<u8>) -> Result<D::Version> {
+        let replaced = self.directory.replace(&self.index, json, self.before.get(&self.index))?;
+        replaced.ok_or_else(|| overtaken(self.directory, &self.index))
+    }
+
+    /// Step 5. The new checkpoint is in place, but if it has several files, an old
+    /// `model.safetensors` still goes before it.
+    fn remove_old(&mut self, second: &[String], index: &Goes, is_one_file: bool) -> Result<()> {
+        let is_shadowed = !is_one_file && self.before.contains_key(STANDARD_FILE);
+        let path = self.directory.path();
+        let failed = |error: Error, is_old: bool, name: &str| {
+            if is_old {
+                still_old(error, &path)
+            } else {
+                error.left_behind().in_path(path.join(name))
+            }
+        };
+        let synced = self.directory.sync();
+        synced.map_err(|error| if is_shadowed { error } else { error.in_place() })?;
+        let now = self.directory.files(self.pattern);
+        let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
+        self.unless_replaced(&now)?;
+        for (name, version) in self.stale(&now, second, index) {
+            let removed = self.directory.remove(&name, &version);
+            removed.map_err(|error| failed(error, is_shadowed && name == STANDARD_FILE, &name))?;
+        }
+        self.directory.sync().map_err(Error::in_place)?;
+        self.directory.finish().map_err(Error::in_place)
+    }
+
+    /// The files that are removed, in order: of the old checkpoint, as far as they are still the
+    /// same. Files that other writers have added meanwhile stay.
+    fn stale(
+        &self,
+        now: &Versions<D::Version>,
+        second: &[String],
+        index: &Goes,
+    ) -> Vec<(String, D::Version)> {
+        let is_placed = |name: &str| self.placed.iter().any(|(placed, _)| placed == name);
+        let is_old = |name: &str, version: &D::Version| {
+            (self.pattern.matches(name) || name == self.index && *index != Goes::Never)
+                && !is_placed(name)
+                && (second.iter().any(|second| second == name)
+                    || self.before.get(name) == Some(version))
+        };
+        let stale = now.iter().filter(|(name, version)| is_old(name, version));
+        let mut stale: Vec<_> =
+            stale.map(|(name, version)| (name.clone(), version.clone())).collect();
+        let single = self.pattern.file_name(0, 1);
+        stale.sort_by_key(|(name, _)| match (name == &self.index, index) {
+            (true, Goes::First) => 0,
+            (false, _) if *name == single => 1,
+            (false, _) => 2,
+            (true, _) => 3,
+        });
+        stale
+    }
+}
+
+/// Fails if a file is not of this version any more.
+fn unless_overtaken<D: WritableDirectory>(
+    directory: &D,
+    name: &str,
+    version: Option<&D::Version>,
+) -> Result<()> {
+    let found = directory.version_of(name)?;
+    if found.as_ref() == version { Ok(()) } else { Err(overtaken(directory, name)) }
+}
+
+/// The error if another writer has replaced a file of this save.
+fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
+    Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
+}
+
+/// The error if the old file `model.safetensors` could not be removed. The directory opens as it,
+/// although the new index is in place.
+fn still_old(error: Error, directory: &Path) -> Error {
+    let path = directory.join(STANDARD_FILE);
+    match error.into_kind() {
+        ErrorKind::Io(error) => {
+            let message = format!(
+                "the new checkpoint is complete, but the directory still opens as the earlier one; \
+                 remove {STANDARD_FILE} to finish the save ({error})"
+            );
+            Error::io(io::Error::new(error.kind(), message), &path)
+        }
+        kind => Error::from(kind).in_path(path),
+    }
+}

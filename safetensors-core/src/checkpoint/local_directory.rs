@@ -1,0 +1,377 @@
+//! [`LocalDirectory`]: a directory of the local disk that a checkpoint is saved to.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::destination::refuse_irreplaceable;
+use super::directories::{NewDirectories, TempDirectory};
+use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
+use super::{Contention, FilePattern, ShardOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::failpoint;
+use crate::io::hidden::remove_header_backup;
+use crate::io::identity::Identity;
+use crate::io::lock::DirectoryLock;
+use crate::io::unfinished::Steps;
+use crate::save::SaveOptions;
+use crate::save::atomic::{sync, sync_directory};
+use crate::save::permissions::{Rights, take_over};
+use crate::tensor::TensorSource;
+
+/// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
+/// written into a hidden directory in it. The directory is locked while they take their places.
+///
+/// [`save_sharded`](super::save_sharded) is the same, and finds before hours of writing what can be
+/// found then.
+///
+/// ```
+/// use safetensors_core::checkpoint::{LocalDirectory, save_sharded_to};
+/// use safetensors_core::{Checkpoint, ShardOptions, TensorView};
+///
+/// let dir = tempfile::tempdir()?;
+/// let options = ShardOptions::new();
+/// let mut directory = LocalDirectory::create(dir.path().join("new"), &options)?;
+/// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+/// save_sharded_to(&mut directory, [("bias", bias)], &options, || Ok(()))?;
+/// assert_eq!(Checkpoint::open(dir.path().join("new"))?.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LocalDirectory {
+    /// Ends with the lock, before new directories are removed if they are empty.
+    steps: Option<Steps>,
+    lock: Option<DirectoryLock>,
+    directory: PathBuf,
+    options: ShardOptions,
+    /// The [`versions`](Self::versions) at the start, if they must not change until the save is
+    /// done.
+    before: Option<[Option<Version>; 2]>,
+    /// Second names that no index has yet. They are removed at the end.
+    second_names: SecondNames,
+    temp: TempDirectory,
+    /// The directories that were created for the checkpoint. They are removed if they are empty, so
+    /// `temp`, which lies in them, must be dropped before: it comes first.
+    made: NewDirectories,
+    /// The rights of new files that replace no file of the same name: the rights of the old
+    /// checkpoint's files.
+    rights: Option<Rights>,
+    is_locked_by_caller: bool,
+}
+
+impl LocalDirectory {
+    /// Prepares to save to a directory, which is created if it does not exist. The options are
+    /// those of the save.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]; [`ErrorKind::DirectoryBusy`] with [`Contention::Fail`].
+    pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
+        let directory = directory.as_ref();
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let create = || {
+            let made = NewDirectories::create_all(directory)?;
+            failpoint::hit("create")?;
+            let index = directory.join(options.pattern().index_name());
+            Ok((TempDirectory::create(&index)?, made))
+        };
+        let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
+        let mut created = Self {
+            steps: None,
+            lock: None,
+            directory: directory.into(),
+            options: options.clone(),
+            before: None,
+            second_names: SecondNames::default(),
+            temp,
+            made,
+            rights: None,
+            is_locked_by_caller: false,
+        };
+        if options.contention == Contention::Fail {
+            // Another save that is under way is found before hours of writing, not after.
+            drop(created.lock()?);
+            created.before = Some(created.versions());
+        }
+        Ok(created)
+    }
+
+    /// [`create`](Self::create) by a caller who holds the lock of the directory until the end.
+    pub(crate) fn create_locked(
+        directory: &Path,
+        options: &ShardOptions,
+        _lock: &DirectoryLock,
+    ) -> Result<Self> {
+        // No other process is busy there, so nothing fails.
+        let options = options.clone().contention(Contention::Wait);
+        Ok(Self { is_locked_by_caller: true, ..Self::create(directory, &options)? })
+    }
+
+    /// The path to write a new file to.
+    pub(crate) fn hidden(&self, file: &str) -> PathBuf {
+        self.temp.path().join(file)
+    }
+
+    /// The final path of a file.
+    pub(crate) fn destination(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    fn lock(&self) -> Result<DirectoryLock> {
+        let lock = match self.options.contention {
+            Contention::Wait => DirectoryLock::wait_for(&self.directory).map(Some),
+            Contention::Fail => DirectoryLock::try_for(&self.directory),
+        };
+        lock.map_err(|error| Error::io(error, &self.directory))?.ok_or_else(|| self.busy())
+    }
+
+    fn busy(&self) -> Error {
+        Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
+    }
+
+    /// The current versions of the two files that decide what the directory opens as: the single
+    /// file and the index.
+    fn versions(&self) -> [Option<Version>; 2] {
+        let pattern = self.options.pattern();
+        [pattern.file_name(0, 1), pattern.index_name()]
+            .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
+    }
+
+    fn save_options(&self) -> &SaveOptions {
+        &self.options.save_options
+    }
+
+    /// Gives a file of the directory a second name: a hard link, or a copy if the file system has
+    /// no links.
+    fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
+        let (from, to) = (self.destination(file), self.destination(name));
+        if failpoint::hit("link").and_then(|()| fs::hard_link(&from, &to)).is_ok() {
+            return Ok(to);
+        }
+        let copy = self.hidden(name);
+        let copied = failpoint::hit("copy").and_then(|()| {
+            // The copy is written through an open file, because some systems can synchronise only a
+            // file that is open for writing.
+            let mut file = File::create(&copy)?;
+            io::copy(&mut File::open(&from)?, &mut file)?;
+            if self.save_options().durable { sync(&file) } else { Ok(()) }
+        });
+        copied.map_err(|error| Error::io(error, &to))?;
+        self.rename(&copy, &to, || Ok(()))?;
+        Ok(to)
+    }
+
+    /// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to:
+    /// in the Hub's cache other revisions of the model share that file.
+    ///
+    /// `check` is called just before. It finds another writer where locks have no effect.
+    fn rename(&self, from: &Path, to: &Path, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        failpoint::hit("rename")
+            .and_then(|()| take_over(from, to, self.rights))
+            .map_err(|error| Error::io(error, to))?;
+        check()?;
+        fs::rename(from, to).map_err(|error| Error::io(error, to))?;
+        remove_header_backup(to);
+        Ok(())
+    }
+}
+
+impl WritableDirectory for LocalDirectory {
+    type Version = Identity;
+    type Store = LocalStore;
+
+    fn store(&self) -> &LocalStore {
+        &LocalStore
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    fn write<N: AsRef<str>, T: TensorSource>(
+        &mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        let path = self.hidden(name);
+        crate::save::save(&path, tensors, options)
+            .map_err(|error| error.moved(&path, &self.destination(name)))
+    }
+
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Identity>> {
+        if !self.is_locked_by_caller {
+            self.lock = Some(self.lock()?);
+        }
+        if self.before.take().is_some_and(|before| before != self.versions()) {
+            return Err(self.busy());
+        }
+        refuse_irreplaceable(&self.directory, pattern, new, self.save_options())?;
+        let found = self.files(pattern)?;
+        self.rights = Rights::of_all(found.keys().map(|name| self.destination(name)));
+        self.steps = Some(Steps::begin());
+        Ok(found)
+    }
+
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<Identity>> {
+        let mut names = files_of(&self.directory, pattern)?;
+        names.push(pattern.index_name());
+        let mut found = BTreeMap::new();
+        for name in names {
+            if let Some(identity) = self.version_of(&name)? {
+                found.insert(name, identity);
+            }
+        }
+        Ok(found)
+    }
+
+    fn version_of(&self, name: &str) -> Result<Option<Identity>> {
+        let path = self.destination(name);
+        Identity::at(&path).map_err(|error| Error::io(error, &path))
+    }
+
+    fn place(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Option<Identity>> {
+        let (from, to) = (self.hidden(name), self.destination(name));
+        let own = Identity::at(&from).map_err(|error| Error::io(error, &to))?;
+        self.rename(&from, &to, || check(self))?;
+        Ok(own)
+    }
+
+    fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
+        for (file, second) in names {
+            let link = self.link(file, second)?;
+            self.second_names.0.push(link);
+        }
+        Ok(())
+    }
+
+    fn replace(
+        &mut self,
+        name: &str,
+        bytes: Vec<u8>,
+        before: Option<&Identity>,
+    ) -> Result<Option<Identity>> {
+        let (temporary, path) = (self.hidden("index.json"), self.destination(name));
+        let durable = self.save_options().durable;
+        let written = failpoint::hit("write the index").and_then(|()| {
+            let mut file = File::create(&temporary)?;
+            io::Write::write_all(&mut file, &bytes)?;
+            if durable { sync(&file) } else { Ok(()) }
+        });
+        let own = written.and_then(|()| Identity::at(&temporary));
+        let own = own.map_err(|error| Error::io(error, &path))?;
+        let mut is_same = true;
+        let renamed = self.rename(&temporary, &path, || {
+            is_same = self.version_of(name)?.as_ref() == before;
+            if is_same { Ok(()) } else { Err(self.busy()) }
+        });
+        if !is_same {
+            return Ok(None);
+        }
+        renamed?;
+        // The index names them now, so they must stay even if a later step fails.
+        self.second_names.0.clear();
+        Ok(own)
+    }
+
+    fn remove(&mut self, name: &str, version: &Identity) -> Result<()> {
+        let path = self.destination(name);
+        let removed = remove_own(&path, *version, &self.hidden("removed"));
+        removed.map_err(|error| error.in_path(path))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        if !self.save_options().durable {
+            return Ok(());
+        }
+        sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if !self.save_options().durable {
+            return Ok(());
+        }
+        self.made.sync().map_err(|error| Error::io(error, &self.directory))
+    }
+}
+
+/// The second names of old shards. Those that no index names yet are removed when this is dropped.
+#[derive(Default)]
+struct SecondNames(Vec<PathBuf>);
+
+impl Drop for SecondNames {
+    fn drop(&mut self) {
+        for link in &self.0 {
+            // If this fails too, the next save removes them.
+            let _ = failpoint::hit("remove").and_then(|()| fs::remove_file(link));
+        }
+    }
+}
+
+/// The names of all files of a pattern in a directory.
+pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
+    let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
+    Ok(names.filter(|name| pattern.matches(name)).collect())
+}
+
+/// Removes a file if it has this identity. Another writer could replace it between the check and
+/// the removal. So it is first renamed to `hidden`, which no other writer uses, and checked again.
+///
+/// After [`ErrorKind::LeftBehind`] the file is not at its path, after any other error it is.
+fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> Result<()> {
+    failpoint::hit("remove")?;
+    if Identity::at(path)? != Some(identity) {
+        return Ok(());
+    }
+    match fs::rename(path, hidden) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        result => result?,
+    }
+    remove_hidden(path, identity, hidden).map_err(|error| ErrorKind::LeftBehind(error).into())
+}
+
+fn remove_hidden(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> {
+    failpoint::hit("remove the renamed file")?;
+    if Identity::at(hidden)? == Some(identity) {
+        return fs::remove_file(hidden);
+    }
+    // The renamed file is a new one of another writer. It gets its name back, unless that name is
+    // taken again.
+    match fs::hard_link(hidden, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),
+        _ => fs::remove_file(hidden),
+    }
+}
+
+impl std::fmt::Debug for LocalDirectory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LocalDirectory").field(&self.directory).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_is_meant_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("model.safetensors"), "old").unwrap();
+        fs::write(at("model-00001-of-00002.safetensors"), "old").unwrap();
+        let mut directory = LocalDirectory::create(dir.path(), &ShardOptions::new()).unwrap();
+        let found = directory.files(&FilePattern::default()).unwrap();
+        assert_eq!(found.len(), 2);
+        fs::write(at("new"), "new").unwrap();
+        fs::rename(at("new"), at("model-00001-of-00002.safetensors")).unwrap();
+        found.iter().for_each(|(name, version)| directory.remove(name, version).unwrap());
+        drop(directory);
+        let left = files_of(dir.path(), &FilePattern::default()).unwrap();
+        assert_eq!(left, ["model-00001-of-00002.safetensors"]);
+        assert_eq!(fs::read_to_string(at(&left[0])).unwrap(), "new");
+    }
+}

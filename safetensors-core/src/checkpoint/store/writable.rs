@@ -1,0 +1,141 @@
+//! [`WritableDirectory`]: a directory of a store that a checkpoint can be saved to.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Store;
+use crate::checkpoint::FilePattern;
+use crate::error::Result;
+use crate::save::SaveOptions;
+use crate::tensor::TensorSource;
+
+/// The files of a directory that a save may replace, by name.
+pub type Versions<V> = BTreeMap<String, V>;
+
+/// A directory of a [`Store`] that a checkpoint of several files can be saved to with
+/// [`save_sharded_to`](crate::checkpoint::save_sharded_to).
+///
+/// Several files cannot take their places at once, so a save goes in steps. After each of them the
+/// directory opens as the earlier checkpoint or as the new one. This trait is what the steps need.
+/// Locks and conditional writes do the same for them: a place needs one of the two, so that a save
+/// notices another.
+///
+/// The names are those of files, without a directory. All methods block.
+///
+/// The local disk is [`LocalDirectory`](crate::checkpoint::LocalDirectory), memory is
+/// [`MemoryStore`](super::MemoryStore), and `safetensors-hub` has buckets. A place that is always
+/// new, such as an archive, needs only [`store`](Self::store), [`path`](Self::path),
+/// [`write`](Self::write), [`place`](Self::place) and [`replace`](Self::replace): the other methods
+/// are called for a directory with earlier files.
+pub trait WritableDirectory {
+    /// What tells one file from another of the same name. Two are equal if no other writer has
+    /// replaced the file in between.
+    type Version: Clone + PartialEq;
+    /// The store of the directory.
+    type Store: Store;
+
+    /// The store, to read the earlier checkpoint.
+    fn store(&self) -> &Self::Store;
+
+    /// The path of the directory in the store. Errors show it.
+    fn path(&self) -> PathBuf;
+
+    /// Writes a file of tensors. No reader finds it before [`place`](Self::place).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`write_to`](crate::save::write_to), and those of the store.
+    fn write<N: AsRef<str>, T: TensorSource>(
+        &mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &SaveOptions,
+    ) -> Result<()>;
+
+    /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
+    /// and fails if something is in the way. Returns what [`files`](Self::files) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
+        let _ = new;
+        self.files(pattern)
+    }
+
+    /// The index and the files that the pattern [matches](FilePattern::matches). Others may be
+    /// among them.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<Self::Version>>;
+
+    /// The version of a file; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
+
+    /// Gives a written file its name, in place of an older file. `check` is called as late as
+    /// possible before, and nothing changes if it fails. Returns the version; `None` if the store
+    /// does not say.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `check` and of the store.
+    fn place(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Option<Self::Version>>;
+
+    /// Gives files second names, as pairs of a name and a second name, which is free: all of them
+    /// or, after an error, none.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
+
+    /// Replaces a small file by these bytes, if it still has a version, or still does not exist.
+    /// Returns the new version; `None` if the file has changed, and then it stays.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store. It may then have the old file or the new one.
+    fn replace(
+        &mut self,
+        name: &str,
+        bytes: Vec<u8>,
+        before: Option<&Self::Version>,
+    ) -> Result<Option<Self::Version>>;
+
+    /// Removes a file if it still has this version.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LeftBehind`](crate::ErrorKind::LeftBehind) if the file has lost its name, and
+    /// is still there. After any other error it is where it was.
+    fn remove(&mut self, name: &str, version: &Self::Version) -> Result<()>;
+
+    /// Waits until all changes of names last, also after a power cut.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn sync(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Is called at the end, when the new checkpoint is in place.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store. The save returns [`ErrorKind::Io`](crate::ErrorKind::Io) as
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! What holds for a save of several files in every store, whatever fails.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+use safetensors_core::checkpoint::store::{Store, Versions, WritableDirectory};
+use safetensors_core::checkpoint::{FilePattern, save_sharded_to};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource,
+};
+
+/// The tensors of a checkpoint by name.
+type Content = BTreeMap<String, Vec<u8>>;
+
+/// A directory of a store in a test.
+pub trait Place {
+    /// Saves tensors with some calls failing: through [`save_failing`].
+    fn save(&mut self, version: u8, options: &ShardOptions, faults: &Faults) -> Result<()>;
+
+    /// Opens what the directory opens as, and reads it with [`read`].
+    fn open(&self) -> Result<Content>;
+
+    /// The names of all files, sorted.
+    fn names(&self) -> Vec<String>;
+
+    /// Gives a file another name.
+    fn rename(&mut self, from: &str, to: &str);
+}
+
+/// Reads all tensors.
+pub fn read<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<Content> {
+    let values = checkpoint.read_all(&LoadOptions::new().threads(1))?;
+    let named = checkpoint.tensors().zip(values);
+    Ok(named.map(|(tensor, value)| (tensor.name().into(), value.bytes().to_vec())).collect())
+}
+
+/// 12 tensors of a byte, of which most have the same names in each version, and all have other
+/// values.
+fn content(version: u8) -> Content {
+    let names = (0..11).map(|i| format!("tensor {i:02}")).chain([format!("version {version}")]);
+    names.zip(version * 20..).map(|(name, value)| (name, vec![value])).collect()
+}
+
+/// Saves a version of the tensors to a directory some of whose calls fail.
+pub fn save_failing<D: WritableDirectory>(
+    directory: &mut D,
+    version: u8,
+    options: &ShardOptions,
+    faults: &Faults,
+) -> Result<()> {
+    let tensors = content(version)
+        .into_iter()
+        .map(|(name, bytes)| (name, TensorBuf::from_vec(vec![1], bytes).unwrap()));
+    let mut directory = Failing { directory, faults };
+    save_sharded_to(&mut directory, tensors, options, || Ok(())).map(drop)
+}
+
+/// How calls fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// One call fails, and does nothing.
+    Fails,
+    /// The answer of one call is lost: it has done what it should, and is an error.
+    IsLost,
+    /// All calls fail from one on, as if the process had ended.
+    Ends,
+}
+
+/// Which calls fail.
+#[derive(Debug)]
+pub struct Faults {
+    /// The number of the first call that fails, and how.
+    first: Option<(usize, Fault)>,
+    calls: Cell<usize>,
+    failed: RefCell<Option<&'static str>>,
+}
+
+impl Faults {
+    /// No call fails.
+    pub fn none() -> Self {
+        Self { first: None, calls: Cell::new(0), failed: RefCell::new(None) }
+    }
+
+    fn at(number: usize, fault: Fault) -> Self {
+        Self { first: Some((number, fault)), ..Self::none() }
+    }
+
+    /// Makes a call, or fails.
+    fn call<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let number = self.calls.replace(self.calls.get() + 1);
+        let Some((first, fault)) = self.first else { return call() };
+        if number < first || (number > first && fault != Fault::Ends) {
+            return call();
+        }
+        self.failed.borrow_mut().get_or_insert(name);
+        if fault == Fault::IsLost {
+            call()?;
+        }
+        Err(Error::from(ErrorKind::Io(io::Error::other(format!("{name} {number} fails")))))
+    }
+}
+
+/// A directory some of whose calls fail.
+struct Failing<'d, D> {
+    directory: &'d mut D,
+    faults: &'d Faults,
+}
+
+impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
+    type Version = D::Version;
+    type Store = D::Store;
+
+    fn store(&self) -> &D::Store {
+        self.directory.store()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path()
+    }
+
+    fn write<N: AsRef<str>, T: TensorSource>(
+        &mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        self.faults.call("write", || self.directory.write(name, tensors, options))
+    }
+
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<D::Version>> {
+        self.faults.call("begin", || self.directory.begin(pattern, new))
+    }
+
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<D::Version>> {
+        self.faults.call("files", || self.directory.files(pattern))
+    }
+
+    fn version_of(&self, name: &str) -> Result<Option<D::Version>> {
+        self.faults.call("version", || self.directory.version_of(name))
+    }
+
+    fn place(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Option<D::Version>> {
+        check(self)?;
+        self.faults.call("place", || self.directory.place(name, |_| Ok(())))
+    }
+
+    fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
+        self.faults.call("duplicate", || self.directory.duplicate(names))
+    }
+
+    fn replace(
+        &mut self,
+        name: &str,
+        bytes: Vec<u8>,
+        before: Option<&D::Version>,
+    ) -> Result<Option<D::Version>> {
+        self.faults.call("replace", || self.directory.replace(name, bytes, before))
+    }
+
+    fn remove(&mut self, name: &str, version: &D::Version) -> Result<()> {
+        self.faults.call("remove", || self.directory.remove(name, version))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.faults.call("sync", || self.directory.sync())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.faults.call("finish", || self.directory.finish())
+    }
+}
+
+/// What a directory has before a save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// This many files of the pattern.
+    Files(usize),
+    /// One file of another name.
+    Other,
+}
+
+/// Saves to a directory while each of its calls fails in turn, over each kind of older checkpoint.
+/// The directory always opens as the old checkpoint or the new one, whole; the error says which;
+/// and the next save leaves nothing behind.
+pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(make: impl Fn() -> P) {
+    let mut failed = BTreeSet::new();
+    for pattern in ["model{suffix}.safetensors", "weights{suffix}.fp16.safetensors"] {
+        for before in [Before::Nothing, Before::Files(1), Before::Files(2), Before::Files(3)]
+            .into_iter()
+            .chain(pattern.starts_with("model").then_some(Before::Other))
+        {
+            for files in [1, 2, 3] {
+                for fault in [Fault::Fails, Fault::IsLost, Fault::Ends] {
+                    let case = Case { pattern: pattern.parse().unwrap(), before, files };
+                    case.run(&make, fault, &mut failed);
+                }
+            }
+        }
+    }
+    let expected = [
+        "begin",
+        "duplicate",
+        "files",
+        "finish",
+        "place",
+        "remove",
+        "replace",
+        "sync",
+        "version",
+        "write",
+    ];
+    assert!(expected.iter().all(|call| failed.contains(call)), "{failed:?}");
+}
+
+struct Case {
+    pattern: FilePattern,
+    before: Before,
+    /// The number of new files.
+    files: usize,
+}
+
+impl Case {
+    fn options(&self, files: usize) -> ShardOptions {
+        ShardOptions::new()
+            .file_pattern(self.pattern.clone())
+            .max_shard_size((12_usize.div_ceil(files) as u64).into())
+            .save_options(SaveOptions::new().durable(false))
+    }
+
+    fn prepare(&self, place: &mut impl Place) {
+        let files = match self.before {
+            Before::Nothing => return,
+            Before::Files(files) => files,
+            Before::Other => 1,
+        };
+        place.save(1, &self.options(files), &Faults::none()).unwrap();
+        if self.before == Before::Other {
+            place.rename(&self.pattern.file_name(0, 1), "other.safetensors");
+        }
+        assert_eq!(place.open().unwrap(), content(1));
+    }
+
+    /// The files after a save.
+    fn names(&self) -> Vec<String> {
+        let mut names: BTreeSet<_> =
+            (0..self.files).map(|file| self.pattern.file_name(file, self.files)).collect();
+        if self.files > 1 {
+            names.insert(self.pattern.index_name());
+        }
+        if self.before == Before::Other {
+            names.insert("other.safetensors".into());
+        }
+        names.into_iter().collect()
+    }
+
+    fn run<P: Place>(
+        &self,
+        make: &impl Fn() -> P,
+        fault: Fault,
+        failed: &mut BTreeSet<&'static str>,
+    ) {
+        for number in 0.. {
+            let mut place = make();
+            self.prepare(&mut place);
+            let faults = Faults::at(number, fault);
+            let saved = place.save(2, &self.options(self.files), &faults);
+            let call = faults.failed.take();
+            let context = format!(
+                "{:?} -> {} files of {:?}, {fault:?} at {number}: {call:?}, {saved:?}",
+                self.before, self.files, self.pattern
+            );
+            let is_new = match place.open() {
+                Ok(found) if found == content(2) => true,
+                Ok(found) => {
+                    assert_eq!(found, content(1), "{context}");
+                    false
+                }
+                Err(error) => {
+                    assert_eq!(self.before, Before::Nothing, "{context}: {error}");
+                    false
+                }
+            };
+            assert!(saved.is_err() || is_new, "{context}");
+            if let (Err(error), true) = (&saved, fault == Fault::Fails) {
+                let says_new =
+                    matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
+                assert!(says_new == is_new || self.before == Before::Other, "{context}");
+            }
+            place.save(2, &self.options(self.files), &Faults::none()).unwrap();
+            assert_eq!(place.open().unwrap(), content(2), "{context}");
+            assert_eq!(place.names(), self.names(), "{context}");
+            match call {
+                Some(call) => _ = failed.insert(call),
+                None => {
+                    saved.unwrap();
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The tensors of what a directory of a store opens as.
+pub fn open_in<S: Store + 'static>(store: S, path: impl Into<PathBuf>) -> Result<Content> {
+    read(&Checkpoint::open_in(store, path.into(), &safetensors_core::Limits::default())?)
+}
