@@ -185,6 +185,8 @@ enum Before {
     Files(usize),
     /// One file of another name.
     Other,
+    /// One file, which counts, and besides two with an index.
+    Both,
 }
 
 /// Saves to a directory while each of its calls fails in turn, over each kind of older checkpoint.
@@ -195,7 +197,9 @@ pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(make
     for pattern in ["model{suffix}.safetensors", "weights{suffix}.fp16.safetensors"] {
         for before in [Before::Nothing, Before::Files(1), Before::Files(2), Before::Files(3)]
             .into_iter()
-            .chain(pattern.starts_with("model").then_some(Before::Other))
+            .chain(
+                [Before::Other, Before::Both].into_iter().filter(|_| pattern.starts_with("model")),
+            )
         {
             for files in [1, 2, 3] {
                 for fault in [Fault::Fails, Fault::IsLost, Fault::Ends] {
@@ -239,11 +243,16 @@ impl Case {
         let files = match self.before {
             Before::Nothing => return,
             Before::Files(files) => files,
-            Before::Other => 1,
+            Before::Other | Before::Both => 1,
         };
         place.save(1, &self.options(files), &Faults::none()).unwrap();
-        if self.before == Before::Other {
-            place.rename(&self.pattern.file_name(0, 1), "other.safetensors");
+        let single = self.pattern.file_name(0, 1);
+        if matches!(self.before, Before::Other | Before::Both) {
+            place.rename(&single, "other.safetensors");
+        }
+        if self.before == Before::Both {
+            place.save(1, &self.options(2), &Faults::none()).unwrap();
+            place.rename("other.safetensors", &single);
         }
         assert_eq!(place.open().unwrap(), content(1));
     }
@@ -270,6 +279,7 @@ impl Case {
         for number in 0.. {
             let mut place = make();
             self.prepare(&mut place);
+            let names_before = place.names();
             let faults = Faults::at(number, fault);
             let saved = place.save(2, &self.options(self.files), &faults);
             let call = faults.failed.take();
@@ -293,6 +303,14 @@ impl Case {
                 let says_new =
                     matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
                 assert!(says_new == is_new || self.before == Before::Other, "{context}");
+                // What could not take its place with the others is taken back.
+                let is_left = |name: &String| {
+                    self.pattern.matches(name)
+                        && self.names().contains(name)
+                        && !names_before.contains(name)
+                };
+                let left = place.names().iter().any(is_left);
+                assert!(!left || is_new || call != Some("place"), "{context}: {:?}", place.names());
             }
             place.save(2, &self.options(self.files), &Faults::none()).unwrap();
             assert_eq!(place.open().unwrap(), content(2), "{context}");
