@@ -5,11 +5,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::FilePattern;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
 use super::store::{Versions, WritableDirectory};
+use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Replaces the checkpoint of a directory by a new one, whose files are all written. `check` is
@@ -45,12 +45,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// done. Each removes only files that existed before it began.
 pub(crate) fn commit<D: WritableDirectory>(
     directory: &mut D,
-    pattern: &FilePattern,
+    options: &ShardOptions,
     new: &Index,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
+    let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
     let before = directory.begin(pattern, &files)?;
+    unless_refused(directory, &before, options)?;
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -273,6 +275,22 @@ impl<D: WritableDirectory> Commit<'_, D> {
             (true, _) => 3,
         });
         stale
+    }
+}
+
+/// Fails if there are files which the options do not let a save replace.
+pub(crate) fn unless_refused<D: WritableDirectory>(
+    directory: &D,
+    found: &Versions<D::Version>,
+    options: &ShardOptions,
+) -> Result<()> {
+    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let mut names = found.keys().filter(|name| pattern.matches(name) || **name == index);
+    match names.next() {
+        Some(name) if !options.overwrites() => {
+            Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)))
+        }
+        _ => Ok(()),
     }
 }
 

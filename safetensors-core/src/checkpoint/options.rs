@@ -83,6 +83,11 @@ impl ShardOptions {
         self
     }
 
+    /// Whether existing files are replaced.
+    pub fn overwrites(&self) -> bool {
+        self.save_options.overwrites()
+    }
+
     /// The largest size of a shard.
     pub(crate) fn max_shard(&self) -> MaxShardSize {
         self.max_shard_size

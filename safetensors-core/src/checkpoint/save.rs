@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::commit::commit;
+use super::commit::{commit, unless_refused};
 use super::destination::refuse_irreplaceable;
 use super::index::Index;
 use super::local_directory::LocalDirectory;
@@ -136,6 +136,10 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 ) -> Result<SavedShards> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory.path()))?;
+    if !options.overwrites() {
+        // The commit checks this again. Here it comes before hours of writing.
+        unless_refused(directory, &directory.files(options.pattern())?, options)?;
+    }
     write_and_commit(directory, plan, &tensors, options, check)
 }
 
@@ -152,7 +156,7 @@ fn write_and_commit<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
         let written = directory.write(file, shard, &each);
         written.map_err(|error| error.in_path(directory.path().join(file)))?;
     }
-    let committed = commit(directory, options.pattern(), &index, check);
+    let committed = commit(directory, options, &index, check);
     committed.map_err(|error| error.in_path(directory.path()))?;
     Ok(SavedShards { files, total_size: split.total_size })
 }

@@ -211,7 +211,7 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        commit(&mut directory, self.options.pattern(), &index, check)?;
+        commit(&mut directory, self.options, &index, check)?;
         // A rank that is killed from here on leaves one hidden directory at most.
         drop(directory);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);

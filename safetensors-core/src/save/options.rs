@@ -166,6 +166,12 @@ impl SaveOptions {
         self
     }
 
+    /// Whether an existing file is replaced.
+    #[cfg(feature = "std")]
+    pub fn overwrites(&self) -> bool {
+        self.overwrite
+    }
+
     /// Saves tensors that share storage once, and records their other names in the metadata.
     /// [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not know what
     /// shares storage.

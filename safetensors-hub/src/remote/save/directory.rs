@@ -162,12 +162,7 @@ impl Directory {
 
     /// What the store says of a file now; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
-        let key = self.file(name);
-        match self.ask(|service| async move { service.store.head(&key).await }) {
-            Ok(meta) => Ok(Some(meta)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        head(&self.service, self.file(name))
     }
 
     /// All bytes of a small file, with what the store says of it; `None` if there is none.
@@ -312,11 +307,27 @@ impl Directory {
         &self,
         question: impl FnOnce(Arc<Service>) -> F + Send + 'static,
     ) -> io::Result<T> {
-        let service = Arc::clone(&self.service);
-        run(async move {
-            let answer = question(Arc::clone(&service)).await;
-            answer.map_err(|error| service.io(&error))
-        })
-        .flatten()
+        ask(&self.service, question)
     }
+}
+
+/// What the store says of an object now; `None` if there is none.
+pub(super) fn head(service: &Arc<Service>, key: Key) -> io::Result<Option<ObjectMeta>> {
+    match ask(service, |service| async move { service.store.head(&key).await }) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn ask<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send + 'static>(
+    service: &Arc<Service>,
+    question: impl FnOnce(Arc<Service>) -> F + Send + 'static,
+) -> io::Result<T> {
+    let service = Arc::clone(service);
+    run(async move {
+        let answer = question(Arc::clone(&service)).await;
+        answer.map_err(|error| service.io(&error))
+    })
+    .flatten()
 }

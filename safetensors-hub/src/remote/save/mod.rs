@@ -14,6 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use bucket::BucketDirectory;
+use directory::head;
 use object_store::path::Path as Key;
 use problem::failed;
 pub use ranks::RankSaver;
@@ -163,11 +164,23 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
             let error = io::Error::new(io::ErrorKind::InvalidInput, message);
             return Err(ErrorKind::Io(error).into());
         }
+        unless_refused(&place, options)?;
         let upload = send(&place.service, place.key.clone(), tensors, options)?;
         check()?;
+        unless_refused(&place, options)?;
         upload.commit().map(drop).map_err(failed)
     };
     save().map_err(|error| error.in_file(&place.shown))
+}
+
+/// Fails if there is a file, and the options do not let a save replace it. Uploads in parts know no
+/// condition, so this is a look just before.
+fn unless_refused(place: &RemotePlace, options: &SaveOptions) -> Result<()> {
+    if options.overwrites() || head(&place.service, place.key.clone()).map_err(failed)?.is_none() {
+        Ok(())
+    } else {
+        Err(ErrorKind::FileExists.into())
+    }
 }
 
 /// Sends a file, which is not visible yet.

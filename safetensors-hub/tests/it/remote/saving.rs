@@ -4,11 +4,14 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use safetensors_core::checkpoint::store::Store;
+use safetensors_core::ranks::RankRules;
 use safetensors_core::{
-    Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     save_sharded as save_local,
 };
-use safetensors_hub::remote::{RemoteFile, RemoteOptions, RemoteStore, open, save, save_sharded};
+use safetensors_hub::remote::{
+    RankSaver, RemoteFile, RemoteOptions, RemoteStore, open, save, save_sharded,
+};
 
 use super::server::Server;
 use super::{MIB, file, tensors};
@@ -300,4 +303,36 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     let after = open(several).unwrap();
     assert_eq!(after.files()[0].safetensors().source().version(), before);
     assert!(after.get("x.a").is_some());
+}
+
+/// What must not be replaced stays, whichever way saves to it.
+#[test]
+fn files_that_must_stay() {
+    let keep = SaveOptions::new().overwrite(false);
+    let tensors = tensors(&[("a", 10), ("b", 10)]);
+    let refused = |result: safetensors_core::Result<()>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+    };
+    for (address, _dir) in stores("kept.safetensors") {
+        let save = || save(&address, named(&tensors), &keep);
+        save().unwrap();
+        refused(save());
+    }
+    let rules = RankRules::new().parse_rule("w=replicate").unwrap();
+    let plan = rules.plan_tensors([("w", Dtype::U8, vec![2])], 1).unwrap();
+    for most in [10, 100] {
+        let options = ShardOptions::new().max_shard_size(most.into()).save_options(keep.clone());
+        for (address, _dir) in directories(&format!("kept-{most}")) {
+            let save = || save_sharded(&address, named(&tensors), &options).map(drop);
+            save().unwrap();
+            refused(save());
+            let part = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
+            let saver = RankSaver::new(&plan, 0, "step-1");
+            refused(saver.save(&address, [("w", &part)], &options).map(drop));
+            assert_eq!(open(&address).unwrap().len(), 2);
+            saver.save(&address, [("w", &part)], &ShardOptions::new()).unwrap();
+            assert_eq!(open(&address).unwrap().len(), 1);
+        }
+    }
 }

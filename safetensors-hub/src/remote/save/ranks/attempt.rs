@@ -12,7 +12,7 @@ use object_store::path::Path as Key;
 use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{PlannedRank, SavedIndex};
-use safetensors_core::{Error, Limits, Result, TensorSource};
+use safetensors_core::{Error, ErrorKind, Limits, Result, TensorSource};
 
 pub(in crate::remote::save) use super::manifest::Attempts;
 use super::manifest::{MANIFEST, Manifest};
@@ -58,6 +58,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         place: &'a RemotePlace,
         planned: &'a PlannedRank<'a, T>,
         name: &'a str,
+        overwrites: bool,
     ) -> Result<Self> {
         let directory = Directory::of(place, planned.pattern())?;
         let own = directory_name(planned.pattern(), name);
@@ -70,7 +71,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         let shown = &place.shown;
         let mut attempt = Self { planned, name, shown, directory, own, objects, manifest };
         if is_new {
-            attempt.begin()?;
+            attempt.begin(overwrites)?;
         } else if !attempt.is_open()? {
             // The rank that wrote the index may have been killed just after that.
             attempt.clean_up()?;
@@ -101,7 +102,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     }
 
     /// Records what the directory holds now.
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, overwrites: bool) -> Result<()> {
         let found = self.index()?;
         if found.as_ref().is_some_and(|(_, index)| self.is_own(index.as_ref())) {
             return Err(self.complete());
@@ -112,6 +113,12 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
             self.directory.list_all(&pattern.index_name()).map_err(failed)?;
         let files = files.iter().filter(|(name, _)| pattern.matches(name));
         self.manifest.files = files.map(|(name, meta)| (name.clone(), version_of(meta))).collect();
+        let first = self.manifest.files.keys().next().cloned();
+        let first = first.or_else(|| self.manifest.index.as_ref().map(|_| pattern.index_name()));
+        if let (Some(file), false) = (first, overwrites) {
+            let error = Error::from(ErrorKind::FileExists);
+            return Err(error.in_file(format!("{}/{file}", self.shown)));
+        }
         self.manifest.earlier = find(&self.directory, pattern, &directories).map_err(failed)?;
         self.manifest.id = unique::name("", "");
         self.manifest = self.manifest.clone().begin(&self.objects).map_err(failed)?;

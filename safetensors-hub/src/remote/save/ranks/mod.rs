@@ -148,7 +148,8 @@ impl<'a> RankSaver<'a> {
         }
         let place = RemotePlace::writable(address, remote)?;
         let planned = PlannedRank::new(plan, rank, tensors, attempt, options);
-        let saved = planned.and_then(|planned| save(&place, &planned, rank, attempt));
+        let saved =
+            planned.and_then(|planned| save(&place, &planned, rank, attempt, options.overwrites()));
         saved.map_err(|error| error.in_file(&place.shown))
     }
 }
@@ -159,10 +160,11 @@ fn save<T: TensorSource>(
     planned: &PlannedRank<'_, T>,
     rank: usize,
     name: &str,
+    overwrites: bool,
 ) -> Result<RankSaved> {
     // An index that cannot be written is an error before anything is sent.
     planned.index_file(|_, file| file.to_owned())?;
-    let attempt = Attempt::enter(place, planned, name)?;
+    let attempt = Attempt::enter(place, planned, name, overwrites)?;
     let turn = attempt.turn(rank);
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
         // Without a mark no rank uses the files, so files that stay do no harm.

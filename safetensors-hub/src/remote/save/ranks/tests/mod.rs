@@ -48,7 +48,7 @@ fn save_rank(
         (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
     });
     let planned = PlannedRank::new(&plan, rank, parts, attempt, &ShardOptions::new())?;
-    super::save(&place(store.clone()), &planned, rank, attempt)
+    super::save(&place(store.clone()), &planned, rank, attempt, true)
 }
 
 /// Saves whole tensors, filled with one number, to files with at most so many bytes of them.
