@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, set_aside, shard_numbers, stem};
+use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, shard_numbers, stem};
 use crate::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
@@ -96,22 +96,8 @@ impl FilePattern {
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// The second name of a file that is about to be replaced, under which it stays readable for as
-    /// long as the index needs it. Each number gives another name.
-    ///
-    /// ```
-    /// use safetensors_core::checkpoint::FilePattern;
-    ///
-    /// let name = FilePattern::backup_name("model-00001-of-00002.safetensors", 1);
-    /// assert_eq!(name, "model-00001-of-00002.replaced-1.safetensors");
-    /// assert!(FilePattern::default().matches(&name));
-    /// ```
-    pub fn backup_name(file: &str, number: u32) -> String {
-        set_aside(file, number)
-    }
-
     /// Whether a file has a name of this pattern: that of the single file, of a shard of any
-    /// number, or a [backup name](FilePattern::backup_name) of these. So a save may remove it once
+    /// number, or a second name that a save has given one of these. So a save may remove it once
     /// the new files are in place.
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };
@@ -125,6 +111,7 @@ impl FilePattern {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::set_aside;
     use super::*;
 
     #[test]
