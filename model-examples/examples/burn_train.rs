@@ -216,7 +216,7 @@ fn train(directory: &Path) -> Result<()> {
         .metric_valid_numeric(LossMetric::new())
         .with_application_logger(None)
         .with_custom_checkpointers(model, optimizer, scheduler)
-        .with_checkpointing_strategy(Printing(KeepEpochs::last(&epochs, KEPT)));
+        .with_checkpointing_strategy(Printing(epochs.keep_last(KEPT)));
     if let Some(newest) = newest {
         run = run.checkpoint(newest);
     }

@@ -17,9 +17,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
 use model_examples::kills::{Kill, Random, run_child};
-use safetensors_bridge::candle::train::{
-    AdamW, load_training, save_training, save_training_sharded,
-};
+use safetensors_bridge::candle::train::{self, AdamW};
 use safetensors_bridge::{Checkpoint, SaveOptions, ShardOptions};
 
 const STEPS: usize = 60;
@@ -30,7 +28,7 @@ const KILLS: usize = 10;
 
 fn main() -> Result<()> {
     match env::args_os().nth(1) {
-        Some(path) => train(Path::new(&path)),
+        Some(path) => run(Path::new(&path)),
         None => compare(),
     }
 }
@@ -100,7 +98,7 @@ fn content(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// What the child does: resumes if there is something to resume, then trains to the end.
-fn train(path: &Path) -> Result<()> {
+fn run(path: &Path) -> Result<()> {
     let mut training = Training::new()?;
     if path.exists() {
         training.resume(path)?;
@@ -169,16 +167,16 @@ impl Training {
         let random = [("random", self.random.0.to_string())];
         if path.extension().is_some() {
             let options = SaveOptions::new().metadata(random);
-            save_training(path, &self.var_map, &self.optimizer, &options)?;
+            train::save(path, (&self.var_map, &self.optimizer), &options)?;
         } else {
             let options = ShardOptions::new().max_shard_size(4096.into()).metadata(random);
-            save_training_sharded(path, &self.var_map, &self.optimizer, &options)?;
+            train::save_sharded(path, (&self.var_map, &self.optimizer), &options)?;
         }
         Ok(())
     }
 
     fn resume(&mut self, path: &Path) -> Result<()> {
-        let loaded = load_training(path, &self.var_map, &mut self.optimizer)?;
+        let loaded = train::load(path, (&self.var_map, &mut self.optimizer))?;
         let random = loaded.metadata.get("random").context("the metadata lacks \"random\"")?;
         self.random = Random(random.parse()?);
         Ok(())

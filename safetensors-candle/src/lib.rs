@@ -134,7 +134,7 @@
 //!
 //! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and
 //! allocates a tensor again if it is asked for again, unless
-//! [`share_repeated`](CheckpointBackend::share_repeated) is set.
+//! [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
 //!
 //! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -36,7 +36,7 @@
 //! | `safetensors::Load` of a view | [`Candle::from_view`](framework::Framework::from_view) |
 //! | `Tensor::from_raw_buffer` | [`TensorView::new`], then [`Candle::from_view`](framework::Framework::from_view) |
 //! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
-//! | `VarMap::load` | [`train::load_var_map`] |
+//! | `VarMap::load` | [`train::load`](crate::train::load) |
 //! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
 //! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
 //! | `pickle::read_pth_tensor_info` | no counterpart: this crate reads no pickles; after the recipe, [`Checkpoint::tensors`] |
@@ -49,7 +49,7 @@
 //! |---|---|
 //! | `candle_core::safetensors::save` | [`save()`]; in several files: [`save_sharded`] |
 //! | `Tensor::save_safetensors(name, path)` | [`save()`] of `[(name, &tensor)]` |
-//! | `candle_nn::VarMap::save` | [`train::save_var_map`] |
+//! | `candle_nn::VarMap::save` | [`train::save`](crate::train::save) |
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
 //! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
@@ -199,8 +199,6 @@
 //! [`load_with`]: crate::load_with
 //! [`save()`]: crate::save()
 //! [`save_sharded`]: crate::save_sharded
-//! [`train::load_var_map`]: crate::train::load_var_map
-//! [`train::save_var_map`]: crate::train::save_var_map
 //! [`to_candle_dtype`]: crate::to_candle_dtype
 //! [`from_candle_dtype`]: crate::from_candle_dtype
 //! [`framework::load`]: safetensors_core::framework::load

@@ -103,7 +103,7 @@ use crate::{Burn, StoreError};
 /// of a module has the same ids; once one of the two has changed, they are saved apart.
 ///
 /// Readers that do not know this convention miss the other names: burn-store, candle and the
-/// `safetensors` crate among them. [`every_path(true)`](CheckpointStore::every_path) saves the
+/// `safetensors` crate among them. [`save_aliases(true)`](CheckpointStore::save_aliases) saves the
 /// parameter under each of its names for them.
 ///
 /// # Dtypes
@@ -172,7 +172,7 @@ pub struct CheckpointStore {
     pub(crate) skip_enum_variants: bool,
     pub(crate) layout: Layout,
     param_ids: bool,
-    every_path: bool,
+    save_aliases: bool,
     max_extra_memory: u64,
     catalog: Option<Arc<Catalog>>,
 }
@@ -231,7 +231,7 @@ impl CheckpointStore {
             skip_enum_variants: false,
             layout: Layout::default(),
             param_ids: true,
-            every_path: false,
+            save_aliases: false,
             max_extra_memory: u64::MAX,
             catalog: None,
         }

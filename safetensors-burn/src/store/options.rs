@@ -55,8 +55,8 @@ impl CheckpointStore {
     /// burn-store, candle, or the `safetensors` crate. Without it they report a missing tensor. The
     /// file has the bytes once for each path.
     #[must_use]
-    pub fn every_path(mut self, every_path: bool) -> Self {
-        self.every_path = every_path;
+    pub fn save_aliases(mut self, save_aliases: bool) -> Self {
+        self.save_aliases = save_aliases;
         self
     }
 

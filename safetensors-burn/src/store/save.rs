@@ -53,7 +53,7 @@ impl CheckpointStore {
         if tensors.is_empty() && found > 0 {
             return Err(ErrorKind::NothingSelected { found }.into());
         }
-        let ties = if self.every_path { None } else { Some(ties(&tensors)?) };
+        let ties = if self.save_aliases { None } else { Some(ties(&tensors)?) };
         let names: Vec<_> =
             tensors.iter().map(|(_, tensor)| self.naming.rules.rename(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);

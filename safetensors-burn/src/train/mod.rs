@@ -14,7 +14,7 @@
 //!
 //! ```no_run
 //! use burn::train::{Learner, LearnerModel, SupervisedTraining};
-//! use safetensors_burn::train::{Epochs, KeepEpochs};
+//! use safetensors_burn::train::Epochs;
 //!
 //! # fn train<M: LearnerModel>(
 //! #     training: SupervisedTraining<M>,
@@ -24,7 +24,7 @@
 //! let (model, optimizer, scheduler) = epochs.checkpointers_for(&learner.model());
 //! let mut training = training
 //!     .with_custom_checkpointers(model, optimizer, scheduler)
-//!     .with_checkpointing_strategy(KeepEpochs::last(&epochs, 2));
+//!     .with_checkpointing_strategy(epochs.keep_last(2));
 //! if let Some(newest) = epochs.newest()? {
 //!     training = training.checkpoint(newest);
 //! }

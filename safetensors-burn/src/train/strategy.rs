@@ -9,7 +9,7 @@ use burn::train::metric::{Metric, MetricName};
 use super::{Epoch, Epochs};
 
 /// A strategy for `with_checkpointing_strategy`: saves every epoch, and keeps the last ones and the
-/// best one.
+/// best one. [`Epochs::keep_last`] makes it.
 ///
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
 /// would never delete the epochs of the run before. This one looks at what is on the disk. An epoch
@@ -19,10 +19,10 @@ use super::{Epoch, Epochs};
 /// ```
 /// use burn::train::metric::LossMetric;
 /// use burn::train::metric::store::{Aggregate, Direction, Split};
-/// use safetensors_burn::train::{Epochs, KeepEpochs};
+/// use safetensors_burn::train::Epochs;
 ///
 /// let epochs = Epochs::new("run/checkpoints");
-/// let strategy = KeepEpochs::last(&epochs, 2).and_best(
+/// let strategy = epochs.keep_last(2).keep_best(
 ///     &LossMetric::new(),
 ///     Aggregate::Mean,
 ///     Direction::Lowest,
@@ -51,19 +51,21 @@ impl std::fmt::Debug for Best {
     }
 }
 
-impl KeepEpochs {
-    /// Keeps the last epochs, at least one.
-    pub fn last(epochs: &Epochs, count: usize) -> Self {
-        Self { epochs: epochs.clone(), last: count.max(1), best: None }
+impl Epochs {
+    /// A strategy that keeps the last epochs, at least one, while training saves new ones.
+    pub fn keep_last(&self, count: usize) -> KeepEpochs {
+        KeepEpochs { epochs: self.clone(), last: count.max(1), best: None }
     }
+}
 
+impl KeepEpochs {
     /// Also keeps the epoch with the lowest or highest value of a metric. Epochs whose values
     /// burn's metric loggers do not know are not compared, and are kept: one of them may be the
     /// best. The `FileMetricLogger`, which is burn's default, also knows those of earlier runs in
     /// the same directory. The `InMemoryMetricLogger` counts epochs from the start of the process,
     /// so it suits only runs that are not resumed.
     #[must_use]
-    pub fn and_best(
+    pub fn keep_best(
         mut self,
         metric: &impl Metric,
         aggregate: Aggregate,
@@ -157,10 +159,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let epochs = Epochs::new(dir.path());
         five(&epochs);
-        let plain = KeepEpochs::last(&epochs, 2);
+        let plain = epochs.keep_last(2);
         assert_eq!(plain.stale(6, |_, _| None), [1, 2, 3, 4]);
         let strategy =
-            plain.and_best(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
+            plain.keep_best(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
         let value = |_: &Best, epoch| [None, None, Some(0.5), Some(0.1), Some(f64::NAN)][epoch - 1];
         assert_eq!(strategy.stale(5, value), [3]);
         assert!(strategy.stale(6, |_, _| None).is_empty());
@@ -173,6 +175,6 @@ mod tests {
         five(&epochs);
         std::fs::remove_file(epochs.path(5).join("manifest.json")).unwrap();
         // The last complete epoch besides the new one is 4.
-        assert_eq!(KeepEpochs::last(&epochs, 2).stale(6, |_, _| None), [1, 2, 3]);
+        assert_eq!(epochs.keep_last(2).stale(6, |_, _| None), [1, 2, 3]);
     }
 }

@@ -41,7 +41,7 @@ use crate::error::from_candle_error;
 /// ```
 /// use candle_core::{Device, Var};
 /// use candle_nn::{Optimizer, ParamsAdamW};
-/// use safetensors_candle::train::AdamW;
+/// use safetensors_candle::train::{self, AdamW};
 /// use safetensors_core::SaveOptions;
 ///
 /// let dir = tempfile::tempdir()?;
@@ -49,11 +49,11 @@ use crate::error::from_candle_error;
 /// let weight = Var::new(&[1_f32, -2.0], &Device::Cpu)?;
 /// let mut optimizer = AdamW::from_named([("weight", weight.clone())], ParamsAdamW::default())?;
 /// optimizer.backward_step(&weight.sqr()?.sum_all()?)?;
-/// optimizer.save(&path, &SaveOptions::new())?;
+/// train::save(&path, &optimizer, &SaveOptions::new())?;
 ///
 /// let params = ParamsAdamW { lr: 0.1, ..ParamsAdamW::default() };
 /// let mut resumed = AdamW::from_named([("weight", weight)], params)?;
-/// resumed.load(&path)?;
+/// train::load(&path, &mut resumed)?;
 /// assert_eq!((resumed.step_count(), resumed.learning_rate()), (1, 0.001));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,47 +1,130 @@
-//! A model and its optimizer as one checkpoint.
+//! Saves and loads variables, the state of an optimizer, or both as one unit.
 
 use std::path::Path;
 
 use candle_core::Tensor;
 use candle_nn::VarMap;
 use safetensors_core::checkpoint::SavedShards;
-use safetensors_core::{Checkpoint, ReadAt, Result, SaveOptions, ShardOptions};
+use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
 use super::slots::fill;
 use super::values::TensorSlot;
-use super::var_map::set;
-use super::variables::{Variable, distinct, named};
+use super::variables::{Variable, distinct, named, set};
 use super::{AdamW, Loaded, StateOptions};
-use crate::{save, save_sharded};
 
-/// Saves the variables of a model and the state of its optimizer to one file, atomically, with the
-/// metadata of the options.
+/// What is saved: a `&VarMap`, an `&AdamW`, or both as a pair.
+#[derive(Clone, Copy, Default)]
+pub struct StateRef<'a> {
+    var_map: Option<&'a VarMap>,
+    optimizer: Option<&'a AdamW>,
+}
+
+impl<'a> From<&'a VarMap> for StateRef<'a> {
+    fn from(var_map: &'a VarMap) -> Self {
+        Self { var_map: Some(var_map), optimizer: None }
+    }
+}
+
+impl<'a> From<&'a AdamW> for StateRef<'a> {
+    fn from(optimizer: &'a AdamW) -> Self {
+        Self { var_map: None, optimizer: Some(optimizer) }
+    }
+}
+
+impl<'a> From<(&'a VarMap, &'a AdamW)> for StateRef<'a> {
+    fn from((var_map, optimizer): (&'a VarMap, &'a AdamW)) -> Self {
+        Self { var_map: Some(var_map), optimizer: Some(optimizer) }
+    }
+}
+
+impl StateRef<'_> {
+    /// All tensors by name, which share their values with the state. None is copied.
+    fn tensors(self) -> Result<Vec<(String, Tensor)>> {
+        let variables = self.var_map.map(named).into_iter().flatten();
+        let mut tensors: Vec<_> = variables.map(|(name, var)| (name, var.into_inner())).collect();
+        if let Some(optimizer) = self.optimizer {
+            tensors.extend(optimizer.tensors()?.map(|(name, tensor)| (name, tensor.clone())));
+        }
+        Ok(tensors)
+    }
+
+    fn metadata(self) -> Metadata {
+        self.optimizer.map(AdamW::metadata).unwrap_or_default()
+    }
+}
+
+/// What is loaded into: a `&VarMap`, a `&mut AdamW`, or both as a pair.
+#[derive(Default)]
+pub struct StateMut<'a> {
+    var_map: Option<&'a VarMap>,
+    optimizer: Option<&'a mut AdamW>,
+}
+
+impl<'a> From<&'a VarMap> for StateMut<'a> {
+    fn from(var_map: &'a VarMap) -> Self {
+        Self { var_map: Some(var_map), optimizer: None }
+    }
+}
+
+impl<'a> From<&'a mut AdamW> for StateMut<'a> {
+    fn from(optimizer: &'a mut AdamW) -> Self {
+        Self { var_map: None, optimizer: Some(optimizer) }
+    }
+}
+
+impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
+    fn from((var_map, optimizer): (&'a VarMap, &'a mut AdamW)) -> Self {
+        Self { var_map: Some(var_map), optimizer: Some(optimizer) }
+    }
+}
+
+/// Saves the variables of a model, the state of its optimizer, or both to one file, atomically, with
+/// the metadata of the options.
 ///
 /// The file has the variables under their names, and what [`AdamW`] lists. A process that is killed
 /// at any time leaves the complete earlier file or the complete new one. The [module](super) has an
-/// example.
+/// example with both.
+///
+/// The same state gives the same bytes, in whatever order a `VarMap` has its variables. A variable
+/// that is in the map under several names is saved under each of them, or once with
+/// [`SaveOptions::tied`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use safetensors_candle::train;
+/// use safetensors_core::{Checkpoint, SaveOptions};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let var_map = VarMap::new();
+/// let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+/// candle_nn::linear(2, 3, builder.pp("head"))?;
+///
+/// train::save(&path, &var_map, &SaveOptions::new().metadata([("format", "pt")]))?;
+/// assert_eq!(Checkpoint::open(&path)?.tensor("head.weight")?.shape(), [3, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// - Those of [`save()`](crate::save()). One is
+/// - The errors of [`save()`](crate::save()). One is
 ///   [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor), if a variable
 ///   has the name of a tensor of the optimizer.
 /// - [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the optimizer was made
 ///   without names.
-pub fn save_training(
+pub fn save<'a>(
     path: impl AsRef<Path>,
-    var_map: &VarMap,
-    optimizer: &AdamW,
+    state: impl Into<StateRef<'a>>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let path = path.as_ref();
-    let tensors = tensors(var_map, optimizer).map_err(|error| error.in_path(path))?;
+    let (path, state) = (path.as_ref(), state.into());
+    let tensors = state.tensors().map_err(|error| error.in_path(path))?;
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
-    save(path, tensors, &options.clone().metadata(optimizer.metadata()))
+    crate::save(path, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Saves the variables of a model and the state of its optimizer to a directory, as a checkpoint of
-/// one file or several shards.
+/// Like [`save`], to a directory, as a checkpoint of one file or several shards.
 ///
 /// A process that is killed at any time leaves a directory that opens as the complete earlier
 /// checkpoint or as the complete new one. See [`save_sharded`](crate::save_sharded).
@@ -49,7 +132,7 @@ pub fn save_training(
 /// ```
 /// use candle_core::{DType, Device};
 /// use candle_nn::{ParamsAdamW, VarBuilder, VarMap};
-/// use safetensors_candle::train::{AdamW, load_training, save_training_sharded};
+/// use safetensors_candle::train::{self, AdamW};
 /// use safetensors_core::ShardOptions;
 ///
 /// let dir = tempfile::tempdir()?;
@@ -59,101 +142,118 @@ pub fn save_training(
 /// let mut optimizer = AdamW::from_var_map(&var_map, ParamsAdamW::default())?;
 ///
 /// let options = ShardOptions::new().max_shard_size(32.into()).metadata([("epoch", "7")]);
-/// let saved = save_training_sharded(dir.path(), &var_map, &optimizer, &options)?;
+/// let saved = train::save_sharded(dir.path(), (&var_map, &optimizer), &options)?;
 /// assert!(saved.files.len() > 1);
 ///
-/// let loaded = load_training(dir.path(), &var_map, &mut optimizer)?;
+/// let loaded = train::load(dir.path(), (&var_map, &mut optimizer))?;
 /// assert_eq!(loaded.metadata["epoch"], "7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`save_sharded`](crate::save_sharded) and of [`save_training`].
-pub fn save_training_sharded(
+/// The errors of [`save_sharded`](crate::save_sharded) and of [`save`].
+pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
-    var_map: &VarMap,
-    optimizer: &AdamW,
+    state: impl Into<StateRef<'a>>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let directory = directory.as_ref();
-    let tensors = tensors(var_map, optimizer).map_err(|error| error.in_path(directory))?;
+    let (directory, state) = (directory.as_ref(), state.into());
+    let tensors = state.tensors().map_err(|error| error.in_path(directory))?;
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
-    save_sharded(directory, tensors, &options.clone().metadata(optimizer.metadata()))
+    crate::save_sharded(directory, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Loads what [`save_training`] or [`save_training_sharded`] saved into the variables of a model
-/// and into its optimizer. The path is that of a file, of an index of shards, or of the directory
-/// that holds either.
+/// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path is
+/// that of a file, of an index of shards, or of the directory that holds either.
 ///
-/// If anything differs or fails, neither the variables nor the optimizer change. The result has the
-/// metadata that was given when the checkpoint was saved.
+/// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
+/// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the
+/// variables nor the optimizer change. See the [module](super) for the rules, and for the memory
+/// that this takes. The result has the metadata that was given when the checkpoint was saved.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use safetensors_candle::train;
+/// use safetensors_core::{ErrorKind, SaveOptions};
+///
+/// let new = |out| -> candle_core::Result<VarMap> {
+///     let var_map = VarMap::new();
+///     let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+///     candle_nn::linear(2, out, builder.pp("head"))?;
+///     Ok(var_map)
+/// };
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// train::save(&path, &new(3)?, &SaveOptions::new())?;
+///
+/// train::load(&path, &new(3)?)?;
+///
+/// let error = train::load(&path, &new(4)?).unwrap_err();
+/// let ErrorKind::Mismatches { mismatches } = error.kind() else { panic!() };
+/// assert_eq!(mismatches.len(), 2); // head.weight and head.bias
+/// assert!(error.to_string().contains(r#""head.bias" should have shape [4], found [3]"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// - Those of [`Checkpoint::open`] and of reading.
-/// - [`ErrorKind::Mismatches`] with all differences of model and optimizer, for example if the
-///   checkpoint is that of another model.
+/// - The errors of [`Checkpoint::open`] and of reading.
+/// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint is that of
+///   another model, before any data is read. If names of one variable have different values, only
+///   after reading.
 /// - [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor of the optimizer.
 /// - [`ErrorKind::Framework`] if candle fails, or if the optimizer was made without names.
 ///
 /// [`ErrorKind::Mismatches`]: safetensors_core::ErrorKind::Mismatches
 /// [`ErrorKind::DuplicateTensor`]: safetensors_core::ErrorKind::DuplicateTensor
 /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-pub fn load_training(
-    path: impl AsRef<Path>,
-    var_map: &VarMap,
-    optimizer: &mut AdamW,
-) -> Result<Loaded> {
-    load_training_with(path, var_map, optimizer, &StateOptions::new())
+pub fn load<'a>(path: impl AsRef<Path>, state: impl Into<StateMut<'a>>) -> Result<Loaded> {
+    StateOptions::new().load(path, state)
 }
 
-/// [`load_training`] with options: cast, and allow missing or extra tensors.
-///
-/// # Errors
-///
-/// Those of [`load_training`], and [`ErrorKind::DoesNotFit`] for a value that its variable cannot
-/// hold.
-///
-/// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
-pub fn load_training_with(
-    path: impl AsRef<Path>,
-    var_map: &VarMap,
-    optimizer: &mut AdamW,
-    options: &StateOptions,
-) -> Result<Loaded> {
-    load_training_from(&Checkpoint::open(path)?, var_map, optimizer, options)
-}
+impl StateOptions {
+    /// [`load`] with these options.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load`], and [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit)
+    /// for a value that its variable cannot hold.
+    pub fn load<'a>(
+        &self,
+        path: impl AsRef<Path>,
+        state: impl Into<StateMut<'a>>,
+    ) -> Result<Loaded> {
+        self.load_from(&Checkpoint::open(path)?, state)
+    }
 
-/// [`load_training_with`] from a checkpoint that is already open, for example with limits or in
-/// memory.
-///
-/// # Errors
-///
-/// Those of [`load_training_with`], except those of opening.
-pub fn load_training_from<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
-    var_map: &VarMap,
-    optimizer: &mut AdamW,
-    options: &StateOptions,
-) -> Result<Loaded> {
-    let variables = distinct(named(var_map));
-    let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
-    slots.extend(optimizer.slots()?);
-    let mut mismatches = Vec::new();
-    let settings = optimizer.settings_of(checkpoint, options, &mut mismatches);
-    let mut filled = fill(checkpoint, &slots, mismatches, options)?;
-    let mut of_variables = std::mem::take(&mut filled.tensors);
-    let of_optimizer = of_variables.split_off(variables.len());
-    // Only this can still fail, if a GPU does.
-    set(&variables, of_variables)?;
-    optimizer.replace(settings, of_optimizer);
-    Ok(Loaded::new(checkpoint, filled))
-}
-
-/// The tensors of both, by name.
-fn tensors(var_map: &VarMap, optimizer: &AdamW) -> Result<Vec<(String, Tensor)>> {
-    let variables = named(var_map).into_iter().map(|(name, var)| (name, var.into_inner()));
-    let state = optimizer.tensors()?.map(|(name, tensor)| (name, tensor.clone()));
-    Ok(variables.chain(state).collect())
+    /// The same from a checkpoint that is already open, for example with limits or in memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load`](Self::load), except those of opening.
+    pub fn load_from<'a, S: ReadAt>(
+        &self,
+        checkpoint: &Checkpoint<S>,
+        state: impl Into<StateMut<'a>>,
+    ) -> Result<Loaded> {
+        let StateMut { var_map, mut optimizer } = state.into();
+        let variables = var_map.map(|var_map| distinct(named(var_map))).unwrap_or_default();
+        let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
+        let (mut mismatches, mut settings) = (Vec::new(), None);
+        if let Some(optimizer) = &mut optimizer {
+            slots.extend(optimizer.slots()?);
+            settings = Some(optimizer.settings_of(checkpoint, self, &mut mismatches));
+        }
+        let mut filled = fill(checkpoint, &slots, mismatches, self)?;
+        let mut of_variables = std::mem::take(&mut filled.tensors);
+        let of_optimizer = of_variables.split_off(variables.len());
+        // Only this can still fail, if a GPU does.
+        set(&variables, of_variables)?;
+        if let (Some(optimizer), Some(settings)) = (optimizer, settings) {
+            optimizer.replace(settings, of_optimizer);
+        }
+        Ok(Loaded::new(checkpoint, filled))
+    }
 }

@@ -3,13 +3,11 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | save the variables of a [`VarMap`](candle_nn::VarMap) | [`save_var_map`], [`save_var_map_sharded`] |
-//! | load them into a `VarMap` | [`load_var_map`], [`load_var_map_with`] |
-//! | load from an open checkpoint, for example with limits or in memory | [`load_var_map_from`], [`load_training_from`] |
+//! | save variables, an optimizer, or both as one unit, with your own metadata | [`save`], [`save_sharded`] |
 //! | train with an optimizer whose state can be saved | [`AdamW`] |
-//! | save model, optimizer and your own metadata as one unit | [`save_training`], [`save_training_sharded`] |
-//! | resume from that | [`load_training`], [`load_training_with`] |
-//! | cast, or allow missing or extra tensors | [`StateOptions`] |
+//! | load variables, resume an optimizer, or both | [`load`] |
+//! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
+//! | load from an open checkpoint, for example with limits or in memory | [`StateOptions::load_from`] |
 //!
 //! A run that is stopped and resumed ends with the same bits as a run that is never stopped, if the
 //! program restores what else it depends on, such as the position in the data and the seed of its
@@ -18,7 +16,7 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::{Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
-//! use safetensors_candle::train::{AdamW, load_training, save_training};
+//! use safetensors_candle::train::{self, AdamW};
 //! use safetensors_core::SaveOptions;
 //!
 //! let dir = tempfile::tempdir()?;
@@ -38,12 +36,12 @@
 //! for epoch in 0..3 {
 //!     optimizer.backward_step(&model.forward(&x)?.sqr()?.mean_all()?)?;
 //!     let options = SaveOptions::new().metadata([("epoch", epoch.to_string())]);
-//!     save_training(&path, &var_map, &optimizer, &options)?;
+//!     train::save(&path, (&var_map, &optimizer), &options)?;
 //! }
 //!
 //! // Another process begins with other weights, and goes on where the first one stopped.
 //! let (resumed_map, resumed, mut resumed_optimizer) = build()?;
-//! let loaded = load_training(&path, &resumed_map, &mut resumed_optimizer)?;
+//! let loaded = train::load(&path, (&resumed_map, &mut resumed_optimizer))?;
 //! assert_eq!(loaded.metadata["epoch"], "2");
 //! optimizer.backward_step(&model.forward(&x)?.sqr()?.mean_all()?)?;
 //! resumed_optimizer.backward_step(&resumed.forward(&x)?.sqr()?.mean_all()?)?;
@@ -55,8 +53,8 @@
 //!
 //! | candle | here | |
 //! |---|---|---|
-//! | `VarMap::load` | [`load_var_map`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
-//! | `VarMap::save` | [`save_var_map`] | saves metadata and shards; replaces the file whole or not at all |
+//! | `VarMap::load` | [`load`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
+//! | `VarMap::save` | [`save`] | saves metadata and shards; replaces the file whole or not at all |
 //! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
 //!
 //! # What is loaded
@@ -97,15 +95,9 @@ mod settings;
 mod slots;
 mod state;
 mod values;
-mod var_map;
 mod variables;
 
 pub use adamw::AdamW;
-pub use checkpoint::{
-    load_training, load_training_from, load_training_with, save_training, save_training_sharded,
-};
+pub use checkpoint::{StateMut, StateRef, load, save, save_sharded};
 pub use loaded::Loaded;
 pub use options::StateOptions;
-pub use var_map::{
-    load_var_map, load_var_map_from, load_var_map_with, save_var_map, save_var_map_sharded,
-};

@@ -10,7 +10,7 @@ use crate::Candle;
 /// use candle_core::{DType, Device};
 /// use candle_nn::{VarBuilder, VarMap};
 /// use half::bf16;
-/// use safetensors_candle::train::{StateOptions, load_var_map_with};
+/// use safetensors_candle::train::StateOptions;
 /// use safetensors_core::{SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
@@ -26,7 +26,7 @@ use crate::Candle;
 ///
 /// // The file has BF16, lacks the new head, and has an old one.
 /// let options = StateOptions::new().cast(true).allow_missing(true).allow_extra(true);
-/// let loaded = load_var_map_with(&path, &var_map, &options)?;
+/// let loaded = options.load(&path, &var_map)?;
 /// assert_eq!(loaded.missing, ["new_head.weight"]);
 /// assert_eq!(loaded.extra, ["old_head.weight"]);
 /// assert_eq!(encoder.weight().to_vec2::<f32>()?, [[1.0, -1.0]]);

@@ -1,101 +1,19 @@
-//! Saves and loads the state of an optimizer.
-
-use std::path::Path;
+//! The state of an optimizer as tensors and metadata.
 
 use candle_core::Tensor;
 use candle_nn::ParamsAdamW;
-use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
+use safetensors_core::{Checkpoint, Metadata, Result};
 
 use super::adamw::Parameter;
-use super::slots::fill;
 use super::values::TensorSlot;
-use super::{AdamW, Loaded, StateOptions, settings};
+use super::{AdamW, StateOptions, settings};
 use crate::error::from_candle_error;
-use crate::{save, save_sharded};
 
 const EXP_AVG: &str = "exp_avg";
 const EXP_AVG_SQ: &str = "exp_avg_sq";
 
 impl AdamW {
-    /// Saves the state to one file, atomically. The type's documentation lists what is in the file.
-    /// To save the model too, use [`save_training`](super::save_training).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save()`](crate::save()), and [`ErrorKind::Framework`] if the optimizer was made
-    /// without names.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-    pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
-        let path = path.as_ref();
-        let tensors = self.tensors().map_err(|error| error.in_path(path))?;
-        save(path, tensors, &options.clone().metadata(self.metadata()))
-    }
-
-    /// Saves the state to a directory, as a checkpoint of one file or several shards.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`save_sharded`](crate::save_sharded), and [`ErrorKind::Framework`] if the
-    /// optimizer was made without names.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-    pub fn save_sharded(
-        &self,
-        directory: impl AsRef<Path>,
-        options: &ShardOptions,
-    ) -> Result<SavedShards> {
-        let directory = directory.as_ref();
-        let tensors = self.tensors().map_err(|error| error.in_path(directory))?;
-        save_sharded(directory, tensors, &options.clone().metadata(self.metadata()))
-    }
-
-    /// Loads the state: the step, the hyperparameters, and the state of every variable. The path is
-    /// that of a file, of an index of shards, or of the directory that holds either.
-    ///
-    /// If anything differs or fails, the optimizer stays as it was. The variables do not change.
-    ///
-    /// # Errors
-    ///
-    /// - Those of [`Checkpoint::open`] and of reading.
-    /// - [`ErrorKind::Mismatches`] with all differences, for example if the state is that of
-    ///   another model.
-    /// - [`ErrorKind::Framework`] if candle fails, or if the optimizer was made without names.
-    ///
-    /// [`ErrorKind::Mismatches`]: safetensors_core::ErrorKind::Mismatches
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Loaded> {
-        self.load_with(path, &StateOptions::new())
-    }
-
-    /// [`load`](AdamW::load) with options: cast, and allow missing or extra tensors.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`load`](AdamW::load).
-    pub fn load_with(&mut self, path: impl AsRef<Path>, options: &StateOptions) -> Result<Loaded> {
-        self.load_from(&Checkpoint::open(path)?, options)
-    }
-
-    /// [`load_with`](AdamW::load_with) from a checkpoint that is already open.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`load_with`](AdamW::load_with), except those of opening.
-    pub fn load_from<S: ReadAt>(
-        &mut self,
-        checkpoint: &Checkpoint<S>,
-        options: &StateOptions,
-    ) -> Result<Loaded> {
-        let mut mismatches = Vec::new();
-        let settings = self.settings_of(checkpoint, options, &mut mismatches);
-        let mut filled = fill(checkpoint, &self.slots()?, mismatches, options)?;
-        self.replace(settings, std::mem::take(&mut filled.tensors));
-        Ok(Loaded::new(checkpoint, filled))
-    }
-
     /// The tensors of the state by the names that they have in a file.
     pub(super) fn tensors(&self) -> Result<impl Iterator<Item = (String, &Tensor)>> {
         self.check_names()?;

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
 
-use candle_core::Var;
+use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
+use safetensors_core::Result;
 
 use super::values::TensorSlot;
+use crate::error::from_candle_error;
 
 /// A variable with all of its names.
 #[derive(Clone, Debug)]
@@ -43,4 +45,16 @@ pub(super) fn distinct(named: BTreeMap<String, Var>) -> Vec<Variable> {
         }
     }
     variables
+}
+
+/// Copies values, which fit, into variables. Each value is dropped when it is copied.
+pub(super) fn set(variables: &[Variable], values: Vec<Option<Tensor>>) -> Result<()> {
+    for (variable, value) in variables.iter().zip(values) {
+        let Some(value) = value else { continue };
+        variable.var.set(&value).map_err(|error| {
+            let error = from_candle_error(error);
+            variable.names.iter().fold(error, |error, name| error.in_tensor(name))
+        })?;
+    }
+    Ok(())
 }

@@ -73,7 +73,7 @@ const READ_AHEAD: u64 = 256 << 20;
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that
 /// tensor alive. candle has no weak references, so its memory is not free before. A name that is
 /// asked for again gets a tensor of its own, unless
-/// [`share_repeated`](CheckpointBackend::share_repeated) is set.
+/// [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
 ///
 /// [`convert`]: safetensors_core::convert
 ///
@@ -110,7 +110,7 @@ pub struct CheckpointBackend<S = FileSource> {
     checkpoint: Arc<Checkpoint<S>>,
     load_options: LoadOptions,
     read_ahead: u64,
-    share_repeated: bool,
+    cache_tensors: bool,
     names: Arc<Names>,
     /// The positions of the scales that the options apply to weights.
     applied: Arc<HashSet<usize>>,
@@ -136,7 +136,7 @@ impl<S> Clone for CheckpointBackend<S> {
             checkpoint: self.checkpoint.clone(),
             load_options: self.load_options.clone(),
             read_ahead: self.read_ahead,
-            share_repeated: self.share_repeated,
+            cache_tensors: self.cache_tensors,
             names: self.names.clone(),
             applied: self.applied.clone(),
             state: self.state.clone(),
@@ -150,7 +150,7 @@ impl<S: fmt::Debug> fmt::Debug for CheckpointBackend<S> {
             .field("checkpoint", &self.checkpoint)
             .field("load_options", &self.load_options)
             .field("read_ahead", &self.read_ahead)
-            .field("share_repeated", &self.share_repeated)
+            .field("cache_tensors", &self.cache_tensors)
             .finish_non_exhaustive()
     }
 }
@@ -163,7 +163,7 @@ impl<S> CheckpointBackend<S> {
         Self {
             load_options: LoadOptions::new().for_framework::<Candle>(),
             read_ahead: READ_AHEAD,
-            share_repeated: false,
+            cache_tensors: false,
             names: Arc::new(Names::of(&checkpoint)),
             // Without further options a weight with scales is refused.
             applied: Arc::default(),
@@ -206,8 +206,8 @@ impl<S> CheckpointBackend<S> {
     /// example because it quantizes them, stay in memory as long. What writes into a tensor in
     /// place, such as `slice_set`, writes into all that share its memory.
     #[must_use]
-    pub fn share_repeated(self, share: bool) -> Self {
-        Self { share_repeated: share, ..self }.anew()
+    pub fn cache_tensors(self, share: bool) -> Self {
+        Self { cache_tensors: share, ..self }.anew()
     }
 
     /// Hides all tensors from the model whose names `keep` does not accept. They are then missing,
@@ -379,8 +379,8 @@ impl<S: ReadAt> CheckpointBackend<S> {
             Candle::from_exact(buf, device)
         };
         let read = || read().map_err(|error| into_candle_error(tensor.locate(error)));
-        let names = self.names.tied(position).filter(|_| !self.share_repeated);
-        if names.is_none() && !self.share_repeated {
+        let names = self.names.tied(position).filter(|_| !self.cache_tensors);
+        if names.is_none() && !self.cache_tensors {
             return read();
         }
         self.state.kept.get(position, name, names, (dtype, device), read)

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Var};
 use candle_nn::{ParamsAdamW, VarMap};
-use safetensors_candle::train::{AdamW, load_training, load_var_map, save_training, save_var_map};
+use safetensors_candle::train::{self, AdamW};
 use safetensors_core::SaveOptions;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
@@ -24,16 +24,16 @@ fn a_load_takes_the_bytes_of_its_tensors_and_32_mib_at_most() {
     }
     let mut optimizer = AdamW::from_var_map(&var_map, ParamsAdamW::default()).unwrap();
     let before = peak();
-    save_var_map(&model, &var_map, &options).unwrap();
+    train::save(&model, &var_map, &options).unwrap();
     assert!(peak() - before < 16 * MIB, "a save copies nothing");
 
-    load_var_map(&model, &var_map).unwrap();
+    train::load(&model, &var_map).unwrap();
     let taken = peak() - before;
     assert!((32 * MIB..64 * MIB).contains(&taken), "{} MiB for 32 MiB", taken / MIB);
 
     // The optimizer's first state is zeros that have never been in memory, and does not count.
-    save_training(&both, &var_map, &optimizer, &options).unwrap();
-    load_training(&both, &var_map, &mut optimizer).unwrap();
+    train::save(&both, (&var_map, &optimizer), &options).unwrap();
+    train::load(&both, (&var_map, &mut optimizer)).unwrap();
     let taken = peak() - before;
     assert!((96 * MIB..128 * MIB).contains(&taken), "{} MiB for 96 MiB", taken / MIB);
 }

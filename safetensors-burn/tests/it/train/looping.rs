@@ -13,7 +13,6 @@ use burn::train::metric::store::{Aggregate, Direction, Split};
 use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
 };
-use safetensors_burn::train::KeepEpochs;
 
 use super::*;
 
@@ -64,8 +63,7 @@ fn train(epochs: &Epochs, to: usize, direction: Direction) -> f32 {
         DataLoaderBuilder::new(One).batch_size(1).build(InMemDataset::new(vec![()]))
     };
     let loss = LossMetric::new();
-    let strategy =
-        KeepEpochs::last(epochs, 2).and_best(&loss, Aggregate::Mean, direction, Split::Valid);
+    let strategy = epochs.keep_last(2).keep_best(&loss, Aggregate::Mean, direction, Split::Valid);
     let (model, optimizer, scheduler) = epochs.checkpointers();
     let directory = epochs.path(1).parent().unwrap().with_file_name("metrics");
     let mut run = SupervisedTraining::new(directory, loader(), loader())
@@ -130,7 +128,7 @@ fn an_error_ends_the_training() {
         .num_epochs(50)
         .with_application_logger(None)
         .with_custom_checkpointers(model, optimizer, scheduler)
-        .with_checkpointing_strategy(KeepEpochs::last(&epochs, 1))
+        .with_checkpointing_strategy(epochs.keep_last(1))
         .launch(learner);
     let text = result.error.unwrap().to_string();
     assert!(text.contains("epoch-2"), "{text}");

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
-use safetensors_candle::train::AdamW;
+use safetensors_candle::train::{self, AdamW};
 use safetensors_core::{Error, ErrorKind};
 
 use super::support::{bits, get, map, model, quick, train, values, var};
@@ -48,9 +48,9 @@ fn compare(dtype: DType, params: &ParamsAdamW) {
         }
         if step == 60 {
             // An optimizer that was never used goes on with the saved state.
-            ours.save(&path, &quick()).unwrap();
+            train::save(&path, &ours, &quick()).unwrap();
             ours = AdamW::from_var_map(&ours_map, ParamsAdamW::default()).unwrap();
-            ours.load(&path).unwrap();
+            train::load(&path, &mut ours).unwrap();
         }
         ours.backward_step(&loss(&ours_map, step)).unwrap();
         theirs.backward_step(&loss(&theirs_map, step)).unwrap();
@@ -116,8 +116,8 @@ fn a_variable_without_elements_is_left_alone() {
     }
     assert_eq!(values(&variables)["empty"], before["empty"]);
     assert_ne!(values(&variables)["w"], before["w"]);
-    optimizer.save(&path, &quick()).unwrap();
-    optimizer.load(&path).unwrap();
+    train::save(&path, &optimizer, &quick()).unwrap();
+    train::load(&path, &mut optimizer).unwrap();
 }
 
 #[test]
@@ -147,11 +147,11 @@ fn an_optimizer_without_names_trains_but_is_not_saved() {
         assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
         assert!(error.to_string().contains("AdamW::from_var_map"), "{error}");
     };
-    refused(nameless.save(&path, &quick()).unwrap_err());
-    refused(nameless.save_sharded(dir.path(), &Default::default()).unwrap_err());
+    refused(train::save(&path, &nameless, &quick()).unwrap_err());
+    refused(train::save_sharded(dir.path(), &nameless, &Default::default()).unwrap_err());
     assert!(!path.exists());
     let named = AdamW::from_named([("w", weight)], ParamsAdamW::default()).unwrap();
-    named.save(&path, &quick()).unwrap();
-    refused(nameless.load(&path).unwrap_err());
+    train::save(&path, &named, &quick()).unwrap();
+    refused(train::load(&path, &mut nameless).unwrap_err());
     assert_eq!(nameless.step_count(), 1);
 }

@@ -2,10 +2,7 @@
 
 use candle_core::{DType, Device};
 use candle_nn::ParamsAdamW;
-use safetensors_candle::train::{
-    AdamW, StateOptions, load_training, load_training_with, load_var_map, load_var_map_with,
-    save_training, save_training_sharded, save_var_map,
-};
+use safetensors_candle::train::{self, AdamW, StateOptions};
 use safetensors_candle::var_builder;
 use safetensors_core::error::Mismatch;
 
@@ -30,25 +27,25 @@ fn a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped() {
             let epoch = [("epoch", step.to_string())];
             let path = if step.is_multiple_of(2) { &file } else { &sharded };
             if step.is_multiple_of(2) {
-                save_training(path, &map, &running, &quick().metadata(epoch)).unwrap();
+                train::save(path, (&map, &running), &quick().metadata(epoch)).unwrap();
             } else {
                 let options = shards(64).metadata(epoch);
                 assert!(
-                    save_training_sharded(path, &map, &running, &options).unwrap().files.len() > 2
+                    train::save_sharded(path, (&map, &running), &options).unwrap().files.len() > 2
                 );
             }
             // All is lost but the checkpoint.
             map = model(50);
             running = AdamW::from_var_map(&map, ParamsAdamW::default()).unwrap();
-            let loaded = load_training(path, &map, &mut running).unwrap();
+            let loaded = train::load(path, (&map, &mut running)).unwrap();
             assert_eq!(loaded.metadata["epoch"], step.to_string());
             assert_eq!(loaded.metadata.keys().filter(|key| key.contains("adamw")).count(), 0);
         }
     }
     assert_eq!(values(&map), values(&whole));
     assert_eq!(state(&running), state(&never_stopped));
-    save_training(dir.path().join("b.safetensors"), &map, &running, &quick()).unwrap();
-    save_training(dir.path().join("c.safetensors"), &whole, &never_stopped, &quick()).unwrap();
+    train::save(dir.path().join("b.safetensors"), (&map, &running), &quick()).unwrap();
+    train::save(dir.path().join("c.safetensors"), (&whole, &never_stopped), &quick()).unwrap();
     let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
     assert!(read("b.safetensors") == read("c.safetensors"));
 }
@@ -58,12 +55,12 @@ fn the_checkpoint_of_another_model_is_refused_with_every_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let other = map([("scale", var(&[1], 1)), ("other", var(&[2], 2))]);
-    save_training(&path, &other, &optimizer(&other), &quick()).unwrap();
+    train::save(&path, (&other, &optimizer(&other)), &quick()).unwrap();
     let ours = model(1);
     let mut trained = optimizer(&ours);
     train(&ours, &mut trained, 0);
     let before = (values(&ours), state(&trained));
-    let error = load_training(&path, &ours, &mut trained).unwrap_err();
+    let error = train::load(&path, (&ours, &mut trained)).unwrap_err();
     assert_eq!((values(&ours), state(&trained)), before);
 
     let found = mismatches(&error);
@@ -86,26 +83,26 @@ fn a_model_without_its_optimizer_is_no_training_checkpoint_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let saved = model(1);
-    save_var_map(&path, &saved, &quick()).unwrap();
+    train::save(&path, &saved, &quick()).unwrap();
     let fresh = model(50);
     let mut fresh_optimizer = optimizer(&fresh);
-    let error = load_training(&path, &fresh, &mut fresh_optimizer).unwrap_err();
+    let error = train::load(&path, (&fresh, &mut fresh_optimizer)).unwrap_err();
     // Two tensors for each of four variables, the step, and five hyperparameters.
     assert_eq!(mismatches(&error).len(), 8 + 6);
     assert_eq!(values(&fresh), values(&model(50)));
     let options = StateOptions::new().allow_missing(true);
-    let loaded = load_training_with(&path, &fresh, &mut fresh_optimizer, &options).unwrap();
+    let loaded = options.load(&path, (&fresh, &mut fresh_optimizer)).unwrap();
     assert_eq!((loaded.missing.len(), fresh_optimizer.step_count()), (8, 0));
     assert_eq!(values(&fresh), values(&saved));
 
     let mut trained = optimizer(&saved);
     train(&saved, &mut trained, 0);
-    save_training(&path, &saved, &trained, &quick()).unwrap();
-    assert_eq!(mismatches(&load_var_map(&path, &fresh).unwrap_err()).len(), 8);
-    load_var_map_with(&path, &fresh, &StateOptions::new().allow_extra(true)).unwrap();
+    train::save(&path, (&saved, &trained), &quick()).unwrap();
+    assert_eq!(mismatches(&train::load(&path, &fresh).unwrap_err()).len(), 8);
+    StateOptions::new().allow_extra(true).load(&path, &fresh).unwrap();
     assert_eq!(values(&fresh), values(&saved));
     let mut resumed = optimizer(&fresh);
-    resumed.load_with(&path, &StateOptions::new().allow_extra(true)).unwrap();
+    StateOptions::new().allow_extra(true).load(&path, &mut resumed).unwrap();
     assert_eq!(state(&resumed), state(&trained));
 
     // A model takes its weights from a training checkpoint.
@@ -122,12 +119,12 @@ fn a_part_of_the_variables_can_be_trained() {
     let head = |map| [("b.weight", get(map, "b.weight"))];
     let mut trained = AdamW::from_named(head(&saved), ParamsAdamW::default()).unwrap();
     train(&saved, &mut trained, 0);
-    save_training(&path, &saved, &trained, &quick()).unwrap();
+    train::save(&path, (&saved, &trained), &quick()).unwrap();
     let fresh = model(50);
     let mut resumed = AdamW::from_named(head(&fresh), ParamsAdamW::default()).unwrap();
-    load_training(&path, &fresh, &mut resumed).unwrap();
+    train::load(&path, (&fresh, &mut resumed)).unwrap();
     assert_eq!((values(&fresh), state(&resumed)), (values(&saved), state(&trained)));
     // An optimizer of all variables finds that the state of some is missing.
-    let error = load_training(&path, &fresh, &mut optimizer(&fresh)).unwrap_err();
+    let error = train::load(&path, (&fresh, &mut optimizer(&fresh))).unwrap_err();
     assert_eq!(mismatches(&error).len(), 6);
 }

@@ -8,10 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Var};
 use candle_nn::ParamsAdamW;
-use safetensors_candle::train::{
-    AdamW, StateOptions, load_training, load_training_from, load_training_with, load_var_map_from,
-    load_var_map_with, save_training, save_training_sharded,
-};
+use safetensors_candle::train::{self, AdamW, StateOptions};
 use safetensors_core::convert::ScaledWeights;
 use safetensors_core::error::Mismatch;
 use safetensors_core::io::FileSource;
@@ -30,9 +27,9 @@ fn save(path: &Path, steps: u32) {
     (0..steps).for_each(|step| train(&map, &mut optimizer, step));
     let step = [("steps", steps.to_string())];
     if path.extension().is_some() {
-        save_training(path, &map, &optimizer, &quick().metadata(step)).unwrap();
+        train::save(path, (&map, &optimizer), &quick().metadata(step)).unwrap();
     } else {
-        save_training_sharded(path, &map, &optimizer, &shards(48).metadata(step)).unwrap();
+        train::save_sharded(path, (&map, &optimizer), &shards(48).metadata(step)).unwrap();
     }
 }
 
@@ -44,9 +41,9 @@ fn fails<S: ReadAt>(checkpoint: &Checkpoint<S>) -> safetensors_core::Error {
     (0..2).for_each(|step| train(&map, &mut optimizer, step));
     let before = (values(&map), state(&optimizer));
     let options = StateOptions::new().allow_extra(true);
-    let error = load_training_from(checkpoint, &map, &mut optimizer, &options).unwrap_err();
+    let error = options.load_from(checkpoint, (&map, &mut optimizer)).unwrap_err();
     assert_eq!((values(&map), state(&optimizer)), before, "{error}");
-    load_var_map_from(checkpoint, &map, &options).unwrap_err();
+    options.load_from(checkpoint, &map).unwrap_err();
     assert_eq!(values(&map), before.0, "{error}");
     error
 }
@@ -120,7 +117,7 @@ fn a_read_that_fails_midway() {
     }
     left.store(usize::MAX, Ordering::Relaxed);
     let map = model(50);
-    load_training_from(&checkpoint, &map, &mut optimizer(&map), &StateOptions::new()).unwrap();
+    StateOptions::new().load_from(&checkpoint, (&map, &mut optimizer(&map))).unwrap();
 }
 
 #[test]
@@ -133,7 +130,7 @@ fn a_load_that_is_cancelled() {
     let before = (values(&map), state(&optimizer));
     let cancel = LoadOptions::new().progress(|_| ControlFlow::Break(()));
     let options = StateOptions::new().load_options(cancel);
-    let error = load_training_with(&path, &map, &mut optimizer, &options).unwrap_err();
+    let error = options.load(&path, (&map, &mut optimizer)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     assert_eq!((values(&map), state(&optimizer)), before);
 }
@@ -150,7 +147,7 @@ fn a_callback_may_use_the_map_while_it_is_loaded() {
         ControlFlow::Continue(())
     });
     let options = StateOptions::new().load_options(callback);
-    load_training_with(&path, &map, &mut optimizer(&map), &options).unwrap();
+    options.load(&path, (&map, &mut optimizer(&map))).unwrap();
     assert_ne!(values(&map), values(&model(50)));
 }
 
@@ -169,16 +166,16 @@ fn a_save_that_fails_leaves_the_earlier_checkpoint() {
         }
         ControlFlow::Continue(())
     });
-    let error = save_training(&file, &map, &newer, &failing).unwrap_err();
+    let error = train::save(&file, (&map, &newer), &failing).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     let options = ShardOptions::new().max_shard_size(48.into()).save_options(failing);
-    let error = save_training_sharded(&sharded, &map, &newer, &options).unwrap_err();
+    let error = train::save_sharded(&sharded, (&map, &newer), &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
 
     for path in [file, sharded] {
         let fresh = model(50);
         let mut resumed = optimizer(&fresh);
-        assert_eq!(load_training(&path, &fresh, &mut resumed).unwrap().metadata["steps"], "3");
+        assert_eq!(train::load(&path, (&fresh, &mut resumed)).unwrap().metadata["steps"], "3");
         let expected = model(1);
         let mut at_three = optimizer(&expected);
         (0..3).for_each(|step| train(&expected, &mut at_three, step));
@@ -204,7 +201,7 @@ fn a_dequantised_weight_that_its_variable_cannot_hold() {
         ])
     };
     let map = variables();
-    let error = load_var_map_with(&path, &map, &options).unwrap_err();
+    let error = options.load(&path, &map).unwrap_err();
     assert_eq!(values(&map), values(&variables()), "{error}");
     let different = |name: &str| Mismatch::Dtype {
         name: name.into(),
@@ -221,14 +218,14 @@ fn dequantised_state_that_its_optimizer_cannot_hold() {
     let var = Var::zeros(2, DType::F8E4M3, &Device::Cpu).unwrap();
     let mut optimizer = AdamW::from_named([("w", var)], ParamsAdamW::default()).unwrap();
     let before = state(&optimizer);
-    optimizer.save(&path, &quick()).unwrap();
+    train::save(&path, &optimizer, &quick()).unwrap();
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
     let bufs = [("w.exp_avg", fp8()), ("w.exp_avg_scale", scale()), ("w.exp_avg_sq", fp8())];
     save_bufs(&path, &bufs, &quick().metadata(metadata));
 
     let dequantize = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
     let options = StateOptions::new().allow_extra(true).load_options(dequantize);
-    let error = optimizer.load_with(&path, &options).unwrap_err();
+    let error = options.load(&path, &mut optimizer).unwrap_err();
     assert_eq!(state(&optimizer), before, "{error}");
     let name = "w.exp_avg".into();
     let different = Mismatch::Dtype { name, expected: Dtype::F8_E4M3, found: Dtype::F32 };

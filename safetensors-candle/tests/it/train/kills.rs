@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use candle_nn::VarMap;
-use safetensors_candle::train::{AdamW, load_training, save_training, save_training_sharded};
+use safetensors_candle::train::{self, AdamW};
 use safetensors_testing::process::command_of;
 
 use super::support::{model, optimizer, quick, shards, state, train, values};
@@ -18,9 +18,9 @@ const VARIABLE: &str = "SAFETENSORS_CANDLE_TRAIN";
 
 fn save(path: &Path, map: &VarMap, optimizer: &AdamW) {
     if path.extension().is_some() {
-        save_training(path, map, optimizer, &quick()).unwrap();
+        train::save(path, (map, optimizer), &quick()).unwrap();
     } else {
-        save_training_sharded(path, map, optimizer, &shards(64)).unwrap();
+        train::save_sharded(path, (map, optimizer), &shards(64)).unwrap();
     }
 }
 
@@ -31,7 +31,7 @@ fn child() {
     let map = model(1);
     let mut optimizer = optimizer(&map);
     if path.exists() {
-        load_training(&path, &map, &mut optimizer).unwrap();
+        train::load(&path, (&map, &mut optimizer)).unwrap();
     } else {
         // The first kill comes after this.
         save(&path, &map, &optimizer);
@@ -86,7 +86,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
             // What is there is a whole state: that of the step that it names.
             let (map, expected) = (model(50), model(1));
             let (mut found, mut again) = (optimizer(&map), optimizer(&expected));
-            load_training(&path, &map, &mut found).unwrap();
+            train::load(&path, (&map, &mut found)).unwrap();
             (0..found.step_count() as u32).for_each(|step| train(&expected, &mut again, step));
             assert_eq!((values(&map), state(&found)), (values(&expected), state(&again)));
         }
@@ -94,7 +94,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
         assert!(!run(&path, u32::MAX, Duration::ZERO));
         let map = model(50);
         let mut ended = optimizer(&map);
-        load_training(&path, &map, &mut ended).unwrap();
+        train::load(&path, (&map, &mut ended)).unwrap();
         assert_eq!((values(&map), state(&ended)), (values(&whole), state(&never_stopped)));
     }
 }

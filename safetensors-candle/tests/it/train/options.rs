@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Var};
 use half::bf16;
-use safetensors_candle::train::{StateOptions, load_var_map_with};
+use safetensors_candle::train::StateOptions;
 use safetensors_core::convert::Overflow;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf};
@@ -28,7 +28,7 @@ fn each_tensor_is_cast_to_the_dtype_of_its_variable() {
     save_bufs(&path, &bufs, &quick());
     let dtypes = [("a", DType::F32), ("b", DType::F32), ("c", DType::U8), ("d", DType::F64)];
     let fresh = map(dtypes.map(|(name, dtype)| (name, zeros(dtype))));
-    load_var_map_with(&path, &fresh, &StateOptions::new().cast(true)).unwrap();
+    StateOptions::new().cast(true).load(&path, &fresh).unwrap();
     assert_eq!(get(&fresh, "a").to_vec1::<f32>().unwrap(), [1.5, -2.0]);
     assert_eq!(get(&fresh, "b").to_vec1::<f32>().unwrap(), [0.1, 3.0]);
     assert_eq!(get(&fresh, "c").to_vec1::<u8>().unwrap(), [1, 255]);
@@ -36,7 +36,7 @@ fn each_tensor_is_cast_to_the_dtype_of_its_variable() {
 
     // A conversion that the options of the load ask for must give the dtype of the variable.
     let options = StateOptions::new().load_options(LoadOptions::new().floats_as(Dtype::F32));
-    let error = load_var_map_with(&path, &fresh, &options).unwrap_err();
+    let error = options.load(&path, &fresh).unwrap_err();
     let expected = [
         Mismatch::Dtype { name: "c".into(), expected: Dtype::U8, found: Dtype::I64 },
         Mismatch::Dtype { name: "d".into(), expected: Dtype::F64, found: Dtype::BF16 },
@@ -57,7 +57,7 @@ fn a_value_that_its_variable_cannot_hold_sets_nothing() {
     let options =
         StateOptions::new().cast(true).load_options(LoadOptions::new().convert_options(refuse));
     let before = values(&fresh);
-    let error = load_var_map_with(&path, &fresh, &options).unwrap_err();
+    let error = options.load(&path, &fresh).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("z"), path.to_str()));
     assert_eq!(values(&fresh), before);
@@ -65,12 +65,12 @@ fn a_value_that_its_variable_cannot_hold_sets_nothing() {
     // An integer that is too large is an error in any case.
     let integers = map([("a", zeros(DType::F32)), ("z", zeros(DType::U8))]);
     let before = values(&integers);
-    let error = load_var_map_with(&path, &integers, &StateOptions::new().cast(true)).unwrap_err();
+    let error = StateOptions::new().cast(true).load(&path, &integers).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, .. }), "{error}");
     assert_eq!(values(&integers), before);
 
     // By default a float becomes infinity, as in PyTorch.
-    load_var_map_with(&path, &fresh, &StateOptions::new().cast(true)).unwrap();
+    StateOptions::new().cast(true).load(&path, &fresh).unwrap();
     assert_eq!(get(&fresh, "z").to_vec1::<f32>().unwrap(), [1.0, f32::INFINITY]);
 }
 
@@ -85,12 +85,12 @@ fn a_dtype_without_a_conversion_is_a_difference() {
     let complex = TensorBuf::from_view(&complex).unwrap();
     save_bufs(&path, &[("a", complex)], &quick());
     let pairs = map([("a", Var::ones((2, 2), DType::BF16, &Device::Cpu).unwrap())]);
-    load_var_map_with(&path, &pairs, &StateOptions::new().cast(true)).unwrap();
+    StateOptions::new().cast(true).load(&path, &pairs).unwrap();
     assert_eq!(get(&pairs, "a").to_vec2::<bf16>().unwrap(), [[bf16::ZERO; 2]; 2]);
 
     let asked = LoadOptions::new().all_as(Dtype::F8_E8M0);
     let options = StateOptions::new().load_options(asked);
-    let error = load_var_map_with(&path, &pairs, &options).unwrap_err();
+    let error = options.load(&path, &pairs).unwrap_err();
     assert!(matches!(mismatches(&error), [Mismatch::Dtype { .. }]), "{error}");
 }
 
@@ -102,7 +102,7 @@ fn missing_and_extra_tensors_are_reported_where_they_are_allowed() {
     save_bufs(&path, &[("b", buf()), ("y", buf()), ("x", buf())], &quick());
     let fresh = map([("c", var(&[2], 1)), ("b", var(&[2], 2)), ("a", var(&[2], 3))]);
     let options = StateOptions::new().allow_missing(true).allow_extra(true);
-    let loaded = load_var_map_with(&path, &fresh, &options).unwrap();
+    let loaded = options.load(&path, &fresh).unwrap();
     assert_eq!(
         (loaded.missing, loaded.extra),
         (vec!["a".into(), "c".into()], vec!["x".to_string(), "y".into()])
@@ -125,6 +125,6 @@ fn only_what_is_needed_is_read() {
         ControlFlow::Continue(())
     });
     let options = StateOptions::new().allow_extra(true).load_options(load);
-    load_var_map_with(&path, &map([("a", zeros(DType::F32))]), &options).unwrap();
+    options.load(&path, &map([("a", zeros(DType::F32))])).unwrap();
     assert_eq!(read.load(Ordering::Relaxed), 8);
 }

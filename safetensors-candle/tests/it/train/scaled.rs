@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
-use safetensors_candle::train::{StateOptions, load_var_map_with};
+use safetensors_candle::train::StateOptions;
 use safetensors_core::convert::ScaledWeights;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, Error, ErrorKind, LoadOptions};
@@ -33,7 +33,7 @@ fn file() -> (TempDir, std::path::PathBuf) {
 /// A load that must fail and set nothing.
 fn fails(path: &std::path::Path, variables: &VarMap, options: &StateOptions) -> Error {
     let before = values(variables);
-    let error = load_var_map_with(path, variables, options).unwrap_err();
+    let error = options.load(path, variables).unwrap_err();
     assert_eq!(values(variables), before, "{error}");
     error
 }
@@ -44,14 +44,14 @@ fn a_weight_is_dequantised_into_a_variable_and_its_scales_are_not_extra() {
     for cast in [false, true] {
         let options = StateOptions::new().cast(cast).load_options(dequantize());
         let fresh = variables([("w", DType::F32)]);
-        let loaded = load_var_map_with(&path, &fresh, &options).unwrap();
+        let loaded = options.load(&path, &fresh).unwrap();
         assert_eq!(get(&fresh, "w").to_vec1::<f32>().unwrap(), [0.5, 1.0]);
         assert_eq!((loaded.missing, loaded.extra), (vec![], vec![]));
     }
     for dtype in [DType::BF16, DType::F64] {
         let fresh = variables([("w", dtype)]);
         let options = StateOptions::new().cast(true).load_options(dequantize());
-        load_var_map_with(&path, &fresh, &options).unwrap();
+        options.load(&path, &fresh).unwrap();
         let wide = get(&fresh, "w").to_dtype(DType::F32).unwrap();
         assert_eq!(wide.to_vec1::<f32>().unwrap(), [0.5, 1.0]);
     }
@@ -62,14 +62,14 @@ fn scales_may_be_variables_of_their_own() {
     let (_dir, path) = file();
     let both = variables([("w", DType::F32), ("w_scale", DType::F32)]);
     let options = StateOptions::new().cast(true).load_options(dequantize());
-    load_var_map_with(&path, &both, &options).unwrap();
+    options.load(&path, &both).unwrap();
     assert_eq!(get(&both, "w").to_vec1::<f32>().unwrap(), [0.5, 1.0]);
     assert_eq!(get(&both, "w_scale").to_scalar::<f32>().unwrap(), 0.5);
 
     // The codes and the scales, as the file has them.
     let raw = variables([("w", DType::F8E4M3), ("w_scale", DType::F32)]);
     for options in [options, StateOptions::new()] {
-        load_var_map_with(&path, &raw, &options).unwrap();
+        options.load(&path, &raw).unwrap();
         let codes = get(&raw, "w").to_dtype(DType::F32).unwrap();
         assert_eq!(codes.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
         assert_eq!(get(&raw, "w_scale").to_scalar::<f32>().unwrap(), 0.5);
@@ -109,7 +109,7 @@ fn a_weight_is_not_converted_without_its_scales() {
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
 
     let raw = LoadOptions::new().scaled_weights(ScaledWeights::Raw);
-    load_var_map_with(&path, &fresh, &options.load_options(raw)).unwrap();
+    options.load_options(raw).load(&path, &fresh).unwrap();
     assert_eq!(get(&fresh, "w").to_vec1::<f32>().unwrap(), [1.0, 2.0]);
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
-use safetensors_candle::train::{AdamW, StateOptions};
+use safetensors_candle::train::{self, AdamW, StateOptions};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Checkpoint, Dtype, Metadata, TensorBuf};
 
@@ -29,7 +29,7 @@ fn the_file_has_pytorchs_names_and_readable_settings() {
         eps: 5e-324,
         weight_decay: f64::INFINITY,
     });
-    saved.save(&path, &quick().metadata([("epoch", "2")])).unwrap();
+    train::save(&path, &saved, &quick().metadata([("epoch", "2")])).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
     names.sort_unstable();
@@ -50,7 +50,7 @@ fn the_file_has_pytorchs_names_and_readable_settings() {
     assert_eq!(checkpoint.aliases().count(), 0);
 
     let mut fresh = optimizer(&model(1));
-    let loaded = fresh.load(&path).unwrap();
+    let loaded = train::load(&path, &mut fresh).unwrap();
     assert_eq!(loaded.metadata, Metadata::from([("epoch".into(), "2".into())]));
     assert_eq!(state(&fresh), state(&saved));
     assert_eq!(fresh.params().beta1.to_bits(), f64::NAN.to_bits());
@@ -61,10 +61,10 @@ fn the_file_has_pytorchs_names_and_readable_settings() {
 fn shards_and_the_same_bytes_for_the_same_state() {
     let dir = tempfile::tempdir().unwrap();
     let (_, saved) = trained(4);
-    let files = saved.save_sharded(dir.path(), &shards(32)).unwrap().files;
+    let files = train::save_sharded(dir.path(), &saved, &shards(32)).unwrap().files;
     assert!(files.len() > 2);
     let mut fresh = optimizer(&model(1));
-    let loaded = fresh.load(dir.path()).unwrap();
+    let loaded = train::load(dir.path(), &mut fresh).unwrap();
     assert_eq!(loaded.metadata.get("safetensors_bridge.adamw.step"), None);
     assert_eq!((fresh.step_count(), fresh.learning_rate()), (4, 0.05));
     assert_eq!(state(&fresh), state(&saved));
@@ -77,9 +77,9 @@ fn an_optimizer_without_variables() {
     let mut empty = optimizer(&VarMap::new());
     let loss = var(&[1], 0).sum_all().unwrap();
     (0..5).for_each(|_| empty.backward_step(&loss).unwrap());
-    empty.save(&path, &quick()).unwrap();
+    train::save(&path, &empty, &quick()).unwrap();
     let mut fresh = AdamW::empty(ParamsAdamW::default()).unwrap();
-    fresh.load(&path).unwrap();
+    train::load(&path, &mut fresh).unwrap();
     assert_eq!((fresh.step_count(), fresh.learning_rate()), (5, 0.05));
 }
 
@@ -92,7 +92,7 @@ fn every_bit_of_a_nan_is_kept() {
     let mut fresh = AdamW::from_named([("w", var(&[4], 1))], ParamsAdamW::default()).unwrap();
     let settings = fresh_settings(&fresh);
     save_bufs(&path, &[("w.exp_avg", buf()), ("w.exp_avg_sq", buf())], &quick().metadata(settings));
-    fresh.load(&path).unwrap();
+    train::load(&path, &mut fresh).unwrap();
     assert_eq!(state(&fresh), std::fs::read(&path).unwrap());
 }
 
@@ -100,7 +100,7 @@ fn every_bit_of_a_nan_is_kept() {
 fn fresh_settings(optimizer: &AdamW) -> Metadata {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    optimizer.save(&path, &quick()).unwrap();
+    train::save(&path, optimizer, &quick()).unwrap();
     Checkpoint::open(&path).unwrap().metadata().clone()
 }
 
@@ -109,10 +109,10 @@ fn the_state_of_another_model_is_refused_with_every_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let other = map([("a.weight", var(&[4, 2], 1)), ("c", var(&[1], 2)), ("scale", var(&[], 3))]);
-    optimizer(&other).save(&path, &quick()).unwrap();
+    train::save(&path, &optimizer(&other), &quick()).unwrap();
     let (_, mut ours) = trained(2);
     let before = state(&ours);
-    let error = ours.load(&path).unwrap_err();
+    let error = train::load(&path, &mut ours).unwrap_err();
     let shape = |name: &str| {
         let (expected, found) = (vec![4, 3], vec![4, 2]);
         Mismatch::Shape { name: name.into(), expected, found }
@@ -150,7 +150,7 @@ fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
         });
         settings.collect()
     };
-    let error = ours.load(&path).unwrap_err();
+    let error = train::load(&path, &mut ours).unwrap_err();
     let step = (key("step"), Some("2147483648".into()));
     let lr = (key("lr"), Some("fast".into()));
     assert_eq!(listed(&error), [step.clone(), lr.clone(), (key("eps"), None)]);
@@ -161,16 +161,16 @@ fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
     let mut long = fresh_settings(&ours);
     long.insert(key("lr"), "é".repeat(100_000));
     save_bufs(&dir.path().join("b.safetensors"), &[], &quick().metadata(long));
-    let error = ours.load(dir.path().join("b.safetensors")).unwrap_err();
+    let error = train::load(dir.path().join("b.safetensors"), &mut ours).unwrap_err();
     assert_eq!(listed(&error), [(key("lr"), Some("é".repeat(60)))]);
 
     // What is malformed is an error in any case. What is missing stays as it is, if allowed.
     let options = StateOptions::new().allow_missing(true);
-    let error = ours.load_with(&path, &options).unwrap_err();
+    let error = options.load(&path, &mut ours).unwrap_err();
     assert_eq!(listed(&error), [step, lr]);
     let weights = model(1);
-    safetensors_candle::train::save_var_map(&path, &weights, &quick()).unwrap();
-    let loaded = ours.load_with(&path, &options.allow_extra(true)).unwrap();
+    safetensors_candle::train::save(&path, &weights, &quick()).unwrap();
+    let loaded = options.allow_extra(true).load(&path, &mut ours).unwrap();
     assert_eq!((loaded.missing.len(), loaded.extra.len()), (8, 4));
     assert_eq!(state(&ours), before);
 }
@@ -186,18 +186,18 @@ fn state_of_another_dtype_is_cast_when_asked() {
     };
     let (weight, mut saved) = of(DType::F32);
     saved.backward_step(&weight.sum_all().unwrap()).unwrap();
-    saved.save(&path, &quick()).unwrap();
+    train::save(&path, &saved, &quick()).unwrap();
     let (_, mut wide) = of(DType::F64);
-    let error = wide.load(&path).unwrap_err();
+    let error = train::load(&path, &mut wide).unwrap_err();
     let dtype = |name: &str| {
         let (expected, found) = (Dtype::F64, Dtype::F32);
         Mismatch::Dtype { name: name.into(), expected, found }
     };
     assert_eq!(mismatches(&error), [dtype("w.exp_avg"), dtype("w.exp_avg_sq")]);
-    wide.load_with(&path, &StateOptions::new().cast(true)).unwrap();
+    StateOptions::new().cast(true).load(&path, &mut wide).unwrap();
     assert_eq!(wide.step_count(), 1);
     let file = dir.path().join("b.safetensors");
-    wide.save(&file, &quick()).unwrap();
+    train::save(&file, &wide, &quick()).unwrap();
     let buf = Checkpoint::open(&file).unwrap().tensor("w.exp_avg").unwrap().read().unwrap();
     let tenth = f64::from((1.0 - 0.9_f64) as f32);
     assert_eq!(buf.into_vec::<f64>().unwrap(), [tenth; 2]);

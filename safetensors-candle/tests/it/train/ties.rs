@@ -2,7 +2,7 @@
 
 use candle_core::Var;
 use candle_nn::{Optimizer, VarMap};
-use safetensors_candle::train::{load_training, load_var_map, save_training, save_var_map};
+use safetensors_candle::train;
 use safetensors_core::error::Mismatch;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Checkpoint, TensorBuf, save};
@@ -27,14 +27,14 @@ fn a_tied_variable_is_saved_once_or_under_each_name_and_loads_from_both() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     for (options, tensors) in [(quick(), 3), (quick().tied(Tied::new()), 2)] {
-        save_var_map(&path, &tied(1), &options).unwrap();
+        train::save(&path, &tied(1), &options).unwrap();
         assert_eq!(Checkpoint::open(&path).unwrap().len(), tensors);
         let fresh = tied(9);
-        load_var_map(&path, &fresh).unwrap();
+        train::load(&path, &fresh).unwrap();
         assert_eq!(values(&fresh), values(&tied(1)));
         // Two variables get the value of one tensor, too.
         let apart = map(["embed", "head", "norm"].map(|name| (name, var(&[2], 9))));
-        load_var_map(&path, &apart).unwrap();
+        train::load(&path, &apart).unwrap();
         assert_eq!(values(&apart), values(&tied(1)));
     }
 }
@@ -45,12 +45,12 @@ fn one_of_the_names_is_enough() {
     let path = dir.path().join("a.safetensors");
     save(&path, [("head", pair()), ("norm", pair())], &quick()).unwrap();
     let fresh = tied(9);
-    let loaded = load_var_map(&path, &fresh).unwrap();
+    let loaded = train::load(&path, &fresh).unwrap();
     assert!(loaded.missing.is_empty() && loaded.extra.is_empty());
     assert_eq!(get(&fresh, "embed").to_vec1::<f32>().unwrap(), [1.0, 2.0]);
 
     save(&path, [("norm", pair())], &quick()).unwrap();
-    assert_eq!(mismatches(&load_var_map(&path, &fresh).unwrap_err()), [missing("embed")]);
+    assert_eq!(mismatches(&train::load(&path, &fresh).unwrap_err()), [missing("embed")]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn different_values_of_one_variable_are_refused() {
     let buf = |value: f32| TensorBuf::from_vec(vec![2], vec![1.0, value]).unwrap();
     save_bufs(&path, &[("embed", buf(0.0)), ("head", buf(-0.0)), ("norm", buf(1.0))], &quick());
     let fresh = tied(9);
-    let error = load_var_map(&path, &fresh).unwrap_err();
+    let error = train::load(&path, &fresh).unwrap_err();
     let expected = Mismatch::Tied { name: "embed".into(), other: "head".into() };
     assert_eq!(mismatches(&error), [expected]);
     assert_eq!(values(&fresh), values(&tied(9)));
@@ -85,10 +85,10 @@ fn a_tied_variable_has_one_state_and_is_updated_once() {
     assert_eq!(values(&variables), values(&theirs_map));
 
     for options in [quick(), quick().tied(Tied::new())] {
-        save_training(&path, &variables, &ours, &options).unwrap();
+        train::save(&path, (&variables, &ours), &options).unwrap();
         let fresh = tied(9);
         let mut resumed = optimizer(&fresh);
-        load_training(&path, &fresh, &mut resumed).unwrap();
+        train::load(&path, (&fresh, &mut resumed)).unwrap();
         assert_eq!((values(&fresh), state(&resumed)), (values(&variables), state(&ours)));
         step(&fresh, &mut resumed);
         let again = tied(1);
@@ -104,10 +104,10 @@ fn a_model_with_a_variable_named_like_the_state_of_another_is_refused() {
     let path = dir.path().join("a.safetensors");
     let clash = map([("w", var(&[2], 1)), ("w.exp_avg", var(&[2], 2))]);
     let mut optimizer = optimizer(&clash);
-    let error = save_training(&path, &clash, &optimizer, &quick()).unwrap_err();
+    let error = train::save(&path, (&clash, &optimizer), &quick()).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
     assert_eq!(error.tensor(), Some("w.exp_avg"));
-    save_var_map(&path, &clash, &quick()).unwrap();
-    let error = load_training(&path, &clash, &mut optimizer).unwrap_err();
+    train::save(&path, &clash, &quick()).unwrap();
+    let error = train::load(&path, (&clash, &mut optimizer)).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
 }

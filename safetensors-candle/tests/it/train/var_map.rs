@@ -2,10 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
-use safetensors_candle::train::{
-    StateOptions, load_var_map, load_var_map_from, load_var_map_with, save_var_map,
-    save_var_map_sharded,
-};
+use safetensors_candle::train::{self, StateOptions};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, TensorBuf, Widening,
@@ -20,14 +17,14 @@ fn variables_come_back_bit_for_bit_from_a_file_and_from_shards() {
     let dir = tempfile::tempdir().unwrap();
     let (file, sharded) = (dir.path().join("a.safetensors"), dir.path().join("sharded"));
     let saved = model(1);
-    save_var_map(&file, &saved, &quick().metadata([("epoch", "7")])).unwrap();
+    train::save(&file, &saved, &quick().metadata([("epoch", "7")])).unwrap();
     let options = shards(40).metadata([("epoch", "7")]);
-    assert!(save_var_map_sharded(&sharded, &saved, &options).unwrap().files.len() > 2);
+    assert!(train::save_sharded(&sharded, &saved, &options).unwrap().files.len() > 2);
 
     for path in [&file, &sharded, &sharded.join("model.safetensors.index.json")] {
         let fresh = model(50);
         let kept = get(&fresh, "a.bias");
-        let loaded = load_var_map(path, &fresh).unwrap();
+        let loaded = train::load(path, &fresh).unwrap();
         assert_eq!(values(&fresh), values(&saved));
         assert_eq!(bits(&kept), bits(&get(&saved, "a.bias")), "the variable itself is set");
         assert_eq!(loaded.metadata["epoch"], "7");
@@ -44,10 +41,10 @@ fn files_are_exchanged_with_candle() {
     let saved = model(1);
     saved.save(&path).unwrap();
     let fresh = model(50);
-    load_var_map(&path, &fresh).unwrap();
+    train::load(&path, &fresh).unwrap();
     assert_eq!(values(&fresh), values(&saved));
 
-    save_var_map(&path, &model(2), &quick()).unwrap();
+    train::save(&path, &model(2), &quick()).unwrap();
     let mut theirs = fresh.clone();
     theirs.load(&path).unwrap();
     assert_eq!(values(&theirs), values(&model(2)));
@@ -64,7 +61,7 @@ fn the_same_variables_give_the_same_bytes_in_any_order() {
             map.data().lock().unwrap().insert(name.clone(), var(&[3], seed));
         }
         let options = quick().order(safetensors_core::save::Order::Given);
-        save_var_map(dir.path().join(file), &map, &options).unwrap();
+        train::save(dir.path().join(file), &map, &options).unwrap();
         std::fs::read(dir.path().join(file)).unwrap()
     };
     let forwards = save(&mut names.iter(), "a.safetensors");
@@ -86,7 +83,7 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
         ("scale", var(&[], 9)),
         ("aa", var(&[1], 9)),
     ]);
-    save_var_map(&path, &other, &quick()).unwrap();
+    train::save(&path, &other, &quick()).unwrap();
     let expected = [
         Mismatch::Shape { name: "a.weight".into(), expected: vec![4, 3], found: vec![3, 4] },
         Mismatch::Dtype { name: "b.weight".into(), expected: Dtype::F32, found: Dtype::F64 },
@@ -95,7 +92,7 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
         extra("z"),
     ];
     let fresh = model(50);
-    let error = load_var_map(&path, &fresh).unwrap_err();
+    let error = train::load(&path, &fresh).unwrap_err();
     assert_eq!(mismatches(&error), expected);
     assert_eq!(error.file(), Some(path.to_str().unwrap()));
     let message = error.to_string();
@@ -110,16 +107,16 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 
     // What is allowed is not listed. The rest still is.
     let options = StateOptions::new().allow_missing(true);
-    let error = load_var_map_with(&path, &fresh, &options).unwrap_err();
+    let error = options.load(&path, &fresh).unwrap_err();
     assert!(!mismatches(&error).contains(&missing("a.bias")));
     let options = options.allow_extra(true).cast(true);
-    let error = load_var_map_with(&path, &fresh, &options).unwrap_err();
+    let error = options.load(&path, &fresh).unwrap_err();
     assert_eq!(mismatches(&error), &expected[..1]);
     assert_eq!(values(&fresh), values(&model(50)));
 
     // A sharded checkpoint is named by its index.
-    save_var_map_sharded(dir.path().join("s"), &other, &shards(8)).unwrap();
-    let error = load_var_map(dir.path().join("s"), &fresh).unwrap_err();
+    train::save_sharded(dir.path().join("s"), &other, &shards(8)).unwrap();
+    let error = train::load(dir.path().join("s"), &fresh).unwrap_err();
     assert_eq!(mismatches(&error), expected);
     assert!(error.file().unwrap().ends_with("model.safetensors.index.json"), "{error}");
 }
@@ -128,17 +125,17 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 fn a_map_without_variables() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    save_var_map(&path, &VarMap::new(), &quick()).unwrap();
-    assert_eq!(load_var_map(&path, &VarMap::new()).unwrap(), Default::default());
-    let error = load_var_map(&path, &map([("w", var(&[1], 0))])).unwrap_err();
+    train::save(&path, &VarMap::new(), &quick()).unwrap();
+    assert_eq!(train::load(&path, &VarMap::new()).unwrap(), Default::default());
+    let error = train::load(&path, &map([("w", var(&[1], 0))])).unwrap_err();
     assert_eq!(mismatches(&error), [missing("w")]);
 
-    save_var_map(&path, &map([("w", var(&[1], 0))]), &quick()).unwrap();
-    let error = load_var_map(&path, &VarMap::new()).unwrap_err();
+    train::save(&path, &map([("w", var(&[1], 0))]), &quick()).unwrap();
+    let error = train::load(&path, &VarMap::new()).unwrap_err();
     assert_eq!(mismatches(&error), [extra("w")]);
     let sharded = dir.path().join("s");
-    save_var_map_sharded(&sharded, &VarMap::new(), &shards(8)).unwrap();
-    load_var_map(&sharded, &VarMap::new()).unwrap();
+    train::save_sharded(&sharded, &VarMap::new(), &shards(8)).unwrap();
+    train::load(&sharded, &VarMap::new()).unwrap();
 }
 
 #[test]
@@ -166,9 +163,9 @@ fn tensors_without_elements_and_every_dtype_of_variables() {
         let empty = Var::zeros((0, 3), DType::F32, &device).unwrap();
         map(each.into_iter().chain([("empty", empty)]))
     };
-    save_var_map(&path, &of(&[1.0, 2.0, 3.0]), &quick()).unwrap();
+    train::save(&path, &of(&[1.0, 2.0, 3.0]), &quick()).unwrap();
     let fresh = of(&[0.0, 0.0, 0.0]);
-    load_var_map(&path, &fresh).unwrap();
+    train::load(&path, &fresh).unwrap();
     assert_eq!(values(&fresh), values(&of(&[1.0, 2.0, 3.0])));
 }
 
@@ -187,18 +184,18 @@ fn dtypes_that_candle_lacks_are_widened_into_variables_of_the_wider_dtype_only()
         ])
     };
     let fits = of(DType::U8, &[1, 2]);
-    load_var_map(&path, &fits).unwrap();
+    train::load(&path, &fits).unwrap();
     assert_eq!(get(&fits, "mask").to_vec1::<u8>().unwrap(), [1, 0]);
     assert_eq!(get(&fits, "rope").to_vec2::<f32>().unwrap(), [[0.0, 0.0]]);
 
     let wider = Mismatch::Dtype { name: "mask".into(), expected: Dtype::U32, found: Dtype::BOOL };
     let shape = Mismatch::Shape { name: "rope".into(), expected: vec![1], found: vec![1, 2] };
-    let error = load_var_map(&path, &of(DType::U32, &[1])).unwrap_err();
+    let error = train::load(&path, &of(DType::U32, &[1])).unwrap_err();
     assert_eq!(mismatches(&error), [wider, shape]);
 
     let exact = LoadOptions::new().widening(Widening::Refuse);
     let options = StateOptions::new().load_options(exact);
-    let error = load_var_map_with(&path, &of(DType::U8, &[1, 2]), &options).unwrap_err();
+    let error = options.load(&path, &of(DType::U8, &[1, 2])).unwrap_err();
     assert!(matches!(mismatches(&error), [Mismatch::Dtype { .. }, ..]), "{error}");
 }
 
@@ -207,12 +204,12 @@ fn an_open_checkpoint_in_memory_loads_too() {
     let saved = model(1);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    save_var_map(&path, &saved, &quick()).unwrap();
+    train::save(&path, &saved, &quick()).unwrap();
     let limits = safetensors_core::Limits::default();
     let in_memory = Checkpoint::open_by(&path, &limits, |path| {
         std::fs::read(path).map_err(|error| ErrorKind::Io(error).into())
     });
     let fresh = model(50);
-    load_var_map_from(&in_memory.unwrap(), &fresh, &StateOptions::new()).unwrap();
+    StateOptions::new().load_from(&in_memory.unwrap(), &fresh).unwrap();
     assert_eq!(values(&fresh), values(&saved));
 }

@@ -96,7 +96,7 @@ fn repeated_requests_share_memory_where_that_is_asked_for() {
     let (first, second) = (get(&plain, "a"), get(&plain, "a"));
     assert_ne!(address(&first), address(&second));
 
-    let shared = plain.share_repeated(true);
+    let shared = plain.cache_tensors(true);
     spy.take_read();
     let first = get(&shared, "a");
     let second = get(&shared.clone(), "a");
@@ -115,7 +115,7 @@ fn repeated_requests_share_memory_where_that_is_asked_for() {
 #[test]
 fn a_failed_request_is_not_kept() {
     let (backend, spy) = backend(&[weight("a", 64)]);
-    let backend = backend.share_repeated(true);
+    let backend = backend.cache_tensors(true);
     spy.break_bytes(Some(0..u64::MAX));
     assert!(builder(&backend).get(64, "a").is_err());
     spy.break_bytes(None);
