@@ -3,7 +3,8 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    DeriveInput, GenericParam, Lifetime, LifetimeParam, Result, WherePredicate, parse_quote,
+    DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, Result, WherePredicate,
+    parse_quote,
 };
 
 use crate::bounds;
@@ -62,20 +63,31 @@ fn save(structure: &Structure<'_>) -> TokenStream {
     }
 }
 
-/// What loads a struct.
-fn load(structure: &Structure<'_>) -> TokenStream {
-    let ident = structure.ident;
-    let (_, arguments, _) = structure.generics.split_for_impl();
+/// The generics of the implementation that loads a struct from a file of this lifetime.
+fn load_generics(structure: &Structure<'_>, file: &Lifetime) -> Generics {
     let mut generics = structure.generics.clone();
-    let file: Lifetime = parse_quote!('__file);
     // Everything that the struct borrows, it borrows from the file.
     let borrowed: Vec<_> = generics.lifetimes().map(|lifetime| lifetime.lifetime.clone()).collect();
     generics.params.insert(0, GenericParam::Lifetime(LifetimeParam::new(file.clone())));
     let outlives =
         borrowed.iter().map(|lifetime| -> WherePredicate { parse_quote!(#file: #lifetime) });
     generics.make_where_clause().predicates.extend(outlives);
-    bounds::of_fields(&mut generics, ident, &structure.fields, &quote!(__fields::LoadField<#file>));
+    bounds::of_fields(
+        &mut generics,
+        structure.ident,
+        &structure.fields,
+        &quote!(__fields::LoadField<#file>),
+    );
     bounds::of_defaults(&mut generics, &structure.fields);
+    generics
+}
+
+/// What loads a struct.
+fn load(structure: &Structure<'_>) -> TokenStream {
+    let ident = structure.ident;
+    let (_, arguments, _) = structure.generics.split_for_impl();
+    let file: Lifetime = parse_quote!('__file);
+    let generics = load_generics(structure, &file);
     let (parameters, _, bounds) = generics.split_for_impl();
 
     let checks = stored(structure).map(|(field, stored)| {

@@ -101,63 +101,76 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
                 texts += 1;
                 bytes.skip(4);
             }
-            // Numbers, positions in the memo, and codes of classes.
-            op::BININT1 | op::BINPUT | op::BINGET | op::PROTO | op::EXT1 => bytes.skip(1),
-            op::BININT2 | op::EXT2 => bytes.skip(2),
-            op::BININT | op::LONG_BINPUT | op::LONG_BINGET | op::EXT4 => bytes.skip(4),
-            op::BINFLOAT | op::FRAME => bytes.skip(8),
-            opcode @ (op::INT | op::LONG | op::FLOAT | op::GET | op::PUT) => {
-                // What follows the number, after a zero, is not looked at by all readers.
-                if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
-                    return Ok(None);
-                }
-                texts += u32::from(opcode == op::GET && texts > 0);
-            }
-            // A name that only a program which gives names itself passes. A file of zeros whose
-            // header has such a length would be one name of megabytes, and is no pickle.
-            op::PERSID => {
-                let is_first = bytes.at == 1;
-                match bytes.line(|_, byte| byte.is_ascii()) {
-                    Ok(true) => texts += 1,
-                    Ok(false) => return Ok(None),
-                    Err(Stop::TooMuch) if is_first => return Ok(None),
-                    Err(stop) => return Err(stop),
-                }
-            }
-            // Texts, bytes and long numbers.
-            op::STRING => {
-                texts += 1;
-                if !bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte))? {
+            opcode => {
+                if !pass(bytes, opcode, &mut texts)? {
                     return Ok(None);
                 }
             }
-            op::UNICODE => {
-                texts += 1;
-                bytes.line(|_, _| true)?;
-            }
-            op::SHORT_BINSTRING | op::LONG1 | op::SHORT_BINUNICODE | op::SHORT_BINBYTES => {
-                texts += 1;
-                let len = bytes.number(1)?;
-                bytes.skip(len);
-            }
-            op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => {
-                texts += 1;
-                let len = bytes.number(4)?;
-                bytes.skip(len);
-            }
-            op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
-                texts += 1;
-                let len = bytes.number(8)?;
-                bytes.skip(len);
-            }
-            // What has no argument. A call, an object or its state needs no import to be passed:
-            // some values take the state None, and a program may give names itself.
-            opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
-            // The end, or no opcode.
-            _ => return Ok(None),
         }
     }
     Err(Stop::TooMuch)
+}
+
+/// Passes the argument of an opcode, and counts the texts that it puts on the stack. Returns false
+/// for the end, for no opcode, and for an argument that no reader of pickles takes.
+fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Result<bool, Stop> {
+    match opcode {
+        // Numbers, positions in the memo, and codes of classes.
+        op::BININT1 | op::BINPUT | op::BINGET | op::PROTO | op::EXT1 => bytes.skip(1),
+        op::BININT2 | op::EXT2 => bytes.skip(2),
+        op::BININT | op::LONG_BINPUT | op::LONG_BINGET | op::EXT4 => bytes.skip(4),
+        op::BINFLOAT | op::FRAME => bytes.skip(8),
+        op::INT | op::LONG | op::FLOAT | op::GET | op::PUT => {
+            // What follows the number, after a zero, is not looked at by all readers.
+            if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
+                return Ok(false);
+            }
+            *texts += u32::from(opcode == op::GET && *texts > 0);
+        }
+        // A name that only a program which gives names itself passes. A file of zeros whose
+        // header has such a length would be one name of megabytes, and is no pickle.
+        op::PERSID => {
+            let is_first = bytes.at == 1;
+            match bytes.line(|_, byte| byte.is_ascii()) {
+                Ok(true) => *texts += 1,
+                Ok(false) => return Ok(false),
+                Err(Stop::TooMuch) if is_first => return Ok(false),
+                Err(stop) => return Err(stop),
+            }
+        }
+        // Texts, bytes and long numbers.
+        op::STRING => {
+            *texts += 1;
+            if !bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte))? {
+                return Ok(false);
+            }
+        }
+        op::UNICODE => {
+            *texts += 1;
+            bytes.line(|_, _| true)?;
+        }
+        op::SHORT_BINSTRING | op::LONG1 | op::SHORT_BINUNICODE | op::SHORT_BINBYTES => {
+            *texts += 1;
+            let len = bytes.number(1)?;
+            bytes.skip(len);
+        }
+        op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => {
+            *texts += 1;
+            let len = bytes.number(4)?;
+            bytes.skip(len);
+        }
+        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
+            *texts += 1;
+            let len = bytes.number(8)?;
+            bytes.skip(len);
+        }
+        // What has no argument. A call, an object or its state needs no import to be passed:
+        // some values take the state None, and a program may give names itself.
+        opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
+        // The end, or no opcode.
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// Whether a line that begins so may be a number, for some reader of pickles.

@@ -41,6 +41,33 @@ pub(crate) struct Match {
     pub(crate) is_copied: bool,
 }
 
+/// The tensor of a parameter.
+struct Found<'c> {
+    stored: StoredParameter,
+    name: &'c str,
+    source: &'c PackTensor,
+}
+
+/// Finds the tensor of a parameter, and the name of what PyTorch has beside the parameter and no
+/// parameter is for.
+fn find<'c>(
+    parameter: &Parameter,
+    catalog: &'c Catalog,
+    adapter: &dyn ModuleAdapter,
+) -> (Option<Found<'c>>, Option<&'c str>) {
+    let location = &parameter.location;
+    let named = |name: &str| catalog.tensors().get_key_value(name);
+    let at = |stored: &StoredParameter| {
+        let (name, source) = named(&stored.tensor)?;
+        Some(Found { stored: stored.clone(), name, source })
+    };
+    let found = parameter.stored_as.iter().find_map(at);
+    let beside = found.as_ref().and_then(|_| named(&without_parameter(location)?));
+    let alternative = || pack::alternative_name(location, adapter).map(StoredParameter::whole);
+    let found = found.or_else(|| at(&alternative()?));
+    (found, beside.map(|(name, _)| name.as_str()))
+}
+
 impl LoadPlan {
     /// Finds the tensor of each parameter by the names in the layout of the file. If there is none,
     /// finds it by the name that the adapter has for the parameter.
@@ -72,25 +99,19 @@ impl LoadPlan {
         let mut kept = BTreeSet::new();
         for parameter in parameters {
             let (location, path) = (&parameter.location, parameter.location.path());
-            let find = |name: &str| catalog.tensors().get_key_value(name);
-            let at = |stored: &StoredParameter| Some((stored.clone(), find(&stored.tensor)?));
-            let found = parameter.stored_as.iter().find_map(at);
-            // What PyTorch has beside the parameter has no parameter of its own.
-            let beside = found.as_ref().and_then(|_| find(&without_parameter(location)?));
-            let alternative =
-                || pack::alternative_name(location, adapter).map(StoredParameter::whole);
-            let found = found.or_else(|| at(&alternative()?));
-            used.extend(found.iter().map(|(_, (name, _))| name.as_str()));
-            used.extend(beside.map(|(name, _)| name.as_str()));
-            if let Some((stored, (name, _))) = found.as_ref().filter(|(stored, _)| stored.is_part())
+            let (found, beside) = find(parameter, catalog, adapter);
+            used.extend(found.iter().map(|found| found.name));
+            used.extend(beside);
+            if let Some(Found { stored, name, .. }) =
+                found.as_ref().filter(|it| it.stored.is_part())
             {
                 parts.entry(name).or_insert((stored.parts, vec![])).1.push(path.clone());
             }
             let loaded = if !filter.matches(&path, location.containers()) {
                 plan.result.skipped.push(path);
                 false
-            } else if let Some((stored, (name, source))) = found {
-                plan.add(parameter, catalog, name, source, &stored, adapter)
+            } else if let Some(found) = found {
+                plan.add(parameter, catalog, &found, adapter)
             } else {
                 plan.missing.extend(parameter.stored_as.first().map(|first| first.tensor.clone()));
                 plan.result.missing.push((path, location.containers().join(".")));
@@ -118,9 +139,7 @@ impl LoadPlan {
         &mut self,
         parameter: &Parameter,
         catalog: &Catalog,
-        name: &str,
-        source: &PackTensor,
-        stored: &StoredParameter,
+        Found { stored, name, source }: &Found<'_>,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
         let (location, slot) = (&parameter.location, AheadBytes::default());
@@ -136,7 +155,7 @@ impl LoadPlan {
                 self.result.applied.push(path.clone());
                 self.matches.push(Match {
                     path,
-                    name: name.to_owned(),
+                    name: (*name).to_owned(),
                     kind: parameter.kind,
                     own_id: parameter.id,
                     new_id,

@@ -88,7 +88,8 @@ impl<'a> Plan<'a> {
                     if loaded.is_some_and(|loaded| loaded.is_dequantized()) {
                         applied.extend(tensor.scales().map(|scales| scales.name()));
                     }
-                    compare(&tensor, loaded, name, slot, dtype, &load, &mut mismatches);
+                    let wanted = Wanted { name, slot, dtype };
+                    mismatches.extend(compare(&tensor, loaded, &wanted, &load));
                     plan.slots.entry(tensor.name()).or_default().push((position, cast));
                 }
             }
@@ -171,17 +172,21 @@ fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option
     }
 }
 
-/// Lists how a tensor of the checkpoint, loaded in this way, differs from a slot of this dtype.
+/// A slot of this dtype, and the name under which a tensor is looked for.
+struct Wanted<'s> {
+    name: &'s str,
+    slot: &'s TensorSlot,
+    dtype: Dtype,
+}
+
+/// How a tensor of the checkpoint, loaded in this way, differs from a slot.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
     loaded: Option<DtypePlan>,
-    name: &str,
-    slot: &TensorSlot,
-    expected: Dtype,
+    &Wanted { name, slot, dtype: expected }: &Wanted<'_>,
     options: &LoadOptions,
-    mismatches: &mut Vec<Mismatch>,
-) {
-    let file = tensor.dtype();
+) -> Vec<Mismatch> {
+    let (file, mut mismatches) = (tensor.dtype(), Vec::new());
     let shape = match loaded {
         Some(loaded) => loaded.shape(tensor.shape()),
         None => tensor.shape().to_vec(),
@@ -207,4 +212,5 @@ fn compare<S>(
     if !fits {
         mismatches.push(Mismatch::Dtype { name: name.into(), expected, found });
     }
+    mismatches
 }

@@ -150,11 +150,9 @@ impl fmt::Display for Finding {
         write!(f, "{}: ", Escaped(&self.file().to_string_lossy()))?;
         match self {
             Self::LeadingSpace { bytes, .. } => {
-                let bytes = Counted(*bytes, "byte");
-                write!(
-                    f,
-                    "the header starts with {bytes} of white space, not with its opening brace"
-                )
+                let space = Counted(*bytes, "byte");
+                write!(f, "the header starts with {space} of white space, ")?;
+                f.write_str("not with its opening brace")
             }
             Self::ForeignPadding { .. } => {
                 f.write_str("the header is padded with white space other than spaces")
@@ -163,24 +161,13 @@ impl fmt::Display for Finding {
                 write!(f, "the data starts at byte {offset}, not at a multiple of 8")
             }
             Self::MisalignedTensors { tensor, offset, alignment, others, .. } => {
-                let tensor = Quoted(tensor);
-                write!(
-                    f,
-                    "tensor {tensor} lies at byte {offset}, not at a multiple of {alignment}"
-                )?;
-                if *others > 0 {
-                    write!(f, ", and {} too", Counted(*others, "other tensor"))
-                } else {
-                    Ok(())
-                }
+                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", " too"));
+                let should = format_args!("not at a multiple of {alignment}{others}");
+                write!(f, "tensor {tensor} lies at byte {offset}, {should}")
             }
             Self::UnindexedTensors { tensor, others, .. } => {
-                write!(f, "the index leaves out tensor {}", Quoted(tensor))?;
-                if *others > 0 {
-                    write!(f, " and {}", Counted(*others, "other tensor"))
-                } else {
-                    Ok(())
-                }
+                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", ""));
+                write!(f, "the index leaves out tensor {tensor}{others}")
             }
             Self::WrongTotalSize { expected, found, .. } => {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
@@ -204,18 +191,26 @@ impl fmt::Display for Finding {
                 )
             }
             Self::InvalidBools { tensor, index, found, others, .. } => {
-                let tensor = Quoted(tensor);
-                write!(
-                    f,
-                    "element {index} of the BOOL tensor {tensor} should be 0 or 1, found {found}"
-                )?;
-                if *others > 0 {
-                    write!(f, ", and {} too", Counted(*others, "other element"))
-                } else {
-                    Ok(())
-                }
+                let (tensor, others) = (Quoted(tensor), Others(*others, "element", " too"));
+                write!(f, "element {index} of the BOOL tensor {tensor} ")?;
+                write!(f, "should be 0 or 1, found {found}{others}")
             }
         }
+    }
+}
+
+/// Displays how many others there are, such as `, and 1 other tensor too`; nothing if there are none.
+struct Others(u64, &'static str, &'static str);
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what, too) = *self;
+        let (comma, plural) =
+            (if too.is_empty() { "" } else { "," }, if count == 1 { "" } else { "s" });
+        if count == 0 {
+            return Ok(());
+        }
+        write!(f, "{comma} and {count} other {what}{plural}{too}")
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`save_sharded`]: a checkpoint of several files and their index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::commit::{commit, unless_refused};
@@ -185,19 +185,7 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     if let Some(tied) = &save_options.tied {
         aliases = tied::drop_copies(tensors, tied)?;
     }
-    let mut total = 0_u64;
-    let sizes = tensors.iter().map(|(name, tensor)| {
-        let size = shape::byte_len(tensor.dtype(), tensor.shape()).and_then(|size| {
-            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape().into() };
-            total = total.checked_add(size).ok_or_else(overflow)?;
-            Ok(size)
-        });
-        // Tensors that share storage here are written once for each name, so the size of each
-        // counts.
-        size.map(|size| (size, None::<()>))
-            .map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
-    });
-    let mut split = split_into_shards(sizes.collect::<Result<Vec<_>>>()?, *max_shard_size);
+    let mut split = split_into_shards(sizes(tensors)?, *max_shard_size);
     if split.shards.is_empty() {
         // Without tensors there is still one file.
         split.shards.push(Vec::new());
@@ -221,24 +209,39 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     }
 
     let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
-    let mut names = std::collections::HashSet::new();
+    let name_of = |&position: &usize| tensors[position].0.as_ref();
     let mut files = Vec::with_capacity(shards);
     for (shard, positions) in split.shards.iter().enumerate() {
         let file = file_pattern.file_name(shard, shards);
-        let name_of = |&position: &usize| tensors[position].0.as_ref();
-        // The header of a file refuses duplicates within the file. Duplicates in different files
-        // are found only here.
-        if let Some(twice) = positions.iter().map(name_of).find(|name| !names.insert(*name)) {
-            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
-        }
-        index
-            .shards
-            .insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
+        let names = positions.iter().map(|position| name_of(position).to_owned());
+        index.shards.insert(file.clone(), names.collect());
         files.push(file);
+    }
+    // The header of a file refuses duplicates within the file. Duplicates in different files are
+    // found only here.
+    let mut names = HashSet::new();
+    let mut all = split.shards.iter().flatten().map(name_of);
+    if let Some(twice) = all.find(|name| !names.insert(*name)) {
+        return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
     }
     // One file has no index.
     if shards > 1 {
         index.check()?;
     }
     Ok(ShardPlan { split, files, each, aliases, index })
+}
+
+/// The size of each tensor. Tensors that share storage are written once for each name here, so the
+/// size of each counts.
+fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
+    let mut total = 0_u64;
+    let sizes = tensors.iter().map(|(name, tensor)| {
+        let size = shape::byte_len(tensor.dtype(), tensor.shape()).and_then(|size| {
+            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape().into() };
+            total = total.checked_add(size).ok_or_else(overflow)?;
+            Ok((size, None))
+        });
+        size.map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
+    });
+    sizes.collect()
 }

@@ -21,42 +21,43 @@ impl ReadScratch {
     }
 }
 
-/// Reads elements from a byte offset of a source on, and fills `out` with their converted values.
-/// `first` is the index of the first element in its tensor, for error messages.
-pub(crate) fn read_converted<S: ReadAt>(
-    source: &S,
-    mut offset: u64,
-    conversion: &ReadConversion<'_>,
-    mut first: u64,
-    out: &mut [u8],
-    scratch: &mut ReadScratch,
-) -> Result<()> {
-    let (from, to) = (conversion.from(), conversion.to());
-    let most = source.requests().map_or(STREAMED, |requests| requests.byte_len);
-    let elements = elements_of(from, most) / GROUP * GROUP;
-    for out in out.chunks_mut(bytes_of(to, elements)) {
-        let elements = elements_of(to, out.len());
-        convert_read(conversion, first, out, scratch, |bytes| {
-            Ok(source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
-        })?;
-        offset += bytes_of(from, elements) as u64;
-        first += elements as u64;
+impl ReadScratch {
+    /// Reads elements from a byte offset of a source on, and fills `out` with their converted
+    /// values. `first` is the index of the first element in its tensor, for error messages.
+    pub(crate) fn read_converted<S: ReadAt>(
+        &mut self,
+        source: &S,
+        mut offset: u64,
+        conversion: &ReadConversion<'_>,
+        mut first: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let (from, to) = (conversion.from(), conversion.to());
+        let most = source.requests().map_or(STREAMED, |requests| requests.byte_len);
+        let elements = elements_of(from, most) / GROUP * GROUP;
+        for out in out.chunks_mut(bytes_of(to, elements)) {
+            let elements = elements_of(to, out.len());
+            self.convert_read(conversion, first, out, |bytes| {
+                Ok(source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
+            })?;
+            offset += bytes_of(from, elements) as u64;
+            first += elements as u64;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Calls `read` to fill `scratch` with bytes of a file, and fills `out` with their converted
-/// values.
-pub(crate) fn convert_read(
-    conversion: &ReadConversion<'_>,
-    first: u64,
-    out: &mut [u8],
-    scratch: &mut ReadScratch,
-    read: impl FnOnce(&mut [u8]) -> Result<()>,
-) -> Result<()> {
-    let elements = elements_of(conversion.to(), out.len());
-    let bytes = scratch.bytes(bytes_of(conversion.from(), elements));
-    read(bytes)?;
-    swap_on_big_endian(conversion.from(), bytes);
-    Ok(conversion.run(bytes, out, first)?)
+    /// Calls `read` with memory for bytes of a file, and fills `out` with their converted values.
+    pub(crate) fn convert_read(
+        &mut self,
+        conversion: &ReadConversion<'_>,
+        first: u64,
+        out: &mut [u8],
+        read: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let elements = elements_of(conversion.to(), out.len());
+        let bytes = self.bytes(bytes_of(conversion.from(), elements));
+        read(bytes)?;
+        swap_on_big_endian(conversion.from(), bytes);
+        Ok(conversion.run(bytes, out, first)?)
+    }
 }

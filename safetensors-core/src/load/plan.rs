@@ -8,9 +8,9 @@ use crate::convert::ReadConversion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::LazyTensor;
-use crate::load::fused::{ReadScratch, convert_read, read_converted};
+use crate::load::fused::ReadScratch;
 use crate::load::size::{JOB, SMALL, STRIDED};
-use crate::load::slice::read_runs;
+use crate::load::slice::{FileRuns, read_runs};
 use crate::load::wanted::{Reserved, TensorRead};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
@@ -99,73 +99,96 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     wanted: &'t [TensorRead<'t, 'a, S>],
     bufs: &'b mut [Reserved<'t>],
 ) -> Vec<Job<'t, 'a, 'b, S>> {
-    let mut jobs = Vec::new();
-    let mut small = Vec::new();
+    let mut planner = Planner { jobs: Vec::new(), small: Vec::new() };
     for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
-        let (tensor, conversion) = (wanted.tensor, *conversion);
-        // `Runs` count from the tensor's first byte. Adding `base` gives an offset in the file.
-        let base = tensor.file_offset();
-        let longest = longest(tensor.source());
-        let len = buf.byte_len();
-        if len == 0 {
-            continue;
+        match buf.byte_len() {
+            0 => {}
+            len if len <= SMALL => planner.small(wanted, buf, *conversion),
+            _ => planner.large(wanted, buf, *conversion),
         }
-        if len <= SMALL {
-            let start = wanted.runs.contiguous();
-            let offset = base + start.unwrap_or(0);
-            let part = ReadPart { tensor, offset, first: 0, place: ReadMemory::Whole(buf) };
-            match (start, conversion) {
-                (Some(_), None) => small.push(part),
-                (Some(_), Some(conversion)) => jobs.push(Job::Converted(part, conversion)),
-                (None, conversion) => {
-                    jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion));
-                }
+    }
+    let Planner { mut jobs, small } = planner;
+    gather(small, &mut jobs);
+    jobs
+}
+
+/// The jobs that are planned so far.
+struct Planner<'t, 'a, 'b, S> {
+    jobs: Vec<Job<'t, 'a, 'b, S>>,
+    /// Small parts, which are joined at the end.
+    small: Vec<ReadPart<'t, 'a, 'b, S>>,
+}
+
+impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
+    fn small(
+        &mut self,
+        wanted: &'t TensorRead<'t, 'a, S>,
+        buf: &'b mut TensorBuf,
+        conversion: Option<ReadConversion<'t>>,
+    ) {
+        let tensor = wanted.tensor;
+        let start = wanted.runs.contiguous();
+        // `Runs` count from the tensor's first byte.
+        let offset = tensor.file_offset() + start.unwrap_or(0);
+        let part = ReadPart { tensor, offset, first: 0, place: ReadMemory::Whole(buf) };
+        match (start, conversion) {
+            (Some(_), None) => self.small.push(part),
+            (Some(_), Some(conversion)) => self.jobs.push(Job::Converted(part, conversion)),
+            (None, conversion) => {
+                self.jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion));
             }
-            continue;
         }
-        // Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
-        // has `file_bits` in the file and `memory_bits` in the buffer. So `n` bytes of the file are
-        // `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits` elements.
-        //
-        // These divisions are exact: a run holds whole elements, and a converted element has 1, 2,
-        // 4 or 8 bytes. Without a conversion both numbers of bits are the same. The one exception
-        // is `elements` for 6-bit dtypes without a conversion, where nothing uses `first`.
+    }
+
+    /// Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
+    /// has `file_bits` in the file and `memory_bits` in the buffer. So `n` bytes of the file are
+    /// `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits` elements.
+    ///
+    /// These divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4
+    /// or 8 bytes. Without a conversion both numbers of bits are the same. The one exception is
+    /// `elements` for 6-bit dtypes without a conversion, where nothing uses `first`.
+    fn large(
+        &mut self,
+        wanted: &'t TensorRead<'t, 'a, S>,
+        buf: &'b mut TensorBuf,
+        conversion: Option<ReadConversion<'t>>,
+    ) {
+        let (tensor, base) = (wanted.tensor, wanted.tensor.file_offset());
+        let longest = longest(tensor.source());
         let (file_bits, memory_bits) =
             (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
-        let mut rest = buf.bytes_mut();
-        let mut first = 0;
+        let elements = longest as u64 * 8 / memory_bits;
+        let step = longest as u64 * file_bits / memory_bits;
+        let part = |offset, first, bytes: &'b mut [u8]| ReadPart {
+            tensor,
+            offset,
+            first,
+            place: ReadMemory::Piece(bytes),
+        };
         // The parts of the split come in order and fill the buffer one after another. `rest` is the
         // buffer that is not yet assigned, `first` the index of the next element.
+        let mut rest = buf.bytes_mut();
+        let mut first = 0;
         for runs in wanted.runs.clone().split(STRIDED) {
             let bytes;
             (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
             let next = first + runs.byte_len() * 8 / file_bits;
-            match runs.contiguous() {
-                None => {
-                    let part =
-                        ReadPart { tensor, offset: base, first, place: ReadMemory::Piece(bytes) };
-                    jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
-                }
-                Some(start) => {
-                    let elements = longest as u64 * 8 / memory_bits;
-                    let step = longest as u64 * file_bits / memory_bits;
-                    for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
-                        let (offset, first) =
-                            (base + start + number * step, first + number * elements);
-                        let part =
-                            ReadPart { tensor, offset, first, place: ReadMemory::Piece(bytes) };
-                        jobs.push(match conversion {
-                            Some(conversion) => Job::Converted(part, conversion),
-                            None => Job::Plain(vec![part]),
-                        });
-                    }
-                }
+            let Some(start) = runs.contiguous() else {
+                let part = part(base, first, bytes);
+                self.jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
+                first = next;
+                continue;
+            };
+            for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
+                let part = part(base + start + number * step, first + number * elements, bytes);
+                self.jobs.push(match conversion {
+                    Some(conversion) => Job::Converted(part, conversion),
+                    None => Job::Plain(vec![part]),
+                });
             }
             first = next;
         }
     }
-    gather(small, &mut jobs);
-    jobs
 }
 
 /// The most bytes in memory of one contiguous job.
@@ -266,18 +289,18 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
             }
             Self::Converted(ReadPart { tensor, offset, first, mut place }, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
-                let read =
-                    read_converted(source, offset, &conversion, first, out, &mut scratch.converted);
+                let scratch = &mut scratch.converted;
+                let read = scratch.read_converted(source, offset, &conversion, first, out);
                 read.map_err(|error| tensor.locate(error))
             }
             Self::Strided(ReadPart { tensor, offset, first, mut place }, runs, gap, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
                 let Scratch { converted, gathered } = scratch;
-                let mut read =
-                    |bytes: &mut [u8]| Ok(read_runs(source, offset, &runs, gap, bytes, gathered)?);
+                let runs = FileRuns { base: offset, runs: &runs, gap };
+                let mut read = |bytes: &mut [u8]| Ok(read_runs(source, &runs, bytes, gathered)?);
                 let read = match conversion {
                     None => read(out),
-                    Some(conversion) => convert_read(&conversion, first, out, converted, read),
+                    Some(conversion) => converted.convert_read(&conversion, first, out, read),
                 };
                 read.map_err(|error| tensor.locate(error))
             }

@@ -165,20 +165,26 @@ fn groups(
     })
 }
 
-/// Fills `bytes` with runs of a tensor that begins at offset `base` of its file. Runs that are read
-/// in one call go through `scratch`.
+/// Runs of a tensor that begins at offset `base` of its file. Two with a gap of at most `gap` bytes
+/// between them are read in one call.
+pub(crate) struct FileRuns<'r> {
+    pub(crate) base: u64,
+    pub(crate) runs: &'r Runs,
+    pub(crate) gap: u64,
+}
+
+/// Fills `bytes` with runs of a tensor. Runs that are read in one call go through `scratch`.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
-    base: u64,
-    runs: &Runs,
-    gap: u64,
+    &FileRuns { base, runs, gap }: &FileRuns<'_>,
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
+    let groups = groups(runs.iter(), base, gap);
     if let Some(requests) = source.requests() {
-        return read_together(source, requests, groups(runs.iter(), base, gap), bytes, scratch);
+        return read_together(source, requests, groups, bytes, scratch);
     }
-    for group in groups(runs.iter(), base, gap) {
+    for group in groups {
         let span = span(&group);
         if let [run] = group.as_slice() {
             let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
@@ -264,8 +270,9 @@ impl<S: ReadAt> LazySlice<'_, S> {
     /// The errors of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
-            let base = self.tensor.file_offset();
-            read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
+            let (base, runs, gap) = (self.tensor.file_offset(), &self.runs(), self.gap);
+            let runs = FileRuns { base, runs, gap };
+            read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())?;
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))

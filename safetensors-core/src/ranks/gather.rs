@@ -26,7 +26,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// are. No data is read yet.
 ///
 /// ```
-/// use safetensors_core::ranks::{self, Division, RankRules};
+/// use safetensors_core::ranks::{self, Division, RankRules, RankSaver};
 /// use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
@@ -36,7 +36,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![2, 4])], 2)?;
 /// for rank in 0..2 {
 ///     let part = whole.narrow(1, rank * 2, 2)?;
-///     ranks::save(dir.path(), rank, &plan, [("w", part)], "step-1", &ShardOptions::new())?;
+///     RankSaver::new(&plan, rank, "step-1").save(dir.path(), [("w", part)], &ShardOptions::new())?;
 /// }
 ///
 /// let divided = Checkpoint::open(dir.path())?;

@@ -6,15 +6,15 @@
 //! | say which tensors are split, and which replicated | [`RankRules`] |
 //! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
-//! | save the parts of all ranks as one checkpoint | [`save()`] |
-//! | save them elsewhere than to a directory | [`PlannedRank`]; to a bucket, `remote::save_rank` of `safetensors-hub` |
+//! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
+//! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `remote::save_rank` of `safetensors-hub` |
 //! | make whole tensors of the parts | [`join_parts`], [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
 //! reach.
 //!
 //! ```
-//! use safetensors_core::ranks::{self, Rank, RankRules};
+//! use safetensors_core::ranks::{self, Rank, RankRules, RankSaver};
 //! use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, ShardOptions, TensorView, save};
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -32,7 +32,8 @@
 //! // … training …
 //! let named = plan.tensors().zip(&parts).map(|(tensor, part)| (tensor.name(), part));
 //! let options = ShardOptions::new();
-//! ranks::save(&trained, rank.rank(), &plan, named, "step-1000", &options)?;
+//! let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
+//! saver.save(&trained, named, &options)?;
 //! # assert!(Checkpoint::open(&trained).is_ok());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -79,5 +80,4 @@ pub use plan::{RankPlan, RankTensor};
 pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;
 pub use rules::RankRules;
-pub use save::save;
-pub(crate) use save::save_if;
+pub use save::RankSaver;

@@ -12,7 +12,7 @@ use crate::io::hidden::is_attempt;
 use crate::save::{SaveOptions, write_to};
 use crate::tensor::TensorSource;
 
-/// The files that [`save`](super::save()) would write for one rank, to be written elsewhere: to an
+/// The files that [`RankSaver::save`](super::RankSaver::save) would write for one rank, to be written elsewhere: to an
 /// object store or to another machine.
 ///
 /// The bytes are the same as in a directory. The caller decides where the files lie, and when the
@@ -21,7 +21,7 @@ use crate::tensor::TensorSource;
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
-/// use safetensors_core::ranks::{PlannedRank, RankRules};
+/// use safetensors_core::ranks::{RankRules, RankSaver};
 /// use safetensors_core::{Checkpoint, Limits, ShardOptions, TensorView};
 ///
 /// let values = [1_f32, 2., 3., 4.];
@@ -31,7 +31,7 @@ use crate::tensor::TensorSource;
 /// let mut store = MemoryStore::new();
 /// for rank in 0..2 {
 ///     let tensors = [("w", whole.narrow(0, rank * 2, 2)?)];
-///     let planned = PlannedRank::new(&plan, rank, tensors, "step-1", &ShardOptions::new())?;
+///     let planned = RankSaver::new(&plan, rank, "step-1").plan_files(tensors, &ShardOptions::new())?;
 ///     for (number, (saver, name)) in planned.files().enumerate() {
 ///         if saver == rank {
 ///             let mut file = Vec::new();
@@ -56,15 +56,7 @@ pub struct PlannedRank<'p, T> {
 }
 
 impl<'p, T: TensorSource> PlannedRank<'p, T> {
-    /// Divides the tensors of a rank into files. The arguments are the same as of
-    /// [`save`](super::save()). No tensor is asked for its bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in
-    /// the plan; [`ErrorKind::DuplicateTensor`].
-    pub fn new<N: AsRef<str>>(
+    pub(super) fn new<N: AsRef<str>>(
         plan: &'p RankPlan,
         rank: usize,
         tensors: impl IntoIterator<Item = (N, T)>,
@@ -93,6 +85,16 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
         files.each.progress = files.each.progress.for_total(own);
         let (attempt, pattern) = (attempt.into(), options.pattern().clone());
         Ok(Self { rank, files, given, attempt, pattern })
+    }
+
+    /// The rank that the files are of.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The name of the attempt.
+    pub fn attempt(&self) -> &str {
+        &self.attempt
     }
 
     /// The files of all ranks, in order: the rank that writes each, and its name.

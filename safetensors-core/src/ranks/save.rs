@@ -1,4 +1,4 @@
-//! [`save`]: each rank saves its parts, and the last one puts the checkpoint in place.
+//! [`RankSaver`]: each rank saves its parts, and the last one puts the checkpoint in place.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use crate::tensor::TensorSource;
 /// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
 /// last puts the files of all of them in their places, with one index over all. No rank waits.
 ///
-/// `tensors` are the rank's parts, by the names of the whole tensors. A replicated tensor is saved
+/// The tensors are the rank's parts, by the names of the whole tensors. A replicated tensor is saved
 /// by one of the ranks, and a part that several ranks share by the first of them, so the others
 /// need not give it. A dtype or shape other than that of the plan is an error.
 ///
-/// `attempt` is a name that all ranks share and that no other save to this directory has. Its parts
+/// The attempt is a name that all ranks share and that no other save to this directory has. Its parts
 /// lie in a hidden directory of that name until all are there, so parts of different attempts never
 /// mix. Parts that are there count, whoever saved them. So a job that is started again and trains
 /// the same step again needs another name: the step with the number of the restart, which is
@@ -42,7 +42,7 @@ use crate::tensor::TensorSource;
 /// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
 ///
 /// ```
-/// use safetensors_core::ranks::{self, RankRules, RankSaved};
+/// use safetensors_core::ranks::{RankRules, RankSaved, RankSaver};
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView};
 ///
 /// let dir = tempfile::tempdir()?;
@@ -53,7 +53,8 @@ use crate::tensor::TensorSource;
 /// // This is what each of two processes does.
 /// let save = |rank: usize| {
 ///     let part = whole.narrow(0, rank * 2, 2)?;
-///     ranks::save(dir.path(), rank, &plan, [("w", part)], "step-100", &ShardOptions::new())
+///     let saver = RankSaver::new(&plan, rank, "step-100");
+///     saver.save(dir.path(), [("w", part)], &ShardOptions::new())
 /// };
 /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
 /// assert!(Checkpoint::open(dir.path()).is_err());
@@ -64,55 +65,84 @@ use crate::tensor::TensorSource;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Errors
-///
-/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
-///   plan.
-/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
-/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
-///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-/// - The errors of [`save_sharded`](crate::save_sharded).
-pub fn save<N: AsRef<str>, T: TensorSource>(
-    directory: impl AsRef<Path>,
+#[derive(Clone, Copy, Debug)]
+pub struct RankSaver<'a> {
+    plan: &'a RankPlan,
     rank: usize,
-    plan: &RankPlan,
-    tensors: impl IntoIterator<Item = (N, T)>,
-    attempt: &str,
-    options: &ShardOptions,
-) -> Result<RankSaved> {
-    save_if(directory.as_ref(), rank, plan, tensors, attempt, options, || Ok(()))
+    attempt: &'a str,
 }
 
-/// [`save`] with a check, which is called when the files of all ranks are complete and none is in
-/// its place. If the check fails, nothing is replaced.
-pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
-    directory: &Path,
-    rank: usize,
-    plan: &RankPlan,
-    tensors: impl IntoIterator<Item = (N, T)>,
-    attempt: &str,
-    options: &ShardOptions,
-    check_sources: impl FnOnce() -> Result<()>,
-) -> Result<RankSaved> {
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    plan.check_rank(rank)?;
-    let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
-    files.check_index(attempt).map_err(|error| error.in_path(directory))?;
-    let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
-    let files = &planned.files;
-    let names = files.names();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    check_directory(directory, options.pattern(), &names, &files.each)?;
-
-    let attempt = Attempt::enter(directory, attempt, files, options)?;
-    let temp = attempt.begin(rank)?;
-    for file in files.of_rank(rank) {
-        let (parts, options) = planned.contents(file)?;
-        let path = temp.path().join(&file.name);
-        crate::save::save(&path, planned.sources(file, &parts), &options)
-            .map_err(|error| error.moved(&path, &directory.join(&file.name)))
-            .map_err(|error| attempt.explain(error, temp.path()))?;
+impl<'a> RankSaver<'a> {
+    /// For this rank of a plan, in the attempt of this name: the name is the same on all ranks.
+    pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
+        Self { plan, rank, attempt }
     }
-    attempt.finish(rank, temp, check_sources)
+
+    /// Saves the parts of this rank to a directory that all ranks share.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+    ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
+    ///   plan.
+    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
+    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
+    ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+    /// - The errors of [`save_sharded`](crate::save_sharded).
+    pub fn save<N: AsRef<str>, T: TensorSource>(
+        &self,
+        directory: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &ShardOptions,
+    ) -> Result<RankSaved> {
+        self.save_if(directory.as_ref(), tensors, options, || Ok(()))
+    }
+
+    /// The files that [`save`](Self::save) would write, to be written elsewhere. No tensor is asked
+    /// for its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in
+    /// the plan; [`ErrorKind::DuplicateTensor`].
+    pub fn plan_files<N: AsRef<str>, T: TensorSource>(
+        &self,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &ShardOptions,
+    ) -> Result<PlannedRank<'a, T>> {
+        PlannedRank::new(self.plan, self.rank, tensors, self.attempt, options)
+    }
+
+    /// [`save`](Self::save) with a check, which is called when the files of all ranks are complete
+    /// and none is in its place. If the check fails, nothing is replaced.
+    pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
+        &self,
+        directory: &Path,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        options: &ShardOptions,
+        check_sources: impl FnOnce() -> Result<()>,
+    ) -> Result<RankSaved> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let Self { plan, rank, attempt } = *self;
+        plan.check_rank(rank)?;
+        let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+        files.check_index(attempt).map_err(|error| error.in_path(directory))?;
+        let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
+        let files = &planned.files;
+        let names = files.names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check_directory(directory, options.pattern(), &names, &files.each)?;
+
+        let attempt = Attempt::enter(directory, attempt, files, options)?;
+        let temp = attempt.begin(rank)?;
+        for file in files.of_rank(rank) {
+            let (parts, options) = planned.contents(file)?;
+            let path = temp.path().join(&file.name);
+            crate::save::save(&path, planned.sources(file, &parts), &options)
+                .map_err(|error| error.moved(&path, &directory.join(&file.name)))
+                .map_err(|error| attempt.explain(error, temp.path()))?;
+        }
+        attempt.finish(rank, temp, check_sources)
+    }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{RankPlan, RankRules, RankSaved, join_parts, save};
+use super::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
 use crate::io::failpoint::{call_at, crash_at, fail_at, without};
@@ -37,7 +37,7 @@ fn save_rank(directory: &Path, rank: usize, attempt: &str, fill: u8) -> Result<R
             (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
         })
         .collect();
-    save(directory, rank, &plan, parts, attempt, &options())
+    RankSaver::new(&plan, rank, attempt).save(directory, parts, &options())
 }
 
 /// The number that fills all tensors of a directory.

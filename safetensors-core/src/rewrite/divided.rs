@@ -8,7 +8,7 @@ use crate::checkpoint::{SavedShards, ShardOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, RankProblem, Result};
 use crate::io::ReadAt;
-use crate::ranks::{RankPlan, RankRules, RankSaved, save_if};
+use crate::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use crate::save::SaveOptions;
 use crate::slice::{Index, Selection, TensorPart};
 use crate::tensor::{Sink, TensorSource};
@@ -42,7 +42,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
     /// gathered or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has, see [`ranks::save`](crate::ranks::save()).
+    /// other save to this directory has, see [`RankSaver`](crate::ranks::RankSaver).
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -71,7 +71,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`ranks::save`](crate::ranks::save()) and of [`save_sharded`](Rewrite::save_sharded).
+    /// of [`RankSaver`](crate::ranks::RankSaver) and of [`save_sharded`](Rewrite::save_sharded).
     pub fn save_ranks(
         self,
         directory: impl AsRef<Path>,
@@ -100,7 +100,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             });
             let parts = parts.collect::<Result<Vec<_>>>()?;
             let check = || check_before_replacing(&self.sources, directory);
-            saved = Some(save_if(directory, rank, plan, parts, attempt, &options, check)?);
+            saved = Some(
+                RankSaver::new(plan, rank, attempt).save_if(directory, parts, &options, check)?,
+            );
         }
         match saved {
             Some(RankSaved::Complete(saved)) => Ok(saved),

@@ -18,7 +18,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// are read and joined piece by piece when the new checkpoint is saved.
     ///
     /// ```
-    /// use safetensors_core::ranks::{self, RankRules};
+    /// use safetensors_core::ranks::{RankRules, RankSaver};
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, ShardOptions, TensorView};
     ///
     /// let dir = tempfile::tempdir()?;
@@ -28,7 +28,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
     /// for rank in 0..2 {
     ///     let part = whole.narrow(0, rank * 2, 2)?;
-    ///     ranks::save(dir.path(), rank, &plan, [("w", part)], "1", &ShardOptions::new())?;
+    ///     RankSaver::new(&plan, rank, "1").save(dir.path(), [("w", part)], &ShardOptions::new())?;
     /// }
     ///
     /// let divided = Checkpoint::open(dir.path())?;

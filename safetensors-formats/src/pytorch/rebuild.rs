@@ -106,66 +106,75 @@ pub(super) fn call(
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
-    match (known, given) {
+    let object = |values: &mut Values, parts| Ok(values.add(Node::Object { class, parts })?);
+    let made = match (known, given) {
         (Some(KnownCallable::Dict { has_factory }), Some(given)) => {
-            // What makes the values of a `defaultdict` is no item. It remains with the dictionary.
-            let (state, given) = match given.split_first() {
-                Some((&factory, rest)) if has_factory => (factory, rest),
-                _ => (Value::None, given.as_slice()),
-            };
-            match count_items(values, given, true) {
-                Some(len) => {
-                    values.count_copies(len)?;
-                    let items = pairs(values, given)?;
-                    Ok(values.add(Node::Dict { items, state })?)
-                }
-                None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
-            }
+            dict(values, &given, has_factory)?
         }
-        (Some(KnownCallable::List), Some(given)) => match count_items(values, &given, false) {
-            Some(len) => {
-                values.count_copies(len)?;
-                let items = given.iter().filter_map(|&items| values.items(items)).flatten();
-                let items = items.copied().collect();
-                Ok(values.add(Node::List(items))?)
-            }
-            None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
-        },
+        (Some(KnownCallable::List), Some(given)) => list(values, &given)?,
         (Some(KnownCallable::Tensor { has_kind }), Some(given)) if is_function => {
-            match given.get(6 + usize::from(has_kind)).is_some_and(|&last| marks(values, last)) {
-                true => Ok(values.add(Node::Object { class, parts: given })?),
-                false => tensor(values, &given, has_kind),
+            let last = given.get(6 + usize::from(has_kind));
+            if last.is_some_and(|&last| marks(values, last)) {
+                return object(values, given);
             }
+            Some(tensor(values, &given, has_kind)?)
         }
         (Some(KnownCallable::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
-            for &other in rest {
-                if values.holds_tensors(other, steps)? {
-                    return Ok(values.add(Node::Object { class, parts: given })?);
-                }
+            if hold_tensors(values, rest, steps)? {
+                return object(values, given);
             }
-            Ok(data)
+            Some(data)
         }
         (Some(KnownCallable::Subclass), Some(given)) if is_function => {
             let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
                 return Err("a tensor of a subclass has too few fields".into());
             };
-            for &other in rest {
-                if values.holds_tensors(other, steps)? {
-                    return Ok(values.add(Node::Object { class, parts: given })?);
-                }
+            if hold_tensors(values, rest, steps)? {
+                return object(values, given);
             }
             // Only tensors are made so, and a function of this kind does not call itself.
-            match values.class(function).and_then(|(module, name)| KnownCallable::of(module, name))
-            {
-                Some(KnownCallable::Subclass) => {
-                    Err("a tensor of a subclass contains itself".into())
-                }
-                _ => call(values, function, inner, true, steps),
+            let (module, name) = values.class(function).unwrap_or_default();
+            if let Some(KnownCallable::Subclass) = KnownCallable::of(module, name) {
+                return Err("a tensor of a subclass contains itself".into());
             }
+            return call(values, function, inner, true, steps);
         }
-        _ => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
+        _ => None,
+    };
+    made.map_or_else(|| object(values, vec![arguments]), Ok)
+}
+
+/// Whether any of these values holds a tensor.
+fn hold_tensors(values: &Values, others: &[Value], steps: &mut usize) -> Result<bool, Wrong> {
+    for &other in others {
+        if values.holds_tensors(other, steps)? {
+            return Ok(true);
+        }
     }
+    Ok(false)
+}
+
+/// A dictionary of these arguments; `None` if what they make is not known.
+fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Option<Value>, Wrong> {
+    // What makes the values of a `defaultdict` is no item. It remains with the dictionary.
+    let (state, given) = match given.split_first() {
+        Some((&factory, rest)) if has_factory => (factory, rest),
+        _ => (Value::None, given),
+    };
+    let Some(len) = count_items(values, given, true) else { return Ok(None) };
+    values.count_copies(len)?;
+    let items = pairs(values, given)?;
+    Ok(Some(values.add(Node::Dict { items, state })?))
+}
+
+/// A list of these arguments; `None` if what they make is not known.
+fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
+    let Some(len) = count_items(values, given, false) else { return Ok(None) };
+    values.count_copies(len)?;
+    let items = given.iter().filter_map(|&items| values.items(items)).flatten();
+    let items = items.copied().collect();
+    Ok(Some(values.add(Node::List(items))?))
 }
 
 /// How many items the arguments of a container have. `None` if one is neither a list nor, with

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::ops::Range;
 
 use safetensors_core::{self as core, Dtype, shape};
 
@@ -60,61 +61,89 @@ impl Builder {
             }
             self.metadata.insert(alias, kept);
         }
-        let mut json = String::from("{");
-        if !self.metadata.is_empty() {
-            json.push_str("\"__metadata__\":");
-            json.push_str(&serde_json::to_string(&self.metadata).map_err(io::Error::from)?);
-        }
-        let limit = limits.directory_bytes;
-        let check_limit = |json: &str| match json.len() as u64 > limit {
-            true => Err(Error::from(ErrorKind::DirectoryTooLong { limit })),
-            false => Ok(()),
-        };
-        check_limit(&json)?;
+        let mut header = HeaderText::new(&self.metadata, limits.directory_bytes)?;
+        let most = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
         let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
         for tensor in self.tensors {
-            let Tensor { name, dtype, shape, data, stored: how } = tensor;
-            let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(&name);
+            let name = tensor.name.as_str();
+            let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(name);
             if name == "__metadata__" {
                 return Err(in_tensor(core::ErrorKind::ReservedName));
             }
-            if !names.insert(name.clone()) {
-                return Err(twice(&name));
+            if !names.insert(name.to_owned()) {
+                return Err(twice(name));
             }
-            let len = shape::byte_len(dtype, &shape).map_err(in_tensor)?;
-            let most = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
+            let len = shape::byte_len(tensor.dtype, &tensor.shape).map_err(in_tensor)?;
             let end = match start.checked_add(len) {
                 Some(end) if end <= most => end,
                 end => {
                     let found = end.unwrap_or(u64::MAX);
                     let kind = ErrorKind::TooExpanded { file_len, limit: most, found };
-                    return Err(Error::from(kind).in_tensor(&name));
+                    return Err(Error::from(kind).in_tensor(name));
                 }
             };
-            if json.len() > 1 {
-                json.push(',');
-            }
-            let key = serde_json::to_string(&name).map_err(io::Error::from)?;
-            json.push_str(&format!(
-                "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
-                 \"data_offsets\":[{start},{end}]}}"
-            ));
-            check_limit(&json)?;
-            if let Some(how) = how {
-                stored.insert(name.clone(), how);
-            }
+            header.add(&tensor, start..end)?;
             if end > start {
-                spans.push(Span { end, data });
+                spans.push(Span { end, data: tensor.data });
+            }
+            if let Some(how) = tensor.stored {
+                stored.insert(tensor.name, how);
             }
             start = end;
         }
-        json.push('}');
-        while json.len() % 8 != 0 {
-            json.push(' ');
-        }
-        let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
+        let header = header.finish();
         let byte_len = header.len() as u64 + start;
         Ok(Built { header, spans, byte_len, names, stored, unindexed: self.unindexed })
+    }
+}
+
+/// The text of a header that grows, and its longest length.
+struct HeaderText {
+    json: String,
+    limit: u64,
+}
+
+impl HeaderText {
+    fn new(metadata: &BTreeMap<String, String>, limit: u64) -> Result<Self> {
+        let mut json = String::from("{");
+        if !metadata.is_empty() {
+            json.push_str("\"__metadata__\":");
+            json.push_str(&serde_json::to_string(metadata).map_err(io::Error::from)?);
+        }
+        let text = Self { json, limit };
+        text.check_limit()?;
+        Ok(text)
+    }
+
+    /// Adds a tensor whose data has this place.
+    fn add(&mut self, tensor: &Tensor, Range { start, end }: Range<u64>) -> Result<()> {
+        let Tensor { name, dtype, shape, .. } = tensor;
+        if self.json.len() > 1 {
+            self.json.push(',');
+        }
+        let key = serde_json::to_string(name).map_err(io::Error::from)?;
+        self.json.push_str(&format!(
+            "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
+             \"data_offsets\":[{start},{end}]}}"
+        ));
+        self.check_limit()
+    }
+
+    fn check_limit(&self) -> Result<()> {
+        if self.json.len() as u64 > self.limit {
+            Err(ErrorKind::DirectoryTooLong { limit: self.limit }.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The bytes of the file before the data: the length of the text, and the text.
+    fn finish(mut self) -> Vec<u8> {
+        self.json.push('}');
+        while !self.json.len().is_multiple_of(8) {
+            self.json.push(' ');
+        }
+        [&(self.json.len() as u64).to_le_bytes(), self.json.as_bytes()].concat()
     }
 }
 

@@ -5,6 +5,7 @@
 //! elements are picked from it in memory. The other dimensions cost one read for each position.
 
 use std::io;
+use std::ops::Range;
 
 /// Bytes that are skipped cost less to read than another request does, up to this many.
 const NEAR: u64 = 4096;
@@ -96,28 +97,28 @@ impl Strided {
     /// Fills `out` with whole elements, from the element `first` of the tensor on.
     pub(super) fn read(&self, read: &ReadBytes<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         let elements = (out.len() / self.width) as u64;
-        self.fill(read, 0, self.offset, first, elements, out)
+        self.fill(read, 0, self.offset, first..first + elements, out)
     }
 
-    /// Fills `out` with `count` elements, from `first` on, of the part of the tensor that has the
-    /// dimensions from `dim` on and begins at the element `base` of the storage.
+    /// Fills `out` with these elements of the part of the tensor that has the dimensions from `dim`
+    /// on and begins at the element `base` of the storage.
     fn fill(
         &self,
         read: &ReadBytes<'_>,
         dim: usize,
         base: u64,
-        first: u64,
-        count: u64,
+        elements: Range<u64>,
         out: &mut [u8],
     ) -> io::Result<()> {
         let Some(axis) = self.axes.get(dim) else { return Ok(()) };
         let inner: u64 = self.axes[dim + 1..].iter().map(|axis| axis.count).product();
-        let (mut position, within) = (first / inner, first % inner);
-        let (mut left, mut out) = (count, out);
+        let (mut position, within) = (elements.start / inner, elements.start % inner);
+        let (mut left, mut out) = (elements.end - elements.start, out);
         if within > 0 {
             let part = left.min(inner - within);
             let (head, rest) = out.split_at_mut(part as usize * self.width);
-            self.fill(read, dim + 1, base + position * axis.stride, within, part, head)?;
+            let base = base + position * axis.stride;
+            self.fill(read, dim + 1, base, within..within + part, head)?;
             (position, left, out) = (position + 1, left - part, rest);
         }
         let whole = left / inner;
@@ -133,7 +134,7 @@ impl Strided {
             (position, left, out) = (position + whole, left - whole * inner, rest);
         }
         if left > 0 {
-            self.fill(read, dim + 1, base + position * axis.stride, 0, left, out)?;
+            self.fill(read, dim + 1, base + position * axis.stride, 0..left, out)?;
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ use safetensors_core::{Checkpoint, Result};
 pub use file::RemoteFile;
 pub use local::local_path;
 pub use options::RemoteOptions;
-pub use save::{RankSaver, abort_uploads, save, save_sharded};
+pub use save::{abort_uploads, save, save_rank, save_sharded};
 pub use store::RemoteStore;
 
 /// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and

@@ -41,7 +41,7 @@ pub(super) fn details(app: &App<'_>, node: usize, looks: &Looks, width: usize) -
     let mut statistics = 0;
     match app.outline.node(node).kind {
         Kind::Tensor(info, kind, shape) => {
-            tensor(app, node, info, kind, shape, &mut lines);
+            tensor(app, node, info, (kind, shape), &mut lines);
             // After the blank line above the heading.
             statistics = lines.lines.len() + 1;
             values(app, node, &mut lines);
@@ -96,8 +96,7 @@ fn tensor(
     app: &App<'_>,
     node: usize,
     info: TensorInfo<'_>,
-    kind: other::Kind<'_>,
-    shape: &[usize],
+    (kind, shape): (other::Kind<'_>, &[usize]),
     lines: &mut Lines<'_>,
 ) {
     let totals = app.outline.node(node).totals;

@@ -166,14 +166,10 @@ impl Run for Args {
 
 /// Converts the inputs to the output.
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (output, inputs) = match args.paths.as_slice() {
-        [inputs @ .., output] if !inputs.is_empty() => (output, inputs),
-        _ => {
-            return Err(wrong_usage(
-                "OUT is missing: the last argument is what to write, after what to read",
-            ));
-        }
-    };
+    let [inputs @ .., output] = args.paths.as_slice() else { return Err(out_is_missing()) };
+    if inputs.is_empty() {
+        return Err(out_is_missing());
+    }
     let is_divided = args.ranks.is_given()?;
     let force = file::Force::new(args.force);
     let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
@@ -225,6 +221,10 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn out_is_missing() -> anyhow::Error {
+    wrong_usage("OUT is missing: the last argument is what to write, after what to read")
 }
 
 /// Adds a remedy to the error of a tied weight whose other name the metadata uses for something

@@ -28,49 +28,50 @@ pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::
         Column::number("size").rank(1),
     ];
     table::write(&columns, out, |rows| {
-        trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, depth, rows));
+        trees.iter().for_each(|tree| {
+            tree_rows(tree, &Branch { copies: 1, depth, ..Branch::default() }, rows)
+        });
     })
 }
 
-/// The row of a module or tensor, with `branch` before its name. The rows of its content follow,
-/// with `indent` before their names, as far as `depth` levels go.
-fn tree_rows(
-    tree: &Tree<'_>,
-    branch: &str,
-    indent: &str,
+/// Where a module or tensor is in the tree.
+#[derive(Default)]
+struct Branch {
+    /// The text before its name.
+    before: String,
+    /// The text before the names of its content.
+    indent: String,
+    /// How often what is inside stands in the checkpoint.
     copies: u64,
+    /// How many levels are shown from here on.
     depth: u64,
-    rows: &mut Rows<'_>,
-) {
-    let totals = tree.all() * copies;
+}
+
+/// The row of a module or tensor. The rows of its content follow.
+fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
+    let Branch { before, indent, copies, depth } = branch;
+    let totals = tree.all() * *copies;
     let (dtype, shape) = match tree.kind().zip(tree.shape()) {
         Some((kind, shape)) => (kind.to_string(), text::shape(shape)),
         None => (String::new(), String::new()),
     };
-    let name = format!("{branch}{}", text::name(&tree.label));
-    let parameters = text::count(totals.parameters);
     rows.row([
-        name,
+        format!("{before}{}", text::name(&tree.label)),
         dtype,
         shape,
         text::count(totals.tensors),
-        parameters,
+        text::count(totals.parameters),
         text::size(totals.bytes),
     ]);
-    if depth <= 1 {
+    if *depth <= 1 {
         return;
     }
     for (i, child) in tree.children().iter().enumerate() {
-        let (branch, next) =
-            if i + 1 < tree.children().len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
-        tree_rows(
-            child,
-            &format!("{indent}{branch}"),
-            &format!("{indent}{next}"),
-            copies * u64::from(tree.copies),
-            depth - 1,
-            rows,
-        );
+        let is_last = i + 1 == tree.children().len();
+        let (before, next) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let (before, indent) = (format!("{indent}{before}"), format!("{indent}{next}"));
+        let copies = copies * u64::from(tree.copies);
+        tree_rows(child, &Branch { before, indent, copies, depth: depth - 1 }, rows);
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
 use super::{SaveOptions, TensorBuf, serialize};
+use crate::fixtures::undo_ignored_signals;
 
 /// A file of 20 MiB: two parts of an upload, and half of one.
 fn large(dir: &Path) {
@@ -23,6 +24,7 @@ fn large(dir: &Path) {
 /// Converts the large file, and returns when the server has the first part and never answers to the
 /// others.
 fn begin(bucket: &Bucket, dir: &Path, out: &str) -> Child {
+    undo_ignored_signals();
     bucket.answer_parts(1);
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.current_dir(dir).args(["convert", "in.safetensors", out]);

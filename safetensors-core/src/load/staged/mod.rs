@@ -173,7 +173,8 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     };
     let ring = StagingBuffers { slot_bytes: plan.slot_bytes(), ..ring };
     let parts = |number| plan.parts(number);
-    ring::run(plan.len(), ring, options.work.thread_count(), staging, fill, parts)?;
+    let work = ring::Work { count: plan.len(), threads: options.work.thread_count() };
+    ring::run(work, ring, staging, fill, parts)?;
     for tensor in one_a_file(&wanted) {
         tensor.check_unchanged()?;
     }

@@ -8,7 +8,7 @@ use crate::convert::ReadConversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
-use crate::load::fused::{ReadScratch, read_converted};
+use crate::load::fused::ReadScratch;
 use crate::load::wanted::TensorRead;
 use crate::load::{DtypePlan, LazyTensor, LoadOptions};
 use crate::tensor::{TensorBuf, shape, swap_on_big_endian};
@@ -235,7 +235,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
         let (elements, offset) = (self.elements(part), self.file_offset(part));
         let (source, first) = (self.tensor.source(), elements.start as u64);
         let read = |conversion: &ReadConversion<'_>, out: &mut [u8], scratch: &mut ReadScratch| {
-            read_converted(source, offset, conversion, first, out, scratch)
+            scratch.read_converted(source, offset, conversion, first, out)
         };
         if let Some(conversion) = &self.conversion
             && self.loaded.is_finished_by_reading()

@@ -29,14 +29,15 @@ pub(super) fn write_layers(
     write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
     if outer <= 1 {
-        return copy(0, 0, outer * inner * steps, &mut Vec::new(), read, write);
+        let all = Block { from: 0, to: 0, len: outer * inner * steps };
+        return copy(all, &mut Vec::new(), read, write);
     }
     if inner >= PIECE as u64 {
         let mut buffer = Vec::new();
         for step in 0..steps {
             for row in 0..outer {
-                let (from, to) = (step * outer + row, row * steps + step);
-                copy(from * inner, to * inner, inner, &mut buffer, read, write)?;
+                let (from, to) = ((step * outer + row) * inner, (row * steps + step) * inner);
+                copy(Block { from, to, len: inner }, &mut buffer, read, write)?;
             }
         }
         return Ok(());
@@ -71,11 +72,16 @@ pub(super) fn write_layers(
     Ok(())
 }
 
-/// Copies bytes that are contiguous in both the steps and the tensor.
-fn copy(
+/// Bytes that are contiguous in both the steps and the tensor.
+struct Block {
     from: u64,
     to: u64,
     len: u64,
+}
+
+/// Copies a block, a piece at a time.
+fn copy(
+    Block { from, to, len }: Block,
     buffer: &mut Vec<u8>,
     read: &dyn Fn(&mut [u8], u64) -> io::Result<()>,
     write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,

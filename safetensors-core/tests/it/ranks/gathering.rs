@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, join_parts, save};
+use safetensors_core::ranks::{RankRules, RankSaver, join_parts};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
     TensorSource, TensorView, save as save_file,
@@ -55,7 +55,7 @@ fn divide(checkpoint: &Checkpoint, to: &Path, rules: &RankRules, world_size: usi
             let part = tensor.part(rank).unwrap();
             (tensor.name(), checkpoint.tensor(tensor.name()).unwrap().part(part).unwrap())
         });
-        save(to, rank, &plan, parts, "a", &options).unwrap();
+        RankSaver::new(&plan, rank, "a").save(to, parts, &options).unwrap();
     }
 }
 

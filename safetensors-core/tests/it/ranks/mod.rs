@@ -11,7 +11,7 @@ mod saving;
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, join_parts, save};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
 };
@@ -45,7 +45,7 @@ fn save_rank(
         (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
     });
     let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
-    save(directory, rank, &plan, parts.collect::<Vec<_>>(), attempt, &options)
+    RankSaver::new(&plan, rank, attempt).save(directory, parts.collect::<Vec<_>>(), &options)
 }
 
 /// The number that fills all tensors of a checkpoint.

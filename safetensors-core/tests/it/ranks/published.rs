@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::error::{IndexProblem, RankProblem};
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, save};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView,
 };
@@ -32,7 +32,11 @@ fn save_replicated(
 ) -> Result<RankSaved> {
     let values = [fill; 2];
     let tensor = [("w", TensorView::from_slice(&[2], &values)?)];
-    save(directory, rank, &replicated(world_size), tensor, attempt, &ShardOptions::new())
+    RankSaver::new(&replicated(world_size), rank, attempt).save(
+        directory,
+        tensor,
+        &ShardOptions::new(),
+    )
 }
 
 /// A rank that is started again, because it was killed before it could tell that it was done.
@@ -103,7 +107,9 @@ fn an_index_of_too_many_parts_is_found_before_anything_is_written() {
     let error = plan.check_index(&ShardOptions::new()).unwrap_err();
     assert!(too_many(&error), "{error}");
     let parts = names.iter().map(|name| (name, unread(1)));
-    let error = save(directory.path(), 0, &plan, parts, "a", &ShardOptions::new()).unwrap_err();
+    let error = RankSaver::new(&plan, 0, "a")
+        .save(directory.path(), parts, &ShardOptions::new())
+        .unwrap_err();
     assert!(too_many(&error) && error.file() == directory.path().to_str(), "{error}");
     let added = names.iter().try_fold(Rewrite::default(), |all: Rewrite<'_>, name| {
         all.add(name.as_str(), unread(1_000))

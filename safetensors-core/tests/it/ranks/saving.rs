@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::Contention;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, RankSaved, RankTensor, join_parts, save};
+use safetensors_core::ranks::{RankRules, RankSaved, RankSaver, RankTensor, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
     TensorSource, TensorView,
@@ -210,8 +210,9 @@ fn a_rank_whose_attempt_was_removed_and_begun_anew() {
     });
     let tensors: Vec<_> = tensors.collect();
     tensors[0].1.runs.store(true, Ordering::SeqCst);
-    let error =
-        save(directory.path(), 0, &plan, tensors, "first", &ShardOptions::new()).unwrap_err();
+    let error = RankSaver::new(&plan, 0, "first")
+        .save(directory.path(), tensors, &ShardOptions::new())
+        .unwrap_err();
     assert!(matches!(problem(&error), RankProblem::AttemptSuperseded { .. }), "{error}");
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(complete(&save_rank(directory.path(), (0, 2), "first", 1).unwrap()));
@@ -267,7 +268,9 @@ fn another_plan_or_other_options_are_refused() {
         ShardOptions::new().metadata([("format", "np")]),
         ShardOptions::new().max_shard_size(4.into()),
     ] {
-        let error = save(directory.path(), 1, &plan(2), parts(1), "a", &options).unwrap_err();
+        let error = RankSaver::new(&plan(2), 1, "a")
+            .save(directory.path(), parts(1), &options)
+            .unwrap_err();
         assert!(matches!(problem(&error), RankProblem::AttemptDiffers { .. }), "{error}");
     }
     for attempt in ["", "a/b", "..", "a b", "a.b", "é", &"x".repeat(65)] {
@@ -284,7 +287,9 @@ fn tensors_that_are_not_those_of_the_plan() {
     let plan = rules.plan_tensors([("w", Dtype::U8, vec![4]), ("v", Dtype::U8, vec![2])], 2);
     let plan = plan.unwrap();
     let save = |tensors: &[(&str, TensorView<'_>)]| {
-        save(directory.path(), 1, &plan, tensors.to_vec(), "a", &ShardOptions::new()).unwrap_err()
+        RankSaver::new(&plan, 1, "a")
+            .save(directory.path(), tensors.to_vec(), &ShardOptions::new())
+            .unwrap_err()
     };
     let shapes = [[0], [1], [2], [3], [4]];
     let view = |len: usize| TensorView::from_slice(&shapes[len], &values[..len]).unwrap();
@@ -314,7 +319,9 @@ fn a_plan_whose_names_are_ambiguous() {
     let plan = rules.plan_tensors(tensors, 2).unwrap();
     let directory = tempdir().unwrap();
     let none: [(&str, TensorView<'_>); 0] = [];
-    let error = save(directory.path(), 0, &plan, none, "a", &ShardOptions::new()).unwrap_err();
+    let error = RankSaver::new(&plan, 0, "a")
+        .save(directory.path(), none, &ShardOptions::new())
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }
 
@@ -346,7 +353,7 @@ fn contention_has_no_effect() {
             let (directory, plan, options) = (directory.path(), &plan, &options);
             scope.spawn(move || {
                 let part = [("w", TensorBuf::from_vec(vec![1], vec![rank as u8]).unwrap())];
-                save(directory, rank, plan, part, "a", options).unwrap();
+                RankSaver::new(plan, rank, "a").save(directory, part, options).unwrap();
             });
         }
     });
@@ -373,7 +380,7 @@ fn unusual_numbers_of_files() {
                 (tensor.name().to_owned(), TensorBuf::from_vec(shape, values).unwrap())
             });
             let parts: Vec<_> = parts.collect();
-            save(directory.path(), rank, &plan, parts, "a", &options).unwrap();
+            RankSaver::new(&plan, rank, "a").save(directory.path(), parts, &options).unwrap();
         }
         let context = format!("{world_size} ranks, {shape:?}");
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
@@ -420,7 +427,8 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     let full = |tensor: &RankTensor| Full(tensor.part(1).unwrap().shape(tensor.shape()).unwrap());
     let tensors: Vec<_> = plan.tensors().map(|tensor| (tensor.name(), full(tensor))).collect();
     save_rank(directory.path(), (0, 2), "third", 3).unwrap();
-    let error = save(directory.path(), 1, &plan, tensors, "third", &options).unwrap_err();
+    let error =
+        RankSaver::new(&plan, 1, "third").save(directory.path(), tensors, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(complete(&save_rank(directory.path(), (1, 2), "third", 3).unwrap()));

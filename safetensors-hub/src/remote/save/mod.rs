@@ -17,7 +17,7 @@ use bucket::BucketDirectory;
 use directory::head;
 use object_store::path::Path as Key;
 use problem::failed;
-pub use ranks::RankSaver;
+pub use ranks::save_rank;
 use safetensors_core::checkpoint::{SavedShards, save_sharded_to};
 use safetensors_core::save::write_to;
 use safetensors_core::{
@@ -230,7 +230,7 @@ fn save_to<N: AsRef<str>, S: TensorSource>(
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
 /// 5. The files of the earlier checkpoint and the second names are removed, with everything that
-///    [`RankSaver`](super::RankSaver) has begun before in this directory.
+///    [`save_rank`] has begun before in this directory.
 ///
 /// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
 /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because

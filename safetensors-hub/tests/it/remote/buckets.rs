@@ -4,9 +4,10 @@
 use std::ops::ControlFlow;
 
 use safetensors_core::ranks::RankSaved;
+use safetensors_core::ranks::RankSaver;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorBuf};
-use safetensors_hub::remote::{RankSaver, RemoteOptions};
+use safetensors_hub::remote::RemoteOptions;
 
 use super::ranks::{fill_of, parts, plan};
 use super::{MIB, file, tensors};
@@ -101,9 +102,8 @@ fn checkpoints_of_ranks_replace_one_another() {
     for (fill, attempt) in [(1, "step-1"), (2, "step-2"), (3, "step-1")] {
         for rank in [2, 0, 1] {
             let (parts, options) = (parts(&plan, rank, fill), ShardOptions::new());
-            let saved = RankSaver::new(&plan, rank, attempt)
-                .remote(server())
-                .save(address, parts, &options);
+            let saved =
+                server().save_rank(address, &RankSaver::new(&plan, rank, attempt), parts, &options);
             assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
         }
         assert_eq!(fill_of(&server().open(address).unwrap()).unwrap(), fill);

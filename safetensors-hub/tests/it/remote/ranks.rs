@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{self, RankPlan, RankRules, RankSaved, join_parts};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, RankTensor, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
     TensorBuf, TensorSource,
 };
-use safetensors_hub::remote::{RankSaver, RemoteOptions, RemoteStore, open, save, save_sharded};
+use safetensors_hub::remote::{RemoteOptions, RemoteStore, open, save, save_rank, save_sharded};
 
 use super::server::Server;
 use super::{pattern, tensors};
@@ -29,7 +29,7 @@ pub(crate) fn plan(ranks: usize) -> RankPlan {
 
 /// The parts of a rank, filled with one number.
 pub(crate) fn parts(plan: &RankPlan, rank: usize, fill: u8) -> Vec<(String, TensorBuf)> {
-    let part = |tensor: &ranks::RankTensor| {
+    let part = |tensor: &RankTensor| {
         let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
         let len = shape.iter().product();
         (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
@@ -46,7 +46,7 @@ fn save_filled(
     let plan = plan(ranks);
     // Two files a rank.
     let options = ShardOptions::new().max_shard_size(200.into());
-    RankSaver::new(&plan, rank, attempt).save(address, parts(&plan, rank, fill), &options)
+    save_rank(address, &RankSaver::new(&plan, rank, attempt), parts(&plan, rank, fill), &options)
 }
 
 /// The number that fills all tensors.
@@ -146,8 +146,9 @@ fn the_files_are_those_of_a_local_save() {
     let address = "memory:///ranks/local";
     for rank in [2, 0, 1] {
         let tensors = || parts[rank].iter().map(|(name, buf)| (name, buf));
-        let local = ranks::save(dir.path(), rank, &plan, tensors(), "a", &options).unwrap();
-        let remote = RankSaver::new(&plan, rank, "a").save(address, tensors(), &options).unwrap();
+        let local = RankSaver::new(&plan, rank, "a").save(dir.path(), tensors(), &options).unwrap();
+        let remote =
+            save_rank(address, &RankSaver::new(&plan, rank, "a"), tensors(), &options).unwrap();
         match (local, remote) {
             (RankSaved::Complete(local), RankSaved::Complete(remote)) => {
                 assert_eq!((rank, local.total_size), (1, remote.total_size));
@@ -217,10 +218,10 @@ fn what_is_refused() {
     assert!(problem(save_filled(address, (0, 3), "a", 2)).starts_with("AttemptComplete"));
     let plan = plan(2);
     let none = Vec::<(String, TensorBuf)>::new();
-    let saved = RankSaver::new(&plan, 0, "b").save(address, none, &ShardOptions::new());
+    let saved = save_rank(address, &RankSaver::new(&plan, 0, "b"), none, &ShardOptions::new());
     assert!(problem(saved).starts_with("WrongTensors"));
     let parts = parts(&plan, 0, 1);
-    let saved = RankSaver::new(&plan, 2, "b").save(address, parts, &ShardOptions::new());
+    let saved = save_rank(address, &RankSaver::new(&plan, 2, "b"), parts, &ShardOptions::new());
     assert!(saved.is_err_and(|error| matches!(error.kind(), ErrorKind::NoSuchRank { .. })));
     assert_eq!(fill_of(&open(address).unwrap()).unwrap(), 1);
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
@@ -242,18 +243,15 @@ fn empty_ones() {
     let (options, remote) = (ShardOptions::new(), RemoteOptions::new().environment(false));
     for rank in 0..2 {
         let empty = TensorBuf::from_vec(vec![0, 3], Vec::<f32>::new()).unwrap();
-        let saved = RankSaver::new(&plan, rank, "a").remote(remote.clone()).save(
-            address,
-            [("w", empty)],
-            &options,
-        );
+        let saved =
+            remote.save_rank(address, &RankSaver::new(&plan, rank, "a"), [("w", empty)], &options);
         assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
     }
     assert_eq!(open(address).unwrap().tensor("w").unwrap().shape(), [0, 3]);
 
     let plan = rules.plan_tensors(Vec::<(&str, Dtype, Vec<usize>)>::new(), 2).unwrap();
     let none = Vec::<(String, TensorBuf)>::new();
-    let error = RankSaver::new(&plan, 0, "b").save(address, none, &options).unwrap_err();
+    let error = save_rank(address, &RankSaver::new(&plan, 0, "b"), none, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
 }
@@ -266,7 +264,7 @@ fn names_are_saved_as_the_index_has_them() {
     for turn in 1..=2_u8 {
         for rank in 0..2 {
             let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-            RankSaver::new(&plan, rank, &attempt).save(address, parts, &options).unwrap();
+            save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options).unwrap();
         }
         assert_eq!(fill_of(&open(address).unwrap()).unwrap(), turn);
         let index = "mödel ~#%[1].safetensors.index.json";
@@ -285,7 +283,8 @@ fn two_patterns_in_one_directory() {
             let options = ShardOptions::new().file_pattern(pattern.parse().unwrap());
             for rank in 0..2 {
                 let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-                RankSaver::new(&plan, rank, &attempt).save(address, parts, &options).unwrap();
+                save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options)
+                    .unwrap();
             }
         }
     }

@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use safetensors_core::checkpoint::store::Store;
-use safetensors_core::ranks::RankRules;
+use safetensors_core::ranks::{RankRules, RankSaver};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     save_sharded as save_local,
 };
 use safetensors_hub::remote::{
-    RankSaver, RemoteFile, RemoteOptions, RemoteStore, open, save, save_sharded,
+    RemoteFile, RemoteOptions, RemoteStore, open, save, save_rank, save_sharded,
 };
 
 use super::server::Server;
@@ -329,9 +329,9 @@ fn files_that_must_stay() {
             refused(save());
             let part = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
             let saver = RankSaver::new(&plan, 0, "step-1");
-            refused(saver.save(&address, [("w", &part)], &options).map(drop));
+            refused(save_rank(&address, &saver, [("w", &part)], &options).map(drop));
             assert_eq!(open(&address).unwrap().len(), 2);
-            saver.save(&address, [("w", &part)], &ShardOptions::new()).unwrap();
+            save_rank(&address, &saver, [("w", &part)], &ShardOptions::new()).unwrap();
             assert_eq!(open(&address).unwrap().len(), 1);
         }
     }

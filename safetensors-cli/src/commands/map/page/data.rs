@@ -53,15 +53,13 @@ struct Data<'d, 'a> {
 /// The position in `kinds` of each type and shape.
 type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize]), usize>;
 
-/// Writes the JSON, without any `<`, `>` or `&`.
-pub(super) fn write(
+/// The kinds of all tensors, and what the page says of each.
+fn kinds<'t>(
     page: &Page<'_>,
-    tensors: &mut [Tensor<'_>],
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let trees = Tree::of(tensors, Sort::Name);
+    tensors: &'t [Tensor<'_>],
+) -> (Kinds<'t>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
-    for tensor in tensors.iter() {
+    for tensor in tensors {
         let kind = other::kind(tensor);
         let shape = other::shape(tensor.info(), other::stored(tensor));
         kinds.entry((kind, shape)).or_insert_with(|| {
@@ -71,6 +69,28 @@ pub(super) fn write(
             list.len() - 1
         });
     }
+    (kinds, list)
+}
+
+fn shown_files(page: &Page<'_>) -> Vec<(String, usize, u64)> {
+    let files = page.checkpoint.files().iter().take(MOST_ENTRIES).map(|file| {
+        let archive = file.safetensors();
+        let name = input::shard_name(page.checkpoint, file.path());
+        let source = archive.source();
+        let bytes = other::of(source).map_or_else(|| source.byte_len(), |other| other.file_len());
+        (name, archive.header().len(), bytes)
+    });
+    files.collect()
+}
+
+/// Writes the JSON, without any `<`, `>` or `&`.
+pub(super) fn write(
+    page: &Page<'_>,
+    tensors: &mut [Tensor<'_>],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let trees = Tree::of(tensors, Sort::Name);
+    let (kinds, list) = kinds(page, tensors);
     let all: Totals = page.dtypes.values().copied().sum();
     let sums = |totals: &Totals| (totals.tensors, totals.parameters as f64, totals.bytes as f64);
     let shown = PageContext { kinds: &kinds, groups: page.groups };
@@ -98,18 +118,7 @@ pub(super) fn write(
             .collect(),
         by_module: page.is_by_module && page.groups.is_some(),
         kinds: list,
-        files: files
-            .iter()
-            .take(MOST_ENTRIES)
-            .map(|file| {
-                let archive = file.safetensors();
-                let name = input::shard_name(page.checkpoint, file.path());
-                let source = archive.source();
-                let bytes =
-                    other::of(source).map_or_else(|| source.byte_len(), |other| other.file_len());
-                (name, archive.header().len(), bytes)
-            })
-            .collect(),
+        files: shown_files(page),
         more_files: files.len().saturating_sub(MOST_ENTRIES),
         index: page.checkpoint.index_path().map(text::path),
         metadata: metadata

@@ -57,10 +57,10 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     pub(super) fn enter(
         place: &'a RemotePlace,
         planned: &'a PlannedRank<'a, T>,
-        name: &'a str,
         overwrites: bool,
     ) -> Result<Self> {
         let directory = Directory::of(place, planned.pattern())?;
+        let name = planned.attempt();
         let own = directory_name(planned.pattern(), name);
         let objects = directory.below(&own);
         let digest = planned.digest().to_string();

@@ -7,7 +7,7 @@ mod manifest;
 mod tests;
 
 use attempt::Attempt;
-use safetensors_core::ranks::{PlannedRank, RankPlan, RankSaved};
+use safetensors_core::ranks::{PlannedRank, RankSaved, RankSaver};
 use safetensors_core::{ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
@@ -17,14 +17,13 @@ use crate::remote::{RemoteOptions, local_path};
 /// Saves the parts that one rank holds to a directory of a remote store that all ranks share. The
 /// rank that comes last writes one index over the files of all of them. No rank waits for another.
 ///
-/// This is [`ranks::save`] for buckets: the plan, the attempt, the tensors, the options and the
-/// files mean the same. [`open`](super::super::open) opens what was saved, and
+/// This is [`RankSaver::save`] for buckets: all arguments and the files mean the same. [`open`](super::super::open) opens what was saved, and
 /// [`ranks::join_parts`] makes whole tensors of the parts.
 ///
 /// ```
-/// use safetensors_core::ranks::{self, RankRules, RankSaved};
+/// use safetensors_core::ranks::{self, RankRules, RankSaved, RankSaver};
 /// use safetensors_core::{ShardOptions, TensorSource, TensorView};
-/// use safetensors_hub::remote::{self, RankSaver};
+/// use safetensors_hub::remote;
 ///
 /// let address = "memory:///trained"; // or s3://bucket/trained
 /// let values = [1_f32, 2., 3., 4.];
@@ -35,7 +34,7 @@ use crate::remote::{RemoteOptions, local_path};
 /// let save = |rank: usize| {
 ///     let part = whole.narrow(0, rank * 2, 2)?;
 ///     let saver = RankSaver::new(&plan, rank, "step-100");
-///     saver.save(address, [("w", part)], &ShardOptions::new())
+///     remote::save_rank(address, &saver, [("w", part)], &ShardOptions::new())
 /// };
 /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
 /// assert!(remote::open(address).is_err());
@@ -84,7 +83,7 @@ use crate::remote::{RemoteOptions, local_path};
 ///   asked what is there now. If it is in place, it is written.
 /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
 /// - **What is left of an attempt** that is never complete is removed by the next save to this
-///   directory that is: by a [`RankSaver`] or by [`save_sharded`](super::save_sharded). The parts of
+///   directory that is: by this or by [`save_sharded`](super::save_sharded). The parts of
 ///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket should
 ///   remove them.
 ///
@@ -93,63 +92,51 @@ use crate::remote::{RemoteOptions, local_path};
 /// [`RemoteOptions::option`] is `disabled`. There a look just before each write takes the place of
 /// the condition, so two saves that write in the same moment may both believe to be the last one.
 /// Each index is whole even then, but names files that the other save may remove. For an address of
-/// the local disk this is [`ranks::save`], which has a lock instead.
+/// the local disk this is [`RankSaver::save`], which has a lock instead.
 ///
-/// [`ranks::save`]: safetensors_core::ranks::save()
 /// [`ranks::join_parts`]: safetensors_core::ranks::join_parts
 /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
-#[derive(Clone, Debug)]
-pub struct RankSaver<'a> {
-    plan: &'a RankPlan,
-    rank: usize,
-    attempt: &'a str,
-    remote: RemoteOptions,
+///
+/// # Errors
+///
+/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
+///   plan.
+/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
+/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
+///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+/// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the errors of
+///   [`save_sharded`](super::save_sharded).
+///
+/// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
+/// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
+/// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
+/// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
+/// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
+pub fn save_rank<N: AsRef<str>, T: TensorSource>(
+    address: &str,
+    saver: &RankSaver<'_>,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    options: &ShardOptions,
+) -> Result<RankSaved> {
+    RemoteOptions::new().save_rank(address, saver, tensors, options)
 }
 
-impl<'a> RankSaver<'a> {
-    /// For this rank of a plan, in the attempt of this name: the name is the same on all ranks.
-    pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
-        Self { plan, rank, attempt, remote: RemoteOptions::new() }
-    }
-
-    /// Sets how the store is connected to.
-    #[must_use]
-    pub fn remote(self, remote: RemoteOptions) -> Self {
-        Self { remote, ..self }
-    }
-
-    /// Saves the parts of this rank.
-    ///
-    /// # Errors
-    ///
-    /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-    ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
-    ///   plan.
-    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
-    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
-    ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-    /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the errors of
-    ///   [`save_sharded`](super::save_sharded).
-    ///
-    /// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
-    /// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
-    /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
-    /// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
-    /// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
-    pub fn save<N: AsRef<str>, T: TensorSource>(
+impl RemoteOptions {
+    /// [`save_rank`] with these options.
+    pub fn save_rank<N: AsRef<str>, T: TensorSource>(
         &self,
         address: &str,
+        saver: &RankSaver<'_>,
         tensors: impl IntoIterator<Item = (N, T)>,
         options: &ShardOptions,
     ) -> Result<RankSaved> {
-        let Self { plan, rank, attempt, ref remote } = *self;
         if let Some(directory) = local_path(address)? {
-            return safetensors_core::ranks::save(directory, rank, plan, tensors, attempt, options);
+            return saver.save(directory, tensors, options);
         }
-        let place = RemotePlace::writable(address, remote)?;
-        let planned = PlannedRank::new(plan, rank, tensors, attempt, options);
-        let saved =
-            planned.and_then(|planned| save(&place, &planned, rank, attempt, options.overwrites()));
+        let place = RemotePlace::writable(address, self)?;
+        let planned = saver.plan_files(tensors, options);
+        let saved = planned.and_then(|planned| save(&place, &planned, options.overwrites()));
         saved.map_err(|error| error.in_file(&place.shown))
     }
 }
@@ -158,15 +145,14 @@ impl<'a> RankSaver<'a> {
 fn save<T: TensorSource>(
     place: &RemotePlace,
     planned: &PlannedRank<'_, T>,
-    rank: usize,
-    name: &str,
     overwrites: bool,
 ) -> Result<RankSaved> {
+    let rank = planned.rank();
     // An index that cannot be written is an error before anything is sent.
     planned.index_file(|_, file| file.to_owned())?;
-    let attempt = Attempt::enter(place, planned, name, overwrites)?;
+    let attempt = Attempt::enter(place, planned, overwrites)?;
     let turn = attempt.turn(rank);
-    if let Err(error) = send(place, planned, rank, &attempt, &turn) {
+    if let Err(error) = send(place, planned, &attempt, &turn) {
         // Without a mark no rank uses the files, so files that stay do no harm.
         let _ = attempt.forget(&turn);
         return Err(error);
@@ -193,12 +179,11 @@ fn save<T: TensorSource>(
 fn send<T: TensorSource>(
     place: &RemotePlace,
     planned: &PlannedRank<'_, T>,
-    rank: usize,
     attempt: &Attempt<'_, T>,
     turn: &str,
 ) -> Result<()> {
     for (number, (saver, name)) in planned.files().enumerate() {
-        if saver != rank {
+        if saver != planned.rank() {
             continue;
         }
         let key = attempt.key(turn, name);

@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{PlannedRank, RankPlan, RankRules, RankSaved, join_parts};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Limits, Result, ShardOptions, TensorBuf, TensorSource,
     TensorView,
@@ -47,8 +47,8 @@ fn save_rank(
         let len = shape.iter().product();
         (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
     });
-    let planned = PlannedRank::new(&plan, rank, parts, attempt, &ShardOptions::new())?;
-    super::save(&place(store.clone()), &planned, rank, attempt, true)
+    let planned = RankSaver::new(&plan, rank, attempt).plan_files(parts, &ShardOptions::new())?;
+    super::save(&place(store.clone()), &planned, true)
 }
 
 /// Saves whole tensors, filled with one number, to files with at most so many bytes of them.
