@@ -266,8 +266,9 @@ impl State {
                 };
                 thread::sleep(until.saturating_duration_since(Instant::now()));
             }
-            stream.write_all(piece)?;
+            // Counted before it is written: who has read an answer finds it counted.
             self.sent.fetch_add(piece.len(), Ordering::SeqCst);
+            stream.write_all(piece)?;
         }
         Ok(())
     }
