@@ -110,7 +110,7 @@
 //!
 //! | I want to … | look at |
 //! |---|---|
-//! | see what is in a file, without writing code | the command `safetensors inspect`; its manual is `safetensors-cli/README.md` |
+//! | see what is in a file, without writing code | the command `safetensors inspect`; its manual is `safetensors-cli/MANUAL.md` |
 //! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
 //! | see the values of a tensor | `safetensors show` |
 //! | know whether a download is sound | `safetensors verify`; *What is promised* in `SECURITY.md` |

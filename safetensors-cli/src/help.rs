@@ -1,10 +1,21 @@
-//! Tests that `--help` and the README describe the same commands and options.
+//! Tests of `--help`, of `MANUAL.md`, which is made from it, and of the README.
+
+use std::fmt::Write;
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 
 use crate::commands::Cli;
 
 const README: &str = include_str!("../README.md");
+
+const MANUAL_START: &str = "\
+# Manual of `safetensors`
+
+This is what `safetensors help COMMAND` prints. A test keeps it so. [README.md](README.md) says what
+is common to all commands, and shows their output. Every command also has `--help`, and
+`--no-pager`, which prints output that is longer than the screen without a pager.
+";
 
 /// All commands with their full names, such as `safetensors metadata set`. A nested command follows
 /// its parent.
@@ -25,30 +36,9 @@ fn commands() -> Vec<(String, Command)> {
     all
 }
 
-/// The README's section on a command. A nested command is in its parent's section.
-fn section(command: &str) -> &'static str {
-    let own: Vec<_> = command.split(' ').take(2).collect();
-    let heading = format!("\n## {}\n", own.join(" "));
-    let (_, section) =
-        README.split_once(&heading).unwrap_or_else(|| panic!("the README has no {heading:?}"));
-    section.split("\n## ").next().unwrap_or(section)
-}
-
-/// The options of a command, without those of all commands: `--no-pager`, and `--help` and
-/// `--version`, which clap adds.
-fn options(command: &Command) -> impl Iterator<Item = &Arg> {
-    command.get_arguments().filter(|arg| {
-        !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version" | "no_pager")
-    })
-}
-
-/// An option as the README's tables write it: `` `-f`, `--filter GLOB` ``.
-fn cell(option: &Arg) -> String {
-    let short = option.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
-    let takes = option.get_action().takes_values();
-    let values = option.get_value_names().filter(|_| takes).unwrap_or_default();
-    let values: String = values.iter().map(|value| format!(" {value}")).collect();
-    format!("{short}`--{}{values}`", option.get_long().unwrap_or_default())
+/// Whether an option is one of all commands: `--no-pager`, and those that clap adds.
+fn is_of_all_commands(option: &Arg) -> bool {
+    matches!(option.get_id().as_str(), "help" | "version" | "no_pager")
 }
 
 #[test]
@@ -113,53 +103,39 @@ fn the_readme_has_every_command_in_the_same_order() {
     assert_eq!(headings.collect::<Vec<_>>(), own);
 }
 
-#[test]
-fn the_readme_has_every_option_of_every_command() {
+/// `MANUAL.md` from the help of all commands. It is the same on every machine and terminal.
+fn manual() -> String {
+    let mut manual = MANUAL_START.to_owned();
     for (name, command) in commands() {
-        let section = section(&name);
-        let synopsis = section.split("```").nth(1).unwrap_or_default();
-        assert!(synopsis.contains(&name), "{name} is not in the synopsis");
-        let table =
-            section.split("\n### Options\n").nth(1).and_then(|rest| rest.split("\n### ").next());
-        for option in options(&command) {
-            let row = format!("\n| {} |", cell(option));
-            assert!(
-                table.is_some_and(|table| table.contains(&row)),
-                "{name}: the README's options lack {row:?}"
-            );
-            let long = format!("--{}", option.get_long().unwrap_or_default());
-            let short = option.get_short().map(|short| format!("-{short}"));
-            let is_there =
-                |option: &str| synopsis.split([' ', '[', ']', '\n']).any(|word| word == option);
-            assert!(
-                is_there(&long) || short.is_some_and(|short| is_there(&short)),
-                "{name}: the synopsis lacks {long}"
-            );
-        }
+        let mut command = command.term_width(100).mut_args(|arg| {
+            let hidden = is_of_all_commands(&arg);
+            arg.hide(hidden)
+        });
+        let help = command.render_long_help().to_string();
+        let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
+        write!(manual, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n")).unwrap();
     }
+    manual
 }
 
+/// After a change of the help, `UPDATE_MANUAL=1 cargo test -p safetensors-bridge-cli manual` writes
+/// the file anew.
 #[test]
-fn the_readme_has_no_unknown_option() {
-    let mut rows: Vec<_> =
-        README.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
-    rows.retain(|(cell, _)| cell.starts_with("`-"));
-    let cells: Vec<_> = commands()
-        .iter()
-        .flat_map(|(_, command)| options(command).map(cell).collect::<Vec<_>>())
-        .collect();
-    for (cell, _) in &rows {
-        assert!(cells.iter().any(|known| known == cell), "{cell}");
+fn the_manual_is_the_help_of_every_command() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("MANUAL.md");
+    if std::env::var_os("UPDATE_MANUAL").is_some() {
+        std::fs::write(&path, manual()).unwrap();
     }
-    assert!(!rows.is_empty());
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(written == manual(), "MANUAL.md is not what --help says: set UPDATE_MANUAL=1");
 }
 
 /// The programs that read the documents rely on the schemas.
 #[test]
 fn every_json_document_has_a_schema() {
-    let schemas = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas");
+    let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas");
     for (name, command) in commands() {
-        if options(&command).any(|option| option.get_long() == Some("json")) {
+        if command.get_arguments().any(|option| option.get_long() == Some("json")) {
             let schema = name.replacen("safetensors ", "", 1).replace(' ', "-") + ".json";
             assert!(schemas.join(&schema).is_file(), "{name}: there is no schemas/{schema}");
         }

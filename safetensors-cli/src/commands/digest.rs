@@ -54,6 +54,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "record")]
     force: bool,
     /// Print everything as one JSON document
+    ///
+    /// Its keys are tensors, and files, which is empty with --filter
     #[arg(long)]
     json: bool,
 }

@@ -44,6 +44,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", conflicts_with_all = ["files", "include", "exclude"])]
     also: Vec<String>,
     /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
+    ///
+    /// Between the two, HF_HOME names the directory that holds hub
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// The access token; HF_TOKEN by default, which other users of the machine do not see
@@ -58,6 +60,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     max_workers: u16,
     /// Show no progress
+    ///
+    /// It is shown on a terminal only
     #[arg(short, long)]
     quiet: bool,
 }

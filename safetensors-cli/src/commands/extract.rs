@@ -38,6 +38,8 @@ pub(crate) struct Args {
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
     /// The file to write: .safetensors, or else .npy; - for a .npy file on standard output
+    ///
+    /// It is a regular file or a new one. `-o - > FILE` writes to a FIFO or a device
     #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: PathBuf,
     /// Write only the bytes of the elements, without a header, whatever the name of FILE

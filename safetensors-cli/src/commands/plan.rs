@@ -51,12 +51,17 @@ pub(crate) struct Args {
     )]
     from: Option<PathBuf>,
     /// Save the plan to this file, or - for standard output
+    ///
+    /// With -, nothing else is shown
     #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: Option<PathBuf>,
     /// Show every tensor instead of the sums
     #[arg(long)]
     flat: bool,
     /// Print one JSON document
+    ///
+    /// Its keys are world_size, total_size (bytes of the whole tensors), read (bytes that all ranks
+    /// read together), ranks and tensors
     #[arg(long, conflicts_with = "flat")]
     json: bool,
     #[command(flatten)]

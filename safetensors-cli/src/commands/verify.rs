@@ -60,13 +60,17 @@ pub(crate) struct Args {
     format: Option<Expected>,
     /// Read all data, and compare it with the digests that the files record
     ///
-    /// Also warns of booleans that are neither 0 nor 1
+    /// Digests are recorded by `safetensors digest --record`, and in modelspec.hash_sha256. A
+    /// warning names booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
     /// Print nothing but errors and warnings
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
     /// Print the outcome as one JSON document
+    ///
+    /// Its keys are checked, sound, warnings and results. A result has an error, a text or null,
+    /// and a list of warnings. With --strict, that list has the departures, too
     #[arg(long)]
     json: bool,
 }

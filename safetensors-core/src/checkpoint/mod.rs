@@ -18,14 +18,10 @@ mod opening;
 mod options;
 mod parts;
 mod pattern;
-#[cfg(test)]
-mod races;
 mod save;
 mod siblings;
 mod size;
 mod split;
-#[cfg(test)]
-mod split_tests;
 pub mod store;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,8 @@
-//! Sharded saves that are interrupted at every step.
+//! Sharded saves that are interrupted at every step; several at once ([`races`]); the division
+//! into shards ([`split`]).
+
+mod races;
+mod split;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +19,7 @@ use crate::save;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorBuf, TensorView};
 
-pub(super) type Content = BTreeMap<String, Vec<u8>>;
+type Content = BTreeMap<String, Vec<u8>>;
 
 /// What a directory has before the save.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +48,7 @@ const BEFORE: [Before; 8] = [
     Before::Broken,
 ];
 
-pub(super) fn options(shards: usize, durable: bool) -> ShardOptions {
+fn options(shards: usize, durable: bool) -> ShardOptions {
     // 12 tensors of 1 byte each.
     let size = 12_usize.div_ceil(shards) as u64;
     ShardOptions::new()
@@ -53,12 +57,12 @@ pub(super) fn options(shards: usize, durable: bool) -> ShardOptions {
 }
 
 /// 12 tensors, of which most have the same names in each version and all have other values.
-pub(super) fn content(version: u8) -> Content {
+fn content(version: u8) -> Content {
     let names = (0..11).map(|i| format!("tensor {i:02}")).chain([format!("version {version}")]);
     names.zip(version * 20..).map(|(name, value)| (name, vec![value])).collect()
 }
 
-pub(super) fn save_shards(directory: &Path, version: u8, options: &ShardOptions) -> Result<()> {
+fn save_shards(directory: &Path, version: u8, options: &ShardOptions) -> Result<()> {
     let shape = [1];
     let content = content(version);
     let views =
@@ -66,11 +70,11 @@ pub(super) fn save_shards(directory: &Path, version: u8, options: &ShardOptions)
     save_sharded(directory, views, options).map(drop)
 }
 
-pub(super) fn read(directory: &Path) -> Result<Content> {
+fn read(directory: &Path) -> Result<Content> {
     read_from(&Checkpoint::open(directory)?)
 }
 
-pub(super) fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
+fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
     let bufs = checkpoint.read_all(&LoadOptions::new().threads(1))?;
     let named = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| (tensor.name().to_owned(), buf));
     Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())

@@ -69,8 +69,6 @@ mod digests;
 mod header;
 mod open;
 mod plan;
-#[cfg(test)]
-mod races;
 mod record;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,6 @@
-//! Edits that are interrupted at every step.
+//! Edits that are interrupted at every step; several at once ([`races`]).
+
+mod races;
 
 use std::fs;
 use std::path::Path;

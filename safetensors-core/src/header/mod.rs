@@ -2,8 +2,6 @@
 
 mod attributes;
 mod canonical;
-#[cfg(test)]
-mod differential;
 mod encode;
 mod json;
 mod keys;
@@ -16,6 +14,8 @@ mod parse;
 #[cfg(feature = "std")]
 mod read;
 mod scan;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "std")]
 mod unique_map;
 mod validate;

@@ -25,9 +25,9 @@
 //!
 //! | address | what it is | lists | saves |
 //! |---|---|---|---|
-//! | `s3://bucket/path` | Amazon S3 and what speaks its protocol | yes | yes |
+//! | `s3://bucket/path` | Amazon S3 and what speaks its protocol; also `s3a` | yes | yes |
 //! | `gs://bucket/path` | Google Cloud Storage | yes | yes |
-//! | `az://container/path` | Azure Blob Storage; also `abfs`, `abfss` | yes | yes |
+//! | `az://container/path` | Azure Blob Storage; also `azure`, `adl`, `abfs`, `abfss` | yes | yes |
 //! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
 //! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
@@ -88,6 +88,7 @@ mod file;
 mod files;
 mod hub;
 mod hub_reads;
+mod kind;
 mod local;
 mod object;
 mod options;
@@ -102,6 +103,7 @@ mod store;
 use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
+pub use kind::AddressKind;
 pub use local::local_path;
 pub use options::RemoteOptions;
 pub use save::{abort_uploads, save, save_rank, save_sharded};
@@ -149,20 +151,4 @@ impl RemoteOptions {
         let path = store.path();
         Checkpoint::open_in(store, path, &self.limits)
     }
-}
-
-/// Whether a text begins like an address that [`open`] takes, and not like a path.
-///
-/// ```
-/// use safetensors_hub::remote::is_address;
-///
-/// assert!(is_address("s3://bucket/model") && is_address("hf://owner/name"));
-/// assert!(!is_address("model.safetensors") && !is_address("C:\\model"));
-/// ```
-pub fn is_address(text: &str) -> bool {
-    const SCHEMES: [&str; 13] = [
-        "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file",
-        "memory", "hf",
-    ];
-    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
 }

@@ -10,15 +10,15 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme as Scheme};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme};
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
 use safetensors_core::{Error, ErrorKind, Result};
 use url::Url;
 
-use super::RemoteOptions;
 use super::client::Connector;
 use super::error::shown_address;
 use super::object::Service;
+use super::{AddressKind, RemoteOptions};
 
 /// How long a server may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -78,35 +78,30 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
         let message = "credentials do not belong in an address; set them in the environment";
         return Err(invalid(message.into()));
     }
-    let is_web = matches!(url.scheme(), "http" | "https");
-    let (scheme, key) = match Scheme::parse(&url) {
+    // The parser has made the scheme lower case.
+    let kind = AddressKind::of(url.as_str());
+    let is_web = kind == Some(AddressKind::Web);
+    let (kind, key) = match (kind, ObjectStoreScheme::parse(&url)) {
         // Also the web addresses of buckets, so that what is public needs no credentials.
-        _ if is_web => {
-            (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?)
+        (Some(kind @ AddressKind::Web), _) => {
+            (kind, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?)
         }
         // `object_store` does not sync files, so it saves none to the disk.
-        Ok((Scheme::Local, _)) | Err(_) => {
-            let message = "expected an address that begins with s3, gs, az, http, https, file, \
-                           memory or hf";
-            return Err(invalid(message.into()));
+        (None | Some(AddressKind::Hub | AddressKind::Local), _) | (_, Err(_)) => {
+            let schemes = AddressKind::SCHEMES.map(|(scheme, _)| scheme).join(", ");
+            return Err(invalid(format!("expected an address that begins with one of {schemes}")));
         }
-        Ok(parsed) => parsed,
+        (Some(kind), Ok((_, key))) => (kind, key),
     };
     if !is_web && (url.query().is_some() || url.fragment().is_some()) {
         let message = "an address of this kind has no query and no fragment; for a ? or a # in a \
                        name, write %3F or %23";
         return Err(invalid(message.into()));
     }
-    let prefix = match scheme {
-        Scheme::AmazonS3 => Some("AWS_"),
-        Scheme::GoogleCloudStorage => Some("GOOGLE_"),
-        Scheme::MicrosoftAzure => Some("AZURE_"),
-        _ => None,
-    };
-    let pairs = options.pairs(prefix);
+    let pairs = options.pairs(kind.variables());
     let secrets = RemoteOptions::secrets(&pairs);
-    let store = store(&url, &scheme, &pairs, options).map_err(|error| secrets.io(&error))?;
-    let most_copied = if scheme == Scheme::AmazonS3 { COPIED_BY_S3 } else { u64::MAX };
+    let store = store(&url, kind, &pairs, options).map_err(|error| secrets.io(&error))?;
+    let most_copied = if kind == AddressKind::S3 { COPIED_BY_S3 } else { u64::MAX };
     let shown = shown_address(address);
     let root = match url.host_str() {
         Some(_) => shown.split('/').take(3).collect::<Vec<_>>().join("/"),
@@ -141,21 +136,21 @@ macro_rules! built {
 
 fn store(
     url: &Url,
-    scheme: &Scheme,
+    kind: AddressKind,
     pairs: &[(String, String)],
     options: &RemoteOptions,
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE);
-    Ok(match scheme {
-        Scheme::Memory => {
+    Ok(match kind {
+        AddressKind::Memory => {
             static FILES: OnceLock<Arc<InMemory>> = OnceLock::new();
             FILES.get_or_init(Arc::default).clone()
         }
-        Scheme::AmazonS3 => built!(AmazonS3Builder, url.as_str(), pairs, client, options, false),
-        Scheme::GoogleCloudStorage => {
+        AddressKind::S3 => built!(AmazonS3Builder, url.as_str(), pairs, client, options, false),
+        AddressKind::Gcs => {
             built!(GoogleCloudStorageBuilder, url.as_str(), pairs, client, options, false)
         }
-        Scheme::MicrosoftAzure => {
+        AddressKind::Azure => {
             built!(MicrosoftAzureBuilder, url.as_str(), pairs, client, options, false)
         }
         _ => {

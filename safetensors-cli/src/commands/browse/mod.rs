@@ -59,7 +59,7 @@ Examples:
   safetensors browse model.safetensors
   safetensors browse path/to/checkpoint/
 
-Exit codes: 0 quit, 1 PATH is malformed or cannot be read, 2 wrong usage.";
+Exit codes: 0 quit, 1 PATH cannot be read, or the terminal fails, 2 wrong usage.";
 
 /// How often the screen shows the progress of work.
 const TICK: Duration = Duration::from_millis(100);

@@ -44,6 +44,8 @@ struct Which {
     #[arg(value_name = "REPO")]
     repos: Vec<String>,
     /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
+    ///
+    /// Between the two, HF_HOME names the directory that holds hub
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Print one JSON document

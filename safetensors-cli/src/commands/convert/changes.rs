@@ -18,6 +18,8 @@ use crate::terminal::text;
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
+    ///
+    /// Numbers are rounded to nearest, ties to even
     #[arg(
         long,
         value_name = "DTYPE",
@@ -27,6 +29,8 @@ pub(super) struct Changes {
     )]
     dtype: Option<Dtype>,
     /// With --dtype: convert integers and booleans too
+    ///
+    /// A value that does not fit is an error
     #[arg(long, requires = "dtype")]
     all: bool,
     /// Convert the tensors that match to DTYPE, or `keep` them as they are
@@ -39,7 +43,9 @@ pub(super) struct Changes {
     ///
     /// These are tensors of GGUF files, and weights of 8-bit floats whose scales are another
     /// tensor. Scales that are applied are left out. The numbers are computed as f32 and then
-    /// rounded once. --dtype and --cast go before this dtype
+    /// rounded once. --dtype and --cast go before this dtype. Without this option, a quantised
+    /// tensor of a GGUF file is an error, and so is a weight with scales that would become another
+    /// dtype
     #[arg(
         long,
         value_name = "DTYPE",
@@ -64,6 +70,8 @@ pub(super) struct Changes {
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after renaming
+    ///
+    /// It may start with -
     #[arg(
         long,
         value_name = "TEXT",

@@ -14,9 +14,13 @@ use crate::terminal::report::wrong_usage;
 #[derive(Debug, clap::Args)]
 pub(super) struct Ranks {
     /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
+    ///
+    /// Rules apply to the names in OUT
     #[arg(long, value_name = "N", value_parser = world_size)]
     ranks: Option<usize>,
     /// Divide OUT among ranks by a plan that `safetensors plan` has saved
+    ///
+    /// It must have the tensors of OUT, with their dtypes and shapes
     #[arg(
         long,
         value_name = "FILE",

@@ -89,14 +89,22 @@ pub(crate) struct Args {
     #[command(flatten)]
     changes: Changes,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
+    ///
+    /// Units are decimal, as on the Hub
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<MaxShardSize>,
     #[command(flatten)]
     ranks: Ranks,
     /// Print what would be written, and write nothing
+    ///
+    /// Each tensor is shown with its new name, dtype and size, and the files of an earlier save
+    /// that will be removed are named. Errors that come before data is read occur here, too.
+    /// Missing permissions of directories and missing space show only when OUT is written
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Replace OUT even if tensors of it would be lost, or if it is read-only
+    ///
+    /// Also if it lies in a cache of the Hub
     #[arg(long)]
     force: bool,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it

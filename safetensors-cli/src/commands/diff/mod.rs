@@ -67,6 +67,10 @@ pub(crate) struct Args {
     #[arg(long)]
     ignore_metadata: bool,
     /// Print everything as one JSON document
+    ///
+    /// The values of a tensor have their number (of), the number that differ (values), and the
+    /// number that differ only in their bits (other_bits). JSON has no infinity: max_absolute and
+    /// max_relative are null if NaN or infinity is compared with another value
     #[arg(long)]
     json: bool,
 }

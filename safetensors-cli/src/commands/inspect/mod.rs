@@ -38,6 +38,8 @@ pub(crate) struct Args {
     #[arg(long)]
     flat: bool,
     /// Show the tree only down to this level; 1 shows the top modules
+    ///
+    /// The counts of a module are those of all that is in it
     #[arg(
         short,
         long,
@@ -52,6 +54,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "ORDER", value_enum)]
     sort: Option<Sort>,
     /// Print everything as one JSON document
+    ///
+    /// Its keys are index, metadata, total, dtypes, files and tensors. Several PATHs have one
+    /// document around theirs
     #[arg(long)]
     json: bool,
 }

@@ -58,12 +58,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     select: Select,
     /// The file to write, which ends in .svg, .png or .html, or - for standard output
+    ///
+    /// A browser shows .svg at any size. A .png has 1920 by 1290 pixels, and does not go to a
+    /// terminal
     #[arg(short, long, value_name = "FILE", value_parser = address::parser())]
     output: PathBuf,
     /// The format, whatever the name of FILE; svg by default if FILE is -
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// What colours stand for; module by default if nearly all bytes have one dtype
+    ///
+    /// Nearly all are 99 %
     #[arg(long, alias = "color", value_name = "WHAT", value_enum)]
     colour: Option<Colour>,
     /// The title above the picture; the name of PATH by default

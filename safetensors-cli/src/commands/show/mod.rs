@@ -51,6 +51,8 @@ pub(crate) struct Args {
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
     /// Show all values, however many they are
+    ///
+    /// They are read twice, so that a few MiB of memory are enough
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     all: bool,
     /// Print one JSON document: name, dtype, shape and nested arrays of values

@@ -78,6 +78,9 @@ pub(crate) struct Args {
     )]
     bins: u16,
     /// Print everything as one JSON document
+    ///
+    /// A tensor has its percentiles by their numbers, and a histogram or null: the ends of the
+    /// bins, min and max, their counts, and the number of outliers below and above
     #[arg(long)]
     json: bool,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
 pub(crate) use safetensors_hub::remote::abort_uploads;
-use safetensors_hub::remote::{self, RemoteOptions};
+use safetensors_hub::remote::{self, AddressKind, RemoteOptions};
 
 use super::printable;
 use crate::input::source::{Checkpoint, Rewrite};
@@ -13,7 +13,7 @@ use crate::terminal::report::wrong_usage;
 
 /// Whether a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
-    remote::is_address(text)
+    AddressKind::of(text).is_some()
 }
 
 /// The path that an address of the disk means. Every other address, and every path, stays as it is.
@@ -61,21 +61,21 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
         return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
     }
     let ErrorKind::Io(error) = error.kind() else { return None };
-    match (error.kind(), address.split_once("://")?.0) {
-        (_, "hf") => None,
+    match (error.kind(), AddressKind::of(address)?) {
+        (_, AddressKind::Hub) => None,
         (io::ErrorKind::NotFound, _) => {
             Some("check the address: expected that of a file, an index or a directory")
         }
-        (io::ErrorKind::PermissionDenied | io::ErrorKind::Other, scheme) => Some(match scheme {
-            "s3" | "s3a" => {
+        (io::ErrorKind::PermissionDenied | io::ErrorKind::Other, kind) => Some(match kind {
+            AddressKind::S3 => {
                 "check the address and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; \
                  AWS_SKIP_SIGNATURE=true reads a public bucket"
             }
-            "gs" => {
+            AddressKind::Gcs => {
                 "check the address and GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true \
                  reads a public bucket"
             }
-            "az" | "adl" | "azure" | "abfs" | "abfss" => {
+            AddressKind::Azure => {
                 "check the address and AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY; \
                  AZURE_SKIP_SIGNATURE=true reads a public container"
             }
@@ -87,8 +87,8 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
 
 /// Refuses an address that nothing can be saved to.
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
-    match address.split_once("://") {
-        Some(("hf" | "http" | "https", _)) => Err(wrong_usage(format!(
+    match AddressKind::of(address) {
+        Some(kind) if !kind.is_written() => Err(wrong_usage(format!(
             "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \
              s3://bucket/model",
             printable(address)

@@ -232,7 +232,7 @@ fn nothing_is_changed_in_place() {
 fn what_is_no_address_is_an_error_that_says_so() {
     let dir = tempfile::tempdir().unwrap();
     for (address, expected) in [
-        ("ftp://host/model.safetensors", "expected an address that begins with s3, gs, az"),
+        ("ftp://host/model.safetensors", "expected an address that begins with one of s3, s3a, gs"),
         ("hf://owner", "expected hf://owner/name"),
         ("hf://owner/name@../x", "is no revision"),
         ("https://user:secret@host/a.safetensors", "credentials do not belong in an address"),

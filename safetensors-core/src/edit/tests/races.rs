@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Edit, Edited};
 use crate::checkpoint::{Checkpoint, Contention, ShardOptions, save_sharded};
+use crate::edit::{Edit, Edited};
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::call_at;
 use crate::rewrite::Rewrite;

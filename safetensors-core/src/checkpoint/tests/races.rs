@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(unix)]
 use std::time::SystemTime;
 
-use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
-use super::tests::{Before, content, options, prepare, read, read_from, save_shards};
+use super::{Before, content, options, prepare, read, read_from, save_shards};
+use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::{Checkpoint, Contention, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
