@@ -96,7 +96,7 @@
 //! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
-//! | buckets, web servers and the Hub, read by ranges; saving to buckets, also from ranks | `remote::open`, `remote::save`, `remote::save_rank`, feature `remote` |
+//! | buckets, web servers and the Hub, read by ranges; saving to buckets, also from ranks | `remote::open`, `RemoteOptions::save`, `RemoteOptions::save_rank`, feature `remote` |
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
 //! | downloads from the Hub into Python's cache: only what is needed, resumed, verified, offline | `hub::download`, feature `hub` |
 //!

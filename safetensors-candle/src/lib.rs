@@ -4,7 +4,7 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`], [`var_builder_from`], [`var_builder_from_files`], [`var_builder_from_bytes`] |
+//! | build a model | [`var_builder()`], [`var_builder_from`] |
 //! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
@@ -161,10 +161,7 @@ pub use save::{save, save_sharded};
 pub use tensor_parallel::{
     PartHint, TensorParallelBackend, TensorParallelVarBuilder, tensor_parallel_var_builder,
 };
-pub use var_builder::{
-    CheckpointBackend, var_builder, var_builder_from, var_builder_from_bytes,
-    var_builder_from_files,
-};
+pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

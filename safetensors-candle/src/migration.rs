@@ -7,8 +7,8 @@
 //! |---|---|
 //! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
 //! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
-//! | the same of any other files | [`var_builder_from_files`] |
-//! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from_bytes`] |
+//! | the same of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
+//! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | `safetensors convert` turns a `.npz` file into one of safetensors |
 //! | `VarBuilder::from_pth`, `from_pth_with_state` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
@@ -190,8 +190,6 @@
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from
-//! [`var_builder_from_files`]: crate::var_builder_from_files
-//! [`var_builder_from_bytes`]: crate::var_builder_from_bytes
 //! [`tensor_parallel_var_builder`]: crate::tensor_parallel_var_builder
 //! [`CheckpointBackend`]: crate::CheckpointBackend
 //! [`CheckpointBackend::filter`]: crate::CheckpointBackend::filter

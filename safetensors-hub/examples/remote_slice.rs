@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{LoadOptions, Result, ShardOptions, TensorBuf};
-use safetensors_hub::remote;
+use safetensors_hub::remote::{self, RemoteOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -57,6 +57,7 @@ fn small_model() -> Result<String> {
         ("down.weight", TensorBuf::from_vec(vec![4, 8], values)?),
         ("norm", TensorBuf::from_vec(vec![4], vec![1.0_f32; 4])?),
     ];
-    remote::save_sharded(address, tensors, &ShardOptions::new().max_shard_size(140.into()))?;
+    let options = ShardOptions::new().max_shard_size(140.into());
+    RemoteOptions::new().save_sharded(address, tensors, &options)?;
     Ok(address.to_owned())
 }

@@ -45,13 +45,13 @@ fn of_header(text: &[u8]) {
             let again = header.encode().unwrap();
             let again = Header::read(&mut &again[..], &Limits::default()).unwrap();
             // Numbers of one byte have no order of bytes.
-            let order = |header: &Header| (header.dtype().bits() > 8).then(|| header.byte_order());
-            assert_eq!((again.dtype(), again.order()), (header.dtype(), header.order()));
-            assert_eq!((again.shape(), order(&again)), (header.shape(), order(&header)));
+            let order = |header: &Header| (header.dtype.bits() > 8).then_some(header.byte_order);
+            assert_eq!((again.dtype, again.order), (header.dtype, header.order));
+            assert_eq!((&again.shape, order(&again)), (&header.shape, order(&header)));
             if let Ok(len) = header.data_len()
                 && len <= MOST
             {
-                let ones = header.dtype() == Dtype::BOOL;
+                let ones = header.dtype == Dtype::BOOL;
                 file.extend((0..len).map(|i| if ones { i as u8 & 1 } else { i as u8 }));
                 of_npy(&file);
             }
@@ -86,16 +86,16 @@ fn is_as_in_file<S: safetensors_core::ReadAt>(array: &Array<S>, data: &[u8]) {
 /// The elements of an array in C order and little-endian, moved one by one.
 fn in_c_order(header: &Header, data: &[u8]) -> Vec<u8> {
     // A complex number is two numbers, each in the file's order of bytes.
-    let (width, word) = match header.dtype() {
+    let (width, word) = match header.dtype {
         Dtype::C64 => (8, 4),
         dtype => (dtype.bits() as usize / 8, dtype.bits() as usize / 8),
     };
-    let shape = header.shape();
+    let shape = &header.shape;
     let count = data.len() / width;
     let mut out = Vec::with_capacity(data.len());
     for mut position in 0..count {
         let mut place = position;
-        if header.order() == Order::Fortran {
+        if header.order == Order::Fortran {
             // From the last index, which changes first in C order, to the first.
             place = 0;
             for (dim, &len) in shape.iter().enumerate().rev() {
@@ -106,7 +106,7 @@ fn in_c_order(header: &Header, data: &[u8]) -> Vec<u8> {
         }
         let element = &data[place * width..][..width];
         for word in element.chunks(word) {
-            match header.byte_order() {
+            match header.byte_order {
                 ByteOrder::Little => out.extend_from_slice(word),
                 ByteOrder::Big => out.extend(word.iter().rev()),
             }

@@ -47,9 +47,9 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// | candle | here |
 /// |---|---|
 /// | `from_mmaped_safetensors` of one file | [`var_builder()`], which maps nothing |
-/// | `from_mmaped_safetensors` of several | [`var_builder_from_files`], or the directory |
-/// | `from_buffered_safetensors` | [`var_builder_from_bytes`] with a `Vec<u8>` |
-/// | `from_slice_safetensors` | [`var_builder_from_bytes`] with a `&[u8]` |
+/// | `from_mmaped_safetensors` of several | [`var_builder_from`] of [`Checkpoint::open_files`], or the directory |
+/// | `from_buffered_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] with a `Vec<u8>` |
+/// | `from_slice_safetensors` | the same with a `&[u8]` |
 /// | `from_tensors`, of tensors in memory | the same, for example with those of [`load()`] |
 /// | `from_backend` | [`CheckpointBackend::var_builder`], after setting options |
 ///
@@ -70,18 +70,16 @@ pub fn var_builder(
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
-/// [`var_builder()`] over a checkpoint that is already open: with limits, mapped, or from any other
-/// source.
+/// [`var_builder()`] over a checkpoint that is already open: of bytes in memory, of several files
+/// without an index ([`Checkpoint::open_files`]), with limits, mapped, or from any other source.
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
 ///
-/// let dir = tempfile::tempdir()?;
-/// let path = dir.path().join("model.safetensors");
-/// save(&path, [("scale", TensorView::from_slice(&[], &[0.5_f32])?)], &SaveOptions::new())?;
-///
-/// let checkpoint = Checkpoint::open(&path)?;
+/// let scale = TensorView::from_slice(&[], &[0.5_f32])?;
+/// let bytes = serialize([("scale", scale)], &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
 /// let builder = safetensors_candle::var_builder_from(checkpoint, DType::F32, &Device::Cpu);
 /// assert_eq!(builder.get((), "scale")?.to_scalar::<f32>()?, 0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,62 +90,4 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
     device: &Device,
 ) -> VarBuilder<'a> {
     CheckpointBackend::new(checkpoint).var_builder(dtype, device)
-}
-
-/// [`var_builder()`] over several files without an index. The order of the paths does not matter.
-///
-/// ```
-/// use candle_core::{DType, Device};
-/// use safetensors_candle::var_builder_from_files;
-/// use safetensors_core::{SaveOptions, TensorView, save};
-///
-/// let dir = tempfile::tempdir()?;
-/// let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
-/// save(&first, [("w", TensorView::from_slice(&[], &[1_f32])?)], &SaveOptions::new())?;
-/// save(&second, [("b", TensorView::from_slice(&[], &[2_f32])?)], &SaveOptions::new())?;
-///
-/// let builder = var_builder_from_files([&first, &second], DType::F32, &Device::Cpu)?;
-/// assert_eq!(builder.get((), "b")?.to_scalar::<f32>()?, 2.0);
-/// assert!(var_builder_from_files([&first, &first], DType::F32, &Device::Cpu).is_err());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`Checkpoint::open_files`].
-pub fn var_builder_from_files(
-    paths: impl IntoIterator<Item = impl AsRef<Path>>,
-    dtype: DType,
-    device: &Device,
-) -> Result<VarBuilder<'static>> {
-    Ok(var_builder_from(Checkpoint::open_files(paths)?, dtype, device))
-}
-
-/// [`var_builder()`] over the bytes of one file in memory, owned (`Vec<u8>`) or borrowed (`&[u8]`).
-/// The tensors are copied out of them.
-///
-/// ```
-/// use candle_core::{DType, Device};
-/// use safetensors_candle::var_builder_from_bytes;
-/// use safetensors_core::{SaveOptions, TensorView, serialize};
-///
-/// let scale = TensorView::from_slice(&[], &[0.5_f32])?;
-/// let bytes = serialize([("scale", scale)], &SaveOptions::new())?;
-/// let borrowed = var_builder_from_bytes(&bytes[..], DType::F32, &Device::Cpu)?;
-/// assert_eq!(borrowed.get((), "scale")?.to_scalar::<f32>()?, 0.5);
-/// drop(borrowed);
-/// let owned = var_builder_from_bytes(bytes, DType::F64, &Device::Cpu)?;
-/// assert_eq!(owned.get((), "scale")?.to_scalar::<f64>()?, 0.5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Those of [`Checkpoint::from_source`].
-pub fn var_builder_from_bytes<'a, B: AsRef<[u8]> + Send + Sync + 'a>(
-    bytes: B,
-    dtype: DType,
-    device: &Device,
-) -> Result<VarBuilder<'a>> {
-    Ok(var_builder_from(Checkpoint::from_source(bytes, "bytes in memory")?, dtype, device))
 }

@@ -7,7 +7,7 @@
 //! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
-//! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `remote::save_rank` of `safetensors-hub` |
+//! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `RemoteOptions::save_rank` of `safetensors-hub` |
 //! | make whole tensors of the parts | [`join_parts`], [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can

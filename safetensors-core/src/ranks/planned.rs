@@ -12,8 +12,8 @@ use crate::io::hidden::is_attempt;
 use crate::save::{SaveOptions, write_to};
 use crate::tensor::TensorSource;
 
-/// The files that [`RankSaver::save`](super::RankSaver::save) would write for one rank, to be written elsewhere: to an
-/// object store or to another machine.
+/// The files that [`RankSaver::save`](super::RankSaver::save) would write for one rank, to be
+/// written elsewhere: to an object store or to another machine.
 ///
 /// The bytes are the same as in a directory. The caller decides where the files lie, and when the
 /// files of all ranks are there. A reader finds a whole checkpoint at every moment if the index

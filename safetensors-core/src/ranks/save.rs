@@ -15,14 +15,14 @@ use crate::tensor::TensorSource;
 /// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
 /// last puts the files of all of them in their places, with one index over all. No rank waits.
 ///
-/// The tensors are the rank's parts, by the names of the whole tensors. A replicated tensor is saved
-/// by one of the ranks, and a part that several ranks share by the first of them, so the others
-/// need not give it. A dtype or shape other than that of the plan is an error.
+/// The tensors are the rank's parts, by the names of the whole tensors. A replicated tensor is
+/// saved by one of the ranks, and a part that several ranks share by the first of them, so the
+/// others need not give it. A dtype or shape other than that of the plan is an error.
 ///
-/// The attempt is a name that all ranks share and that no other save to this directory has. Its parts
-/// lie in a hidden directory of that name until all are there, so parts of different attempts never
-/// mix. Parts that are there count, whoever saved them. So a job that is started again and trains
-/// the same step again needs another name: the step with the number of the restart, which is
+/// The attempt is a name that all ranks share and that no other save to this directory has. Its
+/// parts lie in a hidden directory of that name until all are there, so parts of different attempts
+/// never mix. Parts that are there count, whoever saved them. So a job that is started again and
+/// trains the same step again needs another name: the step with the number of the restart, which is
 /// `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`, for example.
 ///
 /// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with the
@@ -85,9 +85,11 @@ impl<'a> RankSaver<'a> {
     /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
     ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
     ///   plan.
-    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
-    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
-    ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other
+    ///   options.
+    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs
+    ///   to be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this
+    ///   rank.
     /// - The errors of [`save_sharded`](crate::save_sharded).
     pub fn save<N: AsRef<str>, T: TensorSource>(
         &self,

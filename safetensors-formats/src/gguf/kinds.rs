@@ -129,11 +129,6 @@ impl Type {
         }
     }
 
-    /// Whether values of a quantised type can be computed.
-    pub fn can_dequantize(self) -> bool {
-        self.dequantize().is_some()
-    }
-
     pub(super) fn dequantize(self) -> Option<Dequantize> {
         match self.0.values {
             Values::Quantised(dequantize) => Some(dequantize),

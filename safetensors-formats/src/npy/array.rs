@@ -141,12 +141,12 @@ impl<S: ReadAt> Array<S> {
 
     /// The type of the elements.
     pub fn dtype(&self) -> Dtype {
-        self.header.dtype()
+        self.header.dtype
     }
 
     /// The dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
-        self.header.shape()
+        &self.header.shape
     }
 
     /// Reads the elements into memory.
@@ -334,7 +334,7 @@ impl<S: ReadAt> TensorSource for Array<S> {
                 core::ErrorKind::Io(io::ErrorKind::Other.into()).into()
             })
         };
-        let written = self.check_size().and_then(|()| match self.header.order() {
+        let written = self.check_size().and_then(|()| match self.header.order {
             Order::Fortran if fortran::differs(self.shape()) => self.write_transposed(&mut sink),
             _ => self.write_in_order(&mut sink),
         });

@@ -17,7 +17,7 @@ pub(super) struct Elements {
 
 impl Elements {
     pub(super) fn of(header: &Header) -> Self {
-        Self { dtype: header.dtype(), byte_order: header.byte_order(), next: 0 }
+        Self { dtype: header.dtype, byte_order: header.byte_order, next: 0 }
     }
 
     /// Swaps bytes where the file is big-endian. Refuses a boolean that is neither 0 nor 1: for
@@ -52,7 +52,7 @@ mod tests {
 
     fn finished(dtype: Dtype, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        let header = Header::new(dtype, &[]).in_byte_order(ByteOrder::Big);
+        let header = Header { byte_order: ByteOrder::Big, ..Header::new(dtype, &[]) };
         Elements::of(&header).finish(&mut bytes).unwrap();
         bytes
     }

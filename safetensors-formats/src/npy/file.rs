@@ -33,7 +33,7 @@ pub(crate) fn open_file<S: ReadAt>(
 
 /// The array behind a header. The elements begin at a place.
 pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
-    let (dtype, shape) = (header.dtype(), header.shape().to_vec());
+    let (dtype, shape) = (header.dtype, header.shape.clone());
     let width = dtype.bits() as usize / 8;
     let elements = header.data_len()? / width as u64;
     // The innermost dimension is the last in C order, the first in Fortran order.
@@ -43,7 +43,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
         strides[axis] = stride;
         stride = stride.saturating_mul(shape[axis] as u64);
     };
-    match header.order() {
+    match header.order {
         Order::C => (0..shape.len()).rev().for_each(&mut set),
         Order::Fortran => (0..shape.len()).for_each(&mut set),
     }
@@ -51,7 +51,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     let found = header.data_len()?;
     let placement = placement.ok_or(ErrorKind::DataLength { expected: found, found })?;
     // A complex element is two numbers, each as large as the alignment.
-    let swapped = match (header.byte_order(), dtype.alignment()) {
+    let swapped = match (header.byte_order, dtype.alignment()) {
         (ByteOrder::Little, _) | (_, 1) => None,
         (ByteOrder::Big, number) => Some(number),
     };

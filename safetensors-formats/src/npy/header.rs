@@ -44,16 +44,20 @@ pub enum Order {
 /// assert!(bytes[10..].starts_with(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)"));
 ///
 /// let header = Header::read(&mut bytes.as_slice(), &Limits::default())?;
-/// assert_eq!((header.dtype(), header.shape()), (Dtype::F32, &[2, 3][..]));
-/// assert_eq!(header.order(), Order::C);
+/// assert_eq!((header.dtype, header.shape), (Dtype::F32, vec![2, 3]));
+/// assert_eq!(header.order, Order::C);
 /// # Ok::<(), safetensors_formats::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    order: Order,
-    byte_order: ByteOrder,
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// The dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// The order of the elements in the file.
+    pub order: Order,
+    /// The order of the bytes of each element in the file.
+    pub byte_order: ByteOrder,
 }
 
 impl Header {
@@ -61,38 +65,6 @@ impl Header {
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
         let (order, byte_order) = (Order::C, ByteOrder::Little);
         Self { dtype, shape: shape.to_vec(), order, byte_order }
-    }
-
-    /// The same in another order of elements.
-    #[must_use]
-    pub fn in_order(self, order: Order) -> Self {
-        Self { order, ..self }
-    }
-
-    /// The same in another order of bytes.
-    #[must_use]
-    pub fn in_byte_order(self, byte_order: ByteOrder) -> Self {
-        Self { byte_order, ..self }
-    }
-
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// The dimensions, outermost first; empty for a scalar.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// The order of the elements in the file.
-    pub fn order(&self) -> Order {
-        self.order
-    }
-
-    /// The order of the bytes of each element in the file.
-    pub fn byte_order(&self) -> ByteOrder {
-        self.byte_order
     }
 
     /// The number of bytes of all elements.
@@ -325,8 +297,7 @@ mod tests {
         for shape in [vec![], vec![7], vec![0, 3], vec![usize::MAX], vec![1; 40_000]] {
             for order in [Order::C, Order::Fortran] {
                 for byte_order in [ByteOrder::Little, ByteOrder::Big] {
-                    let header =
-                        Header::new(Dtype::C64, &shape).in_order(order).in_byte_order(byte_order);
+                    let header = Header { order, byte_order, ..Header::new(Dtype::C64, &shape) };
                     let written = header.encode().unwrap();
                     assert_eq!(written.len() % ALIGN, 0);
                     let mut reader = &*[&*written, b"data"].concat();

@@ -29,7 +29,7 @@ struct Computed {
 
 impl Computed {
     fn new(shape: &[usize]) -> Self {
-        let header = Header::new(Dtype::U32, shape).in_order(Order::Fortran);
+        let header = Header { order: Order::Fortran, ..Header::new(Dtype::U32, shape) };
         let elements = shape.iter().map(|&dim| dim as u64).product();
         Self { header: header.encode().unwrap(), elements }
     }

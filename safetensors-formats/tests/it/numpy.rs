@@ -24,7 +24,7 @@ fn arrays_of_every_type_and_layout_are_what_numpy_says() {
         assert_eq!(array.read().unwrap().bytes(), tensor.read().unwrap().bytes(), "{name}");
         assert_eq!(given(&array).unwrap(), given(&tensor).unwrap(), "{name}");
         dtypes.push(array.dtype());
-        layouts.push((array.header().order(), array.header().byte_order()));
+        layouts.push((array.header().order, array.header().byte_order));
     }
     let files = fs::read_dir(fixture("npy")).unwrap().count();
     assert_eq!(files, expected.tensors().count());
@@ -50,7 +50,7 @@ fn what_is_written_is_what_numpy_writes() {
         let array = Array::open(&path).unwrap();
         let header = array.header();
         assert!(fs::read(&path).unwrap().starts_with(&header.encode().unwrap()), "{path:?}");
-        if (header.order(), header.byte_order()) == (Order::C, ByteOrder::Little) {
+        if (header.order, header.byte_order) == (Order::C, ByteOrder::Little) {
             let mut file = Vec::new();
             formats::write(&mut file, &array).unwrap();
             assert_eq!(file, fs::read(&path).unwrap(), "{path:?}");
@@ -152,7 +152,7 @@ fn headers_are_taken_and_refused_as_numpy_does() {
                 taken += 1;
                 let shape: Vec<usize> = serde_json::from_value(entry["shape"].clone()).unwrap();
                 assert_eq!(array.shape(), shape, "{text}");
-                let fortran = array.header().order() == Order::Fortran;
+                let fortran = array.header().order == Order::Fortran;
                 assert_eq!(fortran, entry["fortran"].as_bool().unwrap(), "{text}");
                 let header =
                     String::from_utf8_lossy(&array.header().encode().unwrap()).into_owned();

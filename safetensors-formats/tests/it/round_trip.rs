@@ -57,10 +57,10 @@ fn laid_out(dtype: Dtype, shape: &[usize], bytes: &[u8], header: &Header) -> Vec
         for axis in (0..shape.len()).rev() {
             place = place * shape[axis] + indices[axis];
         }
-        let place = if header.order() == Order::Fortran { place } else { i };
+        let place = if header.order == Order::Fortran { place } else { i };
         let target = &mut stored[place * width..(place + 1) * width];
         target.copy_from_slice(element);
-        if header.byte_order() == ByteOrder::Big {
+        if header.byte_order == ByteOrder::Big {
             target.chunks_exact_mut(dtype.alignment()).for_each(<[u8]>::reverse);
         }
     }
@@ -76,7 +76,7 @@ proptest! {
     ) {
         let order = if fortran { Order::Fortran } else { Order::C };
         let byte_order = if big { ByteOrder::Big } else { ByteOrder::Little };
-        let header = Header::new(dtype, &shape).in_order(order).in_byte_order(byte_order);
+        let header = Header { order, byte_order, ..Header::new(dtype, &shape) };
         let stored = laid_out(dtype, &shape, &bytes, &header);
         let file = [header.encode().unwrap(), stored].concat();
         let array = open_npy(file.clone()).unwrap();

@@ -132,10 +132,11 @@ impl RemoteFile {
     ///
     /// ```
     /// # use safetensors_core::{SaveOptions, TensorView};
-    /// use safetensors_hub::remote;
+    /// use safetensors_hub::remote::{self, RemoteOptions};
     ///
     /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-    /// # remote::save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
+    /// # let options = RemoteOptions::new();
+    /// # options.save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
     /// let checkpoint = remote::open("memory:///version.safetensors")?;
     /// println!("{}", checkpoint.files()[0].safetensors().source().version());
     /// # Ok::<(), safetensors_core::Error>(())

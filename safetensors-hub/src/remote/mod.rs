@@ -7,12 +7,12 @@
 //! ```
 //! use safetensors_core::slice::RankPart;
 //! use safetensors_core::{ShardOptions, TensorView};
-//! use safetensors_hub::remote;
+//! use safetensors_hub::remote::{self, RemoteOptions};
 //!
 //! let address = "memory:///models/gpt"; // or s3://bucket/models/gpt
 //! let values: Vec<f32> = (0..6).map(|value| value as f32).collect();
 //! let weight = TensorView::from_slice(&[2, 3], &values)?;
-//! remote::save_sharded(address, [("weight", weight)], &ShardOptions::new())?;
+//! RemoteOptions::new().save_sharded(address, [("weight", weight)], &ShardOptions::new())?;
 //!
 //! let checkpoint = remote::open(address)?;
 //! let weight = checkpoint.tensor("weight")?;
@@ -106,7 +106,7 @@ pub use file::RemoteFile;
 pub use kind::AddressKind;
 pub use local::local_path;
 pub use options::RemoteOptions;
-pub use save::{abort_uploads, save, save_rank, save_sharded};
+pub use save::abort_uploads;
 pub use store::RemoteStore;
 
 /// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and
@@ -141,7 +141,8 @@ impl RemoteOptions {
     /// use safetensors_hub::remote::{self, RemoteOptions};
     ///
     /// # let view = safetensors_core::TensorView::from_slice(&[1], &[1_u8])?;
-    /// # remote::save("memory:///o/m.safetensors", [("w", view)], &Default::default())?;
+    /// # let address = "memory:///o/m.safetensors";
+    /// # RemoteOptions::new().save(address, [("w", view)], &Default::default())?;
     /// let options = RemoteOptions::new().retries(2).option("connect_timeout", "3s");
     /// let checkpoint = options.open("memory:///o/m.safetensors")?;
     /// # Ok::<(), safetensors_core::Error>(())

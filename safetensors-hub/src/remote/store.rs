@@ -33,7 +33,8 @@ const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"
 /// use safetensors_hub::remote::{self, RemoteOptions, RemoteStore};
 ///
 /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-/// # remote::save("memory:///stored/a.safetensors", [("bias", bias)], &SaveOptions::new())?;
+/// # let file = "memory:///stored/a.safetensors";
+/// # RemoteOptions::new().save(file, [("bias", bias)], &SaveOptions::new())?;
 /// let store = RemoteStore::new("memory:///stored", &RemoteOptions::new())?;
 /// for entry in store.list(&store.path())? {
 ///     let path = store.path().join(entry.name);

@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, safetensors};
 use candle_nn::VarBuilder;
-use safetensors_candle::{
-    Candle, load, to_candle_dtype, var_builder, var_builder_from, var_builder_from_bytes,
-    var_builder_from_files,
-};
+use safetensors_candle::{Candle, load, to_candle_dtype, var_builder, var_builder_from};
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{Checkpoint, Dtype, TensorBuf};
 use tempfile::TempDir;
@@ -43,8 +40,12 @@ fn builders(path: &Path, file: &[u8], dtype: DType) -> [Vec<VarBuilder<'static>>
     let checkpoint = unsafe { Checkpoint::mmap(path) }.unwrap();
     let ours = [
         var_builder(path, dtype, &device).unwrap(),
-        var_builder_from_files([path], dtype, &device).unwrap(),
-        var_builder_from_bytes(file.to_vec(), dtype, &device).unwrap(),
+        var_builder_from(Checkpoint::open_files([path]).unwrap(), dtype, &device),
+        var_builder_from(
+            Checkpoint::from_source(file.to_vec(), "bytes in memory").unwrap(),
+            dtype,
+            &device,
+        ),
         var_builder_from(checkpoint, dtype, &device),
     ];
     [[mapped.unwrap(), buffered.unwrap()].into(), ours.into()]

@@ -1,7 +1,7 @@
 //! Names that a model asks for and the checkpoint does not have, and those that nobody asks for.
 
 use candle_core::{DType, Device, Error};
-use safetensors_candle::{CheckpointBackend, var_builder, var_builder_from_files};
+use safetensors_candle::{CheckpointBackend, var_builder, var_builder_from};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorBuf, save_sharded};
 
@@ -57,7 +57,8 @@ fn the_error_names_the_index_or_the_files() {
     let files = ["x.safetensors", "y.safetensors"].map(|name| dir.path().join(name));
     save_bufs(&files[0], &[("x", one())]);
     save_bufs(&files[1], &[("y", one())]);
-    let builder = var_builder_from_files(&files, DType::F32, &Device::Cpu).unwrap();
+    let builder =
+        var_builder_from(Checkpoint::open_files(&files).unwrap(), DType::F32, &Device::Cpu);
     let error = missing(builder.get(1, "zebra").unwrap_err());
     assert!(files.iter().all(|file| error.contains(file.to_str().unwrap())), "{error}");
 }
@@ -123,6 +124,6 @@ fn an_empty_checkpoint_has_nothing() {
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);
     assert_eq!(backend.unused().count(), 0);
     let none: [&str; 0] = [];
-    let builder = var_builder_from_files(none, DType::F32, &Device::Cpu).unwrap();
+    let builder = var_builder_from(Checkpoint::open_files(none).unwrap(), DType::F32, &Device::Cpu);
     assert_eq!(missing(builder.get(1, "w").unwrap_err()), "w in no file");
 }

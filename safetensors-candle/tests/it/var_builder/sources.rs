@@ -5,14 +5,11 @@ use std::collections::HashMap;
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::{Rename, Renamer};
-use safetensors_candle::{
-    CheckpointBackend, load, var_builder, var_builder_from, var_builder_from_bytes,
-    var_builder_from_files,
-};
+use safetensors_candle::{CheckpointBackend, load, var_builder, var_builder_from};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::{
-    Checkpoint, ErrorKind, Limits, SaveOptions, ShardOptions, save, save_sharded, serialize,
+    Checkpoint, Limits, SaveOptions, ShardOptions, save, save_sharded, serialize,
 };
 
 use super::spy::{assert_values, model, sorted};
@@ -47,15 +44,23 @@ fn every_source_gives_the_same_tensors() {
     // The same files without their index, in any order.
     let mut files: Vec<_> = sharded.files().iter().map(|file| file.path().to_owned()).collect();
     files.reverse();
-    assert_model(&var_builder_from_files(&files, dtype, &device).unwrap());
+    assert_model(&var_builder_from(Checkpoint::open_files(&files).unwrap(), dtype, &device));
     assert_model(&var_builder_from(sharded, dtype, &device));
 
     let bytes = std::fs::read(&file).unwrap();
-    assert_model(&var_builder_from_bytes(&bytes[..], dtype, &device).unwrap());
+    assert_model(&var_builder_from(
+        Checkpoint::from_source(&bytes[..], "bytes in memory").unwrap(),
+        dtype,
+        &device,
+    ));
     let store = MemoryStore::from_iter([("model.safetensors", bytes.clone())]);
     let checkpoint = Checkpoint::open_in(store, "", &Limits::default()).unwrap();
     assert_model(&CheckpointBackend::new(checkpoint).var_builder(dtype, &device));
-    assert_model(&var_builder_from_bytes(bytes, dtype, &device).unwrap());
+    assert_model(&var_builder_from(
+        Checkpoint::from_source(bytes, "bytes in memory").unwrap(),
+        dtype,
+        &device,
+    ));
 
     // candle's own over tensors in memory.
     let tensors: HashMap<_, _> = load(&file, &device).unwrap().into_iter().collect();
@@ -63,34 +68,17 @@ fn every_source_gives_the_same_tensors() {
 }
 
 #[test]
-fn files_with_one_name_and_bytes_that_are_no_file_are_errors() {
-    let dir = tempfile::tempdir().unwrap();
-    let [a, b] = ["a", "b"].map(|name| dir.path().join(format!("{name}.safetensors")));
-    let tensors = sorted(&model(1));
-    let options = SaveOptions::new().durable(false);
-    save(&a, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
-    save(&b, tensors[3..4].iter().map(|(name, buf)| (name, buf)), &options).unwrap();
-    let (dtype, device) = (DType::F32, Device::Cpu);
-    let error = var_builder_from_files([&b, &a], dtype, &device).err().unwrap();
-    assert!(matches!(error.kind(), ErrorKind::InTwoFiles { .. }), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some(&*tensors[3].0), b.to_str()));
-    assert!(error.to_string().contains(a.to_str().unwrap()), "{error}");
-
-    let gone = dir.path().join("gone.safetensors");
-    let error = var_builder_from_files([&a, &gone], dtype, &device).err().unwrap();
-    assert_eq!(error.file(), gone.to_str());
-
-    let error = var_builder_from_bytes(b"{}", dtype, &device).err().unwrap();
-    assert!(matches!(error.kind(), ErrorKind::TooShort { .. }), "{error}");
-    assert_eq!(error.file(), Some("bytes in memory"));
-}
-
-#[test]
 fn the_methods_of_candles_builder_work() {
     let tensors = sorted(&model(2));
     let tensors = tensors.iter().map(|(name, buf)| (name, buf));
     let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
-    let open = || var_builder_from_bytes(&bytes[..], DType::F32, &Device::Cpu).unwrap();
+    let open = || {
+        var_builder_from(
+            Checkpoint::from_source(&bytes[..], "bytes in memory").unwrap(),
+            DType::F32,
+            &Device::Cpu,
+        )
+    };
     let name = "model.layers.1.self_attn.q.weight";
 
     let layer = open().pp("model").pp("layers").pp(1);

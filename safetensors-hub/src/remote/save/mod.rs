@@ -17,7 +17,6 @@ use bucket::BucketDirectory;
 use directory::head;
 use object_store::path::Path as Key;
 use problem::failed;
-pub use ranks::save_rank;
 use safetensors_core::checkpoint::{SavedShards, save_sharded_to};
 use safetensors_core::save::write_to;
 use safetensors_core::{
@@ -30,41 +29,32 @@ use super::object::Service;
 use super::place::RemotePlace;
 use super::{RemoteOptions, local_path};
 
-/// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
-///
-/// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
-/// other. At most eight parts are in memory. The store shows the file when all parts have arrived;
-/// after an error it is told to forget them. The bytes are the same as of
-/// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is saved as
-/// core [saves](safetensors_core::save()) it, by this and by all functions below.
-///
-/// ```
-/// use safetensors_core::{SaveOptions, TensorView};
-/// use safetensors_hub::remote;
-///
-/// let address = "memory:///saved/model.safetensors";
-/// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-/// remote::save(address, [("bias", bias)], &SaveOptions::new())?;
-/// assert_eq!(remote::open(address)?.tensor("bias")?.read()?.as_slice::<f32>()?, [0.5, 1.5]);
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// As of [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the store has the file
-/// that it had before, unless the last request has reached it and only the answer was lost. Web
-/// servers and the Hub take no files.
-pub fn save<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &SaveOptions,
-) -> Result<()> {
-    RemoteOptions::new().save(address, tensors, options)
-}
-
 /// Saving through a connection with these options.
 impl RemoteOptions {
-    /// [`save`] with these options.
+    /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
+    ///
+    /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
+    /// other. At most eight parts are in memory. The store shows the file when all parts have
+    /// arrived; after an error it is told to forget them. The bytes are the same as of
+    /// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is
+    /// saved as core [saves](safetensors_core::save()) it, by this and by all functions below.
+    ///
+    /// ```
+    /// use safetensors_core::{SaveOptions, TensorView};
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// let address = "memory:///saved/model.safetensors";
+    /// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+    /// RemoteOptions::new().save(address, [("bias", bias)], &SaveOptions::new())?;
+    /// assert_eq!(remote::open(address)?.tensor("bias")?.read()?.as_slice::<f32>()?, [0.5, 1.5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the
+    /// store has the file that it had before, unless the last request has reached it and only the
+    /// answer was lost. Web servers and the Hub take no files.
     pub fn save<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -77,8 +67,8 @@ impl RemoteOptions {
         save_if(address, tensors, options, self, || Ok(()))
     }
 
-    /// Saves everything that a rewrite has to one file, as [`save`] does. The sources of the
-    /// rewrite must not have changed when the file takes its place.
+    /// Saves everything that a rewrite has to one file, as [`save`](Self::save) does. The sources
+    /// of the rewrite must not have changed when the file takes its place.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
@@ -96,7 +86,8 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As of [`save`] and of [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has changed.
+    /// As of [`save`](Self::save) and of [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has
+    /// changed.
     pub fn save_rewrite<S: ReadAt>(
         &self,
         address: &str,
@@ -111,7 +102,56 @@ impl RemoteOptions {
         save_if(address, rewrite.tensors(), &options, self, || rewrite.check_unchanged())
     }
 
-    /// [`save_sharded`] with these options.
+    /// Saves tensors to a directory of a remote store, as one file, or as several and their index
+    /// if they do not fit into one: the same files as by
+    /// [`save_sharded`](safetensors_core::save_sharded).
+    ///
+    /// At every moment, also after an interruption, the directory opens as the complete earlier
+    /// checkpoint or as the complete new one:
+    ///
+    /// 1. All files are sent, and none is visible.
+    /// 2. If new files need names that the index in place uses, the store copies the old ones to
+    ///    second names, and gets an index with these. S3 copies no file of more than 5 GiB: such a
+    ///    one is fetched and sent again.
+    /// 3. The new files become visible. Nothing names them yet.
+    /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
+    ///    store, or by a look just before where the store knows none.
+    /// 5. The files of the earlier checkpoint and the second names are removed, with everything
+    ///    that [`save_rank`] has begun before in this directory.
+    ///
+    /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
+    /// and
+    /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
+    ///    because
+    /// object stores have no locks.
+    ///
+    /// The answer to a request may be lost. So if the index cannot be written, the store is asked
+    /// what is there now: if that is the new index, it is written. A request that failed may also
+    /// reach the store some seconds later. So a save that failed by an error of the network counts
+    /// as one at the same time, and it leaves the second names to the next save, which removes
+    /// them.
+    ///
+    /// ```
+    /// use safetensors_core::{ShardOptions, TensorView};
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// let values = [1.0_f32, 2.0];
+    /// let tensors =
+    ///     ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// let options = ShardOptions::new().max_shard_size(16.into());
+    /// let saved = RemoteOptions::new().save_sharded("memory:///sharded", tensors, &options)?;
+    /// assert_eq!(saved.files.len(), 2);
+    /// assert_eq!(remote::open("memory:///sharded")?.len(), 3);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`save`](Self::save) for each file; [`ErrorKind::DuplicateTensor`];
+    /// [`ErrorKind::Overtaken`]; [`ErrorKind::LeftBehind`], after which the directory opens as the
+    /// new checkpoint. If the earlier checkpoint is one file, the new one has several, and the
+    /// store refuses to remove that one file, the error is [`ErrorKind::Io`]: it names the object
+    /// to remove, and until then the directory opens as the earlier checkpoint.
     pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -125,14 +165,14 @@ impl RemoteOptions {
         save_to(&place, tensors, options, || Ok(()))
     }
 
-    /// Saves everything that a rewrite has to a directory, as [`save_sharded`] does. The sources
-    /// of the rewrite must not have changed when the first file takes its place. They may lie in the
-    /// same directory.
+    /// Saves everything that a rewrite has to a directory, as [`save_sharded`](Self::save_sharded)
+    /// does. The sources of the rewrite must not have changed when the first file takes its place.
+    /// They may lie in the same directory.
     ///
     /// # Errors
     ///
-    /// As of [`save_sharded`] and of [`Rewrite::plan_sharded`]; [`ErrorKind::Io`] if a
-    /// source has changed.
+    /// As of [`save_sharded`](Self::save_sharded) and of [`Rewrite::plan_sharded`];
+    /// [`ErrorKind::Io`] if a source has changed.
     pub fn save_rewrite_sharded<S: ReadAt>(
         &self,
         address: &str,
@@ -213,59 +253,4 @@ fn save_to<N: AsRef<str>, S: TensorSource>(
     let saved = directory
         .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options, check));
     saved.map_err(|error| error.in_file(&place.shown))
-}
-
-/// Saves tensors to a directory of a remote store, as one file, or as several and their index if
-/// they do not fit into one: the same files as by
-/// [`save_sharded`](safetensors_core::save_sharded).
-///
-/// At every moment, also after an interruption, the directory opens as the complete earlier
-/// checkpoint or as the complete new one:
-///
-/// 1. All files are sent, and none is visible.
-/// 2. If new files need names that the index in place uses, the store copies the old ones to second
-///    names, and gets an index with these. S3 copies no file of more than 5 GiB: such a one is
-///    fetched and sent again.
-/// 3. The new files become visible. Nothing names them yet.
-/// 4. The new index replaces the one in place, if that is still the same: by a condition of the
-///    store, or by a look just before where the store knows none.
-/// 5. The files of the earlier checkpoint and the second names are removed, with everything that
-///    [`save_rank`] has begun before in this directory.
-///
-/// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
-/// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because
-/// object stores have no locks.
-///
-/// The answer to a request may be lost. So if the index cannot be written, the store is asked what
-/// is there now: if that is the new index, it is written. A request that failed may also reach the
-/// store some seconds later. So a save that failed by an error of the network counts as one at the
-/// same time, and it leaves the second names to the next save, which removes them.
-///
-/// ```
-/// use safetensors_core::{ShardOptions, TensorView};
-/// use safetensors_hub::remote;
-///
-/// let values = [1.0_f32, 2.0];
-/// let tensors =
-///     ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-/// let options = ShardOptions::new().max_shard_size(16.into());
-/// let saved = remote::save_sharded("memory:///sharded", tensors, &options)?;
-/// assert_eq!(saved.files.len(), 2);
-/// assert_eq!(remote::open("memory:///sharded")?.len(), 3);
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// As of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
-/// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint. If the earlier
-/// checkpoint is one file, the new one has several, and the store refuses to remove that one file,
-/// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory
-/// opens as the earlier checkpoint.
-pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
-    address: &str,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &ShardOptions,
-) -> Result<SavedShards> {
-    RemoteOptions::new().save_sharded(address, tensors, options)
 }

@@ -11,7 +11,7 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
     TensorBuf, TensorSource,
 };
-use safetensors_hub::remote::{RemoteOptions, RemoteStore, open, save, save_rank, save_sharded};
+use safetensors_hub::remote::{RemoteOptions, RemoteStore, open};
 
 use super::server::Server;
 use super::{pattern, tensors};
@@ -46,7 +46,12 @@ fn save_filled(
     let plan = plan(ranks);
     // Two files a rank.
     let options = ShardOptions::new().max_shard_size(200.into());
-    save_rank(address, &RankSaver::new(&plan, rank, attempt), parts(&plan, rank, fill), &options)
+    RemoteOptions::new().save_rank(
+        address,
+        &RankSaver::new(&plan, rank, attempt),
+        parts(&plan, rank, fill),
+        &options,
+    )
 }
 
 /// The number that fills all tensors.
@@ -147,8 +152,9 @@ fn the_files_are_those_of_a_local_save() {
     for rank in [2, 0, 1] {
         let tensors = || parts[rank].iter().map(|(name, buf)| (name, buf));
         let local = RankSaver::new(&plan, rank, "a").save(dir.path(), tensors(), &options).unwrap();
-        let remote =
-            save_rank(address, &RankSaver::new(&plan, rank, "a"), tensors(), &options).unwrap();
+        let remote = RemoteOptions::new()
+            .save_rank(address, &RankSaver::new(&plan, rank, "a"), tensors(), &options)
+            .unwrap();
         match (local, remote) {
             (RankSaved::Complete(local), RankSaved::Complete(remote)) => {
                 assert_eq!((rank, local.total_size), (1, remote.total_size));
@@ -188,7 +194,8 @@ fn ranks_and_other_saves_replace_each_other() {
             let tensors = tensors(&[("a", 20), ("b", 20)]);
             let named = tensors.iter().map(|(name, buf)| (name, buf));
             let options = ShardOptions::new().max_shard_size(size.into());
-            let mut files = save_sharded(address, named, &options).unwrap().files;
+            let mut files =
+                RemoteOptions::new().save_sharded(address, named, &options).unwrap().files;
             assert_eq!(open(address).unwrap().len(), 2);
             if files.len() > 1 {
                 files.push("model.safetensors.index.json".into());
@@ -218,10 +225,20 @@ fn what_is_refused() {
     assert!(problem(save_filled(address, (0, 3), "a", 2)).starts_with("AttemptComplete"));
     let plan = plan(2);
     let none = Vec::<(String, TensorBuf)>::new();
-    let saved = save_rank(address, &RankSaver::new(&plan, 0, "b"), none, &ShardOptions::new());
+    let saved = RemoteOptions::new().save_rank(
+        address,
+        &RankSaver::new(&plan, 0, "b"),
+        none,
+        &ShardOptions::new(),
+    );
     assert!(problem(saved).starts_with("WrongTensors"));
     let parts = parts(&plan, 0, 1);
-    let saved = save_rank(address, &RankSaver::new(&plan, 2, "b"), parts, &ShardOptions::new());
+    let saved = RemoteOptions::new().save_rank(
+        address,
+        &RankSaver::new(&plan, 2, "b"),
+        parts,
+        &ShardOptions::new(),
+    );
     assert!(saved.is_err_and(|error| matches!(error.kind(), ErrorKind::NoSuchRank { .. })));
     assert_eq!(fill_of(&open(address).unwrap()).unwrap(), 1);
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
@@ -251,7 +268,9 @@ fn empty_ones() {
 
     let plan = rules.plan_tensors(Vec::<(&str, Dtype, Vec<usize>)>::new(), 2).unwrap();
     let none = Vec::<(String, TensorBuf)>::new();
-    let error = save_rank(address, &RankSaver::new(&plan, 0, "b"), none, &options).unwrap_err();
+    let error = RemoteOptions::new()
+        .save_rank(address, &RankSaver::new(&plan, 0, "b"), none, &options)
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
     assert_eq!(names(address), ["model.a.ranks", "model.safetensors.index.json"]);
 }
@@ -264,7 +283,9 @@ fn names_are_saved_as_the_index_has_them() {
     for turn in 1..=2_u8 {
         for rank in 0..2 {
             let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-            save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options).unwrap();
+            RemoteOptions::new()
+                .save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options)
+                .unwrap();
         }
         assert_eq!(fill_of(&open(address).unwrap()).unwrap(), turn);
         let index = "mödel ~#%[1].safetensors.index.json";
@@ -277,13 +298,16 @@ fn names_are_saved_as_the_index_has_them() {
 fn two_patterns_in_one_directory() {
     let address = "memory:///ranks/patterns";
     let plan = plan(2);
-    save(&format!("{address}/other.safetensors"), parts(&plan, 0, 9), &SaveOptions::new()).unwrap();
+    RemoteOptions::new()
+        .save(&format!("{address}/other.safetensors"), parts(&plan, 0, 9), &SaveOptions::new())
+        .unwrap();
     for turn in 1..=2_u8 {
         for pattern in ["model{suffix}.safetensors", "model.ema{suffix}.safetensors"] {
             let options = ShardOptions::new().file_pattern(pattern.parse().unwrap());
             for rank in 0..2 {
                 let (parts, attempt) = (parts(&plan, rank, turn), format!("step-{turn}"));
-                save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options)
+                RemoteOptions::new()
+                    .save_rank(address, &RankSaver::new(&plan, rank, &attempt), parts, &options)
                     .unwrap();
             }
         }

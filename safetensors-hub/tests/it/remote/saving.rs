@@ -9,9 +9,7 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     save_sharded as save_local,
 };
-use safetensors_hub::remote::{
-    RemoteFile, RemoteOptions, RemoteStore, open, save, save_rank, save_sharded,
-};
+use safetensors_hub::remote::{RemoteFile, RemoteOptions, RemoteStore, open};
 
 use super::server::Server;
 use super::{MIB, file, tensors};
@@ -51,7 +49,7 @@ fn a_file_has_the_bytes_of_serialize() {
     for lengths in [&[("a", 20 * MIB), ("b", 3)][..], &[("a", 10)], &[]] {
         let tensors = tensors(lengths);
         for (address, _dir) in stores("file.safetensors") {
-            save(&address, named(&tensors), &SaveOptions::new()).unwrap();
+            RemoteOptions::new().save(&address, named(&tensors), &SaveOptions::new()).unwrap();
             let checkpoint = open(&address).unwrap();
             assert_eq!(checkpoint.len(), tensors.len());
             for (name, buf) in &tensors {
@@ -71,25 +69,27 @@ fn a_save_that_fails_or_is_cancelled_shows_nothing() {
         let tensors = tensors(&[("a", 20 * MIB)]);
         let old = crate::remote::tensors(&[("old", 5)]);
         let file = format!("{address}/model.safetensors");
-        save(&file, named(&old), &SaveOptions::new()).unwrap();
+        RemoteOptions::new().save(&file, named(&old), &SaveOptions::new()).unwrap();
         let cancelling =
             SaveOptions::new().progress(|progress| match progress.bytes_done > 12 << 20 {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             });
-        let error = save(&file, named(&tensors), &cancelling).unwrap_err();
+        let error = RemoteOptions::new().save(&file, named(&tensors), &cancelling).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         let path = file.trim_start_matches("file://");
         assert_eq!(error.file(), Some(path));
         let options = ShardOptions::new().save_options(cancelling).max_shard_size(5.into());
-        let error = save_sharded(&address, named(&tensors), &options).unwrap_err();
+        let error =
+            RemoteOptions::new().save_sharded(&address, named(&tensors), &options).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         let found = names(&address).into_iter().filter(|name| name != "below");
         assert_eq!(found.collect::<Vec<_>>(), ["model.safetensors"]);
         assert!(open(&address).unwrap().get("old").is_some());
         // Tensors that cannot be saved at all.
         let twice = [old[0].clone(), old[0].clone()];
-        let error = save(&file, named(&twice), &SaveOptions::new()).unwrap_err();
+        let error =
+            RemoteOptions::new().save(&file, named(&twice), &SaveOptions::new()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     }
 }
@@ -101,7 +101,7 @@ fn shards_are_those_of_a_local_save() {
     let dir = tempfile::tempdir().unwrap();
     let local = save_local(dir.path(), named(&tensors), &options).unwrap();
     for (address, remote) in stores("sharded") {
-        let saved = save_sharded(&address, named(&tensors), &options).unwrap();
+        let saved = RemoteOptions::new().save_sharded(&address, named(&tensors), &options).unwrap();
         assert_eq!(saved, local);
         let checkpoint = open(&address).unwrap();
         assert_eq!((checkpoint.len(), checkpoint.metadata()["epoch"].as_str()), (4, "3"));
@@ -123,7 +123,10 @@ fn names_are_saved_as_the_index_has_them() {
         for size in [700_u64, 700, 5000] {
             let options = ShardOptions::new().max_shard_size(size.into());
             let options = options.file_pattern(pattern.parse().unwrap());
-            let mut saved = save_sharded(&address, named(&tensors), &options).unwrap().files;
+            let mut saved = RemoteOptions::new()
+                .save_sharded(&address, named(&tensors), &options)
+                .unwrap()
+                .files;
             check_values(&open(&address).unwrap(), &tensors);
             if let Some(dir) = &dir {
                 let local = Checkpoint::open(dir.path().join("named")).unwrap();
@@ -137,7 +140,9 @@ fn names_are_saved_as_the_index_has_them() {
         }
     }
     let options = ShardOptions::new().file_pattern("a\nb{suffix}.safetensors".parse().unwrap());
-    let error = save_sharded("memory:///saving/lines", named(&tensors), &options).unwrap_err();
+    let error = RemoteOptions::new()
+        .save_sharded("memory:///saving/lines", named(&tensors), &options)
+        .unwrap_err();
     assert!(error.to_string().contains("the names of objects cannot have"), "{error}");
     assert_eq!(names("memory:///saving/lines"), [""; 0]);
 }
@@ -153,11 +158,12 @@ fn check_values(checkpoint: &Checkpoint<RemoteFile>, tensors: &[(String, TensorB
 fn what_an_address_would_cut_off_is_an_error() {
     let tensors = tensors(&[("a", 6)]);
     for address in ["memory:///run#1/m.safetensors", "file:///run?1", "s3://b/m?versionId=1"] {
-        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        let error =
+            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
         assert!(error.to_string().contains("write %"), "{error}");
     }
     let address = "memory:///run%231/m.safetensors";
-    save(address, named(&tensors), &SaveOptions::new()).unwrap();
+    RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap();
     assert_eq!(names("memory:///run%231"), ["m.safetensors"]);
     assert_eq!(open(address).unwrap().len(), 1);
 }
@@ -172,7 +178,8 @@ fn a_checkpoint_is_replaced_by_one_of_any_other_shape() {
             let mut tensors = tensors(&lengths);
             tensors[0].0 = name.clone();
             let options = ShardOptions::new().max_shard_size(size.into());
-            let saved = save_sharded(&address, named(&tensors), &options).unwrap();
+            let saved =
+                RemoteOptions::new().save_sharded(&address, named(&tensors), &options).unwrap();
             let checkpoint = open(&address).unwrap();
             assert_eq!(checkpoint.len(), 3);
             assert!(checkpoint.get(&name).is_some(), "{address} {round}");
@@ -191,11 +198,13 @@ fn other_files_stay() {
     for (address, _dir) in directories("others") {
         let tensors = tensors(&[("a", 600), ("b", 600)]);
         for name in ["other.safetensors", "model.fp16.safetensors", "below/model.safetensors"] {
-            save(&format!("{address}/{name}"), named(&tensors), &SaveOptions::new()).unwrap();
+            RemoteOptions::new()
+                .save(&format!("{address}/{name}"), named(&tensors), &SaveOptions::new())
+                .unwrap();
         }
         for size in [700_u64, 5000] {
             let options = ShardOptions::new().max_shard_size(size.into());
-            save_sharded(&address, named(&tensors), &options).unwrap();
+            RemoteOptions::new().save_sharded(&address, named(&tensors), &options).unwrap();
         }
         assert_eq!(
             names(&address),
@@ -212,7 +221,7 @@ fn an_address_of_the_disk_is_the_path() {
     let (tensors, shards) = (tensors(&[("a", 6), ("b", 6)]), ShardOptions::new());
     let path = dir.path().join("a #%1.safetensors");
     let address = format!("{root}/a%20%23%251.safetensors");
-    save(&address, named(&tensors), &SaveOptions::new()).unwrap();
+    RemoteOptions::new().save(&address, named(&tensors), &SaveOptions::new()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), file(&tensors));
     let checkpoint = open(&address).unwrap();
     assert_eq!((checkpoint.len(), checkpoint.files()[0].path()), (2, &*path));
@@ -223,7 +232,7 @@ fn an_address_of_the_disk_is_the_path() {
     remote.save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new()).unwrap();
     assert!(Checkpoint::open(dir.path().join("ä")).unwrap().get("x.a").is_some());
     remote.save_rewrite_sharded(&format!("{root}/s%20s"), &rewrite, &shards).unwrap();
-    save_sharded(&format!("{root}/t/t"), named(&tensors), &shards).unwrap();
+    RemoteOptions::new().save_sharded(&format!("{root}/t/t"), named(&tensors), &shards).unwrap();
     assert_eq!(Checkpoint::open(dir.path().join("s s")).unwrap().len(), 2);
     assert_eq!(Checkpoint::open(dir.path().join("t/t")).unwrap().len(), 2);
     let mut left = names(&root);
@@ -238,9 +247,9 @@ fn an_address_of_the_disk_is_the_path() {
     for address in ["file://host/model.safetensors", "file:///model.safetensors?x"] {
         let errors = [
             open(address).unwrap_err(),
-            save(address, named(&tensors), &SaveOptions::new()).unwrap_err(),
+            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err(),
             remote.save_rewrite(address, &rewrite, &SaveOptions::new()).unwrap_err(),
-            save_sharded(address, named(&tensors), &shards).unwrap_err(),
+            RemoteOptions::new().save_sharded(address, named(&tensors), &shards).unwrap_err(),
             remote.save_rewrite_sharded(address, &rewrite, &shards).unwrap_err(),
         ];
         for error in errors {
@@ -255,13 +264,17 @@ fn where_nothing_can_be_saved() {
     let server = Server::new();
     let tensors = tensors(&[("a", 6)]);
     for address in [&*server.address("m.safetensors"), "hf://owner/name/m.safetensors"] {
-        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        let error =
+            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-        let error = save_sharded(address, named(&tensors), &ShardOptions::new()).unwrap_err();
+        let error = RemoteOptions::new()
+            .save_sharded(address, named(&tensors), &ShardOptions::new())
+            .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     }
     for address in ["memory:///", "memory:///directory/"] {
-        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        let error =
+            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
         assert!(error.to_string().contains("the address of a file"), "{error}");
     }
     assert!(server.take_log().is_empty());
@@ -315,7 +328,7 @@ fn files_that_must_stay() {
         assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     };
     for (address, _dir) in stores("kept.safetensors") {
-        let save = || save(&address, named(&tensors), &keep);
+        let save = || RemoteOptions::new().save(&address, named(&tensors), &keep);
         save().unwrap();
         refused(save());
     }
@@ -324,14 +337,21 @@ fn files_that_must_stay() {
     for most in [10, 100] {
         let options = ShardOptions::new().max_shard_size(most.into()).save_options(keep.clone());
         for (address, _dir) in directories(&format!("kept-{most}")) {
-            let save = || save_sharded(&address, named(&tensors), &options).map(drop);
+            let save =
+                || RemoteOptions::new().save_sharded(&address, named(&tensors), &options).map(drop);
             save().unwrap();
             refused(save());
             let part = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
             let saver = RankSaver::new(&plan, 0, "step-1");
-            refused(save_rank(&address, &saver, [("w", &part)], &options).map(drop));
+            refused(
+                RemoteOptions::new()
+                    .save_rank(&address, &saver, [("w", &part)], &options)
+                    .map(drop),
+            );
             assert_eq!(open(&address).unwrap().len(), 2);
-            save_rank(&address, &saver, [("w", &part)], &ShardOptions::new()).unwrap();
+            RemoteOptions::new()
+                .save_rank(&address, &saver, [("w", &part)], &ShardOptions::new())
+                .unwrap();
             assert_eq!(open(&address).unwrap().len(), 1);
         }
     }

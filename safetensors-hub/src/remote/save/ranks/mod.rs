@@ -14,116 +14,113 @@ use super::upload::Upload;
 use crate::remote::place::RemotePlace;
 use crate::remote::{RemoteOptions, local_path};
 
-/// Saves the parts that one rank holds to a directory of a remote store that all ranks share. The
-/// rank that comes last writes one index over the files of all of them. No rank waits for another.
-///
-/// This is [`RankSaver::save`] for buckets: all arguments and the files mean the same. [`open`](super::super::open) opens what was saved, and
-/// [`ranks::join_parts`] makes whole tensors of the parts.
-///
-/// ```
-/// use safetensors_core::ranks::{self, RankRules, RankSaved, RankSaver};
-/// use safetensors_core::{ShardOptions, TensorSource, TensorView};
-/// use safetensors_hub::remote;
-///
-/// let address = "memory:///trained"; // or s3://bucket/trained
-/// let values = [1_f32, 2., 3., 4.];
-/// let rules = RankRules::new().parse_rule("w=split:0")?;
-/// let whole = TensorView::from_slice(&[4], &values)?;
-/// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
-/// // This is what each of two processes does.
-/// let save = |rank: usize| {
-///     let part = whole.narrow(0, rank * 2, 2)?;
-///     let saver = RankSaver::new(&plan, rank, "step-100");
-///     remote::save_rank(address, &saver, [("w", part)], &ShardOptions::new())
-/// };
-/// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
-/// assert!(remote::open(address).is_err());
-/// assert!(matches!(save(0)?, RankSaved::Complete(_)));
-///
-/// let checkpoint = remote::open(address)?;
-/// let whole = &ranks::join_parts(&checkpoint)?[0];
-/// assert_eq!((whole.name(), whole.shape()), ("w", &[4][..]));
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Objects
-///
-/// Everything of the attempt `step-100` lies below `model.step-100.ranks/`, beside the index:
-///
-/// | object | says |
-/// |---|---|
-/// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
-/// | `rank-00002.4be1d0c2.1f0e9a37/…` | the files of a rank; numbers of the attempt and the call |
-/// | `rank-00002.4be1d0c2.1f0e9a37.done` | that all files of this call are there |
-///
-/// 1. The first rank creates `attempt.json`, if there is none. The others compare it with their own
-///    plan.
-/// 2. Each rank sends its files, then its mark, and lists the marks.
-/// 3. A rank that finds the marks of all ranks looks whether the checkpoint is still the one from
-///    the beginning, or that of an attempt that began before. Then it writes the index, which names
-///    the files where they are, on the condition that the one in place is not replaced meanwhile.
-/// 4. It removes the files of the earlier checkpoint, the attempts that began before this one, and
-///    the marks.
-///
-/// No object of tensors is ever replaced, and no index names one that may still change. So at every
-/// moment the directory opens as the complete earlier checkpoint or as the complete new one. If the
-/// earlier one is a single file, the new one takes its place when that file is removed in step 4.
-///
-/// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with the
-///   same values, it saves the same attempt again. Otherwise all ranks begin a new one.
-/// - **A rank that saves again** replaces its own parts. Until it is done its earlier ones count.
-/// - **Two attempts at once** do not mix. If the one that began later is complete first, the other
-///   fails with [`RankProblem::AttemptSuperseded`]. So does one of two that began at the same
-///   moment.
-/// - **A checkpoint that anyone else has changed** since the attempt began stays: the rank that
-///   comes last fails with [`ErrorKind::Overtaken`].
-/// - **An attempt with the name of one that was removed**, after a rollback of the training, is
-///   another one. Whoever still removes the earlier one leaves it.
-/// - **An answer that is lost**: if the index or `attempt.json` cannot be written, the store is
-///   asked what is there now. If it is in place, it is written.
-/// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
-/// - **What is left of an attempt** that is never complete is removed by the next save to this
-///   directory that is: by this or by [`save_sharded`](super::save_sharded). The parts of
-///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket should
-///   remove them.
-///
-/// The store must list what was written just before, as S3, Google Cloud Storage and Azure do, and
-/// must know conditional writes. For a store that knows none, the option `conditional_put` of
-/// [`RemoteOptions::option`] is `disabled`. There a look just before each write takes the place of
-/// the condition, so two saves that write in the same moment may both believe to be the last one.
-/// Each index is whole even then, but names files that the other save may remove. For an address of
-/// the local disk this is [`RankSaver::save`], which has a lock instead.
-///
-/// [`ranks::join_parts`]: safetensors_core::ranks::join_parts
-/// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
-///
-/// # Errors
-///
-/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
-///   plan.
-/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
-/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
-///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-/// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the errors of
-///   [`save_sharded`](super::save_sharded).
-///
-/// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
-/// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
-/// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
-/// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
-/// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
-pub fn save_rank<N: AsRef<str>, T: TensorSource>(
-    address: &str,
-    saver: &RankSaver<'_>,
-    tensors: impl IntoIterator<Item = (N, T)>,
-    options: &ShardOptions,
-) -> Result<RankSaved> {
-    RemoteOptions::new().save_rank(address, saver, tensors, options)
-}
-
 impl RemoteOptions {
-    /// [`save_rank`] with these options.
+    /// Saves the parts that one rank holds to a directory of a remote store that all ranks share.
+    /// The rank that comes last writes one index over the files of all of them. No rank waits for
+    /// another.
+    ///
+    /// This is [`RankSaver::save`] for buckets: all arguments and the files mean the same.
+    /// [`open`](super::super::open) opens what was saved, and [`ranks::join_parts`] makes whole
+    /// tensors of the parts.
+    ///
+    /// ```
+    /// use safetensors_core::ranks::{self, RankRules, RankSaved, RankSaver};
+    /// use safetensors_core::{ShardOptions, TensorSource, TensorView};
+    /// use safetensors_hub::remote::{self, RemoteOptions};
+    ///
+    /// let address = "memory:///trained"; // or s3://bucket/trained
+    /// let values = [1_f32, 2., 3., 4.];
+    /// let rules = RankRules::new().parse_rule("w=split:0")?;
+    /// let whole = TensorView::from_slice(&[4], &values)?;
+    /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
+    /// // This is what each of two processes does.
+    /// let save = |rank: usize| {
+    ///     let part = whole.narrow(0, rank * 2, 2)?;
+    ///     let saver = RankSaver::new(&plan, rank, "step-100");
+    ///     RemoteOptions::new().save_rank(address, &saver, [("w", part)], &ShardOptions::new())
+    /// };
+    /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
+    /// assert!(remote::open(address).is_err());
+    /// assert!(matches!(save(0)?, RankSaved::Complete(_)));
+    ///
+    /// let checkpoint = remote::open(address)?;
+    /// let whole = &ranks::join_parts(&checkpoint)?[0];
+    /// assert_eq!((whole.name(), whole.shape()), ("w", &[4][..]));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Objects
+    ///
+    /// Everything of the attempt `step-100` lies below `model.step-100.ranks/`, beside the index:
+    ///
+    /// | object | says |
+    /// |---|---|
+    /// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
+    /// | `rank-00002.4be1d0c2.1f0e9a37/…` | the files of a rank; numbers of the attempt and the call |
+    /// | `rank-00002.4be1d0c2.1f0e9a37.done` | that all files of this call are there |
+    ///
+    /// 1. The first rank creates `attempt.json`, if there is none. The others compare it with their
+    ///    own plan.
+    /// 2. Each rank sends its files, then its mark, and lists the marks.
+    /// 3. A rank that finds the marks of all ranks looks whether the checkpoint is still the one
+    ///    from the beginning, or that of an attempt that began before. Then it writes the index,
+    ///    which names the files where they are, on the condition that the one in place is not
+    ///    replaced meanwhile.
+    /// 4. It removes the files of the earlier checkpoint, the attempts that began before this one,
+    ///    and the marks.
+    ///
+    /// No object of tensors is ever replaced, and no index names one that may still change. So at
+    /// every moment the directory opens as the complete earlier checkpoint or as the complete new
+    /// one. If the earlier one is a single file, the new one takes its place when that file is
+    /// removed in step 4.
+    ///
+    /// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with
+    ///   the same values, it saves the same attempt again. Otherwise all ranks begin a new one.
+    /// - **A rank that saves again** replaces its own parts. Until it is done its earlier ones
+    ///   count.
+    /// - **Two attempts at once** do not mix. If the one that began later is complete first, the
+    ///   other fails with [`RankProblem::AttemptSuperseded`]. So does one of two that began at the
+    ///   same moment.
+    /// - **A checkpoint that anyone else has changed** since the attempt began stays: the rank that
+    ///   comes last fails with [`ErrorKind::Overtaken`].
+    /// - **An attempt with the name of one that was removed**, after a rollback of the training, is
+    ///   another one. Whoever still removes the earlier one leaves it.
+    /// - **An answer that is lost**: if the index or `attempt.json` cannot be written, the store is
+    ///   asked what is there now. If it is in place, it is written.
+    /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
+    /// - **What is left of an attempt** that is never complete is removed by the next save to this
+    ///   directory that is: by this or by [`save_sharded`](super::save_sharded). The parts of
+    ///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket
+    ///   should remove them.
+    ///
+    /// The store must list what was written just before, as S3, Google Cloud Storage and Azure do,
+    /// and must know conditional writes. For a store that knows none, the option `conditional_put`
+    /// of [`RemoteOptions::option`] is `disabled`. There a look just before each write takes the
+    /// place of the condition, so two saves that write in the same moment may both believe to be
+    /// the last one. Each index is whole even then, but names files that the other save may remove.
+    /// For an address of the local disk this is [`RankSaver::save`], which has a lock instead.
+    ///
+    /// [`ranks::join_parts`]: safetensors_core::ranks::join_parts
+    /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+    ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of
+    ///   the plan.
+    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other
+    ///   options.
+    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs
+    ///   to be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this
+    ///   rank.
+    /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the
+    ///   errors of [`save_sharded`](super::save_sharded).
+    ///
+    /// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
+    /// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
+    /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
+    /// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
+    /// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
     pub fn save_rank<N: AsRef<str>, T: TensorSource>(
         &self,
         address: &str,
