@@ -1,4 +1,4 @@
-//! Mapped files, which are safe only as long as nobody changes them.
+//! Mapped files, which are safe only as long as nothing changes them.
 #![allow(
     unsafe_code,
     reason = "the peers and the rows about views map files, which is the caller's promise"

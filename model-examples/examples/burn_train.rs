@@ -45,7 +45,7 @@ const BATCH: usize = 64;
 const HIDDEN: usize = 24;
 /// How often the run is killed, unless an argument says it.
 const KILLS: usize = 6;
-/// A child prints so many lines in an epoch: burn's progress, and the loss just before it saves.
+/// A child prints this many lines in an epoch: burn's progress, and the loss just before it saves.
 const LINES: u64 = 13;
 
 fn main() -> Result<()> {

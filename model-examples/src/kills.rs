@@ -26,7 +26,7 @@ pub struct Run {
 
 /// When a child is killed.
 pub struct Kill {
-    /// After it has printed so many lines. The first says that a save begins.
+    /// After it has printed this many lines. The first says that a save begins.
     pub lines: usize,
     /// And after this time.
     pub wait: Duration,

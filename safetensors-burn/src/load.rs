@@ -8,8 +8,8 @@ use safetensors_core::{Checkpoint, Error, LoadOptions, Result, TensorBuf, framew
 
 use crate::{Burn, dtype};
 
-/// Loads every tensor of a checkpoint, by name. The path is that of a file, of an index of shards,
-/// or of the directory that holds either.
+/// Loads every tensor of a checkpoint, by name. The path names a file, an index of shards, or the
+/// directory that holds either.
 ///
 /// Files are read in parallel. The elements are read into the memory that burn then owns. Dtypes
 /// that burn lacks are widened without loss.
@@ -30,7 +30,7 @@ use crate::{Burn, dtype};
 ///
 /// # Errors
 ///
-/// Those of [`load_with`].
+/// The errors of [`load_with`].
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
@@ -55,7 +55,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// # Errors
 ///
-/// - Those of [`Checkpoint::open`].
+/// - The errors of [`Checkpoint::open`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
 /// - [`ErrorKind::NeedsScales`] for a weight of 8-bit floats whose

@@ -42,7 +42,7 @@ use crate::{Burn, dtype};
 ///
 /// - [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor.
 /// - [`ErrorKind::InvalidBool`] for a boolean that is neither 0 nor 1.
-/// - Those of [`safetensors_core::save()`].
+/// - The errors of [`safetensors_core::save()`].
 ///
 /// Each names the file, and the tensor if it concerns one.
 pub fn save<'a>(
@@ -78,7 +78,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`save`] and of [`safetensors_core::save_sharded`].
+/// The errors of [`save`] and of [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,

@@ -77,7 +77,7 @@ pub fn share(
 ///
 /// # Errors
 ///
-/// Those of [`share`]. Each names the file too.
+/// The errors of [`share`]. Each names the file too.
 pub fn share_tensor<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     name: &str,
@@ -120,7 +120,7 @@ where
 ///
 /// # Errors
 ///
-/// Those of [`share_tensor`].
+/// The errors of [`share_tensor`].
 pub fn share_checkpoint<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     widening: Widening,

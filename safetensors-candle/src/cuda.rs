@@ -137,7 +137,8 @@ impl<S> Staging for Staged<'_, '_, S> {
             // SAFETY: the memory is uninitialised, and is set to zero below before it is lent.
             let mut memory = unsafe { context.alloc_pinned_with_flags::<u8>(len, 0)? };
             let start = memory.as_mut_ptr()?;
-            // SAFETY: the allocation has `len` bytes from `start` on, and nobody else knows of it.
+            // SAFETY: the allocation has `len` bytes from `start` on, and no other code knows of
+            // it.
             unsafe { start.write_bytes(0, len) };
             // The thread sleeps while it waits, and leaves the core to those that read.
             let copied = context.new_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC))?;
@@ -221,7 +222,7 @@ macro_rules! define_memory {
         raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
         widened { $($narrow:ident to $wide:ident,)* }
     ) => {
-        /// Memory on a CUDA device for so many elements. Their values are not set.
+        /// Memory on a CUDA device for this many elements. Their values are not set.
         fn cuda_memory(
             dtype: Dtype,
             elements: usize,

@@ -8,8 +8,8 @@ use safetensors_core::{Checkpoint, LoadOptions, Result, framework};
 
 use crate::Candle;
 
-/// Loads every tensor of a checkpoint onto a device, by name. The path is that of a file, of an
-/// index of shards, or of the directory that holds either.
+/// Loads every tensor of a checkpoint onto a device, by name. The path names a file, an index of
+/// shards, or the directory that holds either.
 ///
 /// Files are read in parallel. Dtypes that candle lacks are widened without loss; see the
 /// [crate's table](crate#dtypes).
@@ -29,10 +29,10 @@ use crate::Candle;
 ///
 /// # Errors
 ///
-/// - Those of [`Checkpoint::open`] and of reading.
+/// - The errors of [`Checkpoint::open`] and of reading.
 /// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
-/// - [`ErrorKind::NeedsScales`] for a [quantised weight](crate#quantised-weights) whose dtype candle
-///   lacks.
+/// - [`ErrorKind::NeedsScales`] for a [quantised weight](crate#quantised-weights) whose dtype
+///   candle lacks.
 /// - [`ErrorKind::Framework`] if candle fails.
 ///
 /// Each names the file, and the tensor if it concerns one.
@@ -74,7 +74,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// - Those of [`load()`].
+/// - The errors of [`load()`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.

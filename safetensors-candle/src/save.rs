@@ -60,7 +60,7 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// Each names the file, and the tensor if it concerns one.
 ///
-/// - Those of [`safetensors_core::save()`].
+/// - The errors of [`safetensors_core::save()`].
 /// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
 /// - [`ErrorKind::DataLength`] if the length of a storage does not fit the dtype and shape.
 /// - [`ErrorKind::Framework`] if candle or the device reports an error.
@@ -105,7 +105,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`], and those that [`save()`] has for a tensor.
+/// The errors of [`safetensors_core::save_sharded`], and those that [`save()`] has for a tensor.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,

@@ -31,7 +31,7 @@ impl<S> Input<S> {
         Self { source, file: error::label(path), allowance: AtomicU64::new(u64::MAX) }
     }
 
-    /// Allows cursors to read so many bytes from now on.
+    /// Allows cursors to read this many bytes from now on.
     pub(crate) fn allow(&self, bytes: u64) {
         self.allowance.store(bytes, Ordering::Relaxed);
     }

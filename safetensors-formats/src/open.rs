@@ -37,7 +37,7 @@ const START: usize = 16;
 ///
 /// # Errors
 ///
-/// Those of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`,
+/// The errors of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`,
 /// those of its `open_index`, and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let path = path.as_ref();
@@ -104,7 +104,7 @@ impl<S: ReadAt> TensorFile<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](TensorFile::open).
+    /// The errors of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         open_source(source, path, options)

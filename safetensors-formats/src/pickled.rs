@@ -211,7 +211,7 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(self.chunk[(at - self.start) as usize])
     }
 
-    /// A number of so many bytes, little-endian.
+    /// A number of this many bytes, little-endian.
     fn number(&mut self, len: u32) -> Result<u64, Stop> {
         (0..len).try_fold(0, |number, i| Ok(number | u64::from(self.byte()?) << (8 * i)))
     }

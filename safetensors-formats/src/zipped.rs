@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::polyglot;
 
-/// A deflated byte becomes at most so many: a match of 258 bytes takes two bits.
+/// A deflated byte becomes at most this many: a match of 258 bytes takes two bits.
 const MOST_INFLATED: u64 = 1032;
 
 /// An open archive.

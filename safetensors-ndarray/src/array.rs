@@ -129,9 +129,9 @@ impl DynArray {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// - [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
     /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    ///   dimensions is not that of `D`.
+    ///   dimensions is not `D`'s.
     pub fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
         let array = T::borrow(self).ok_or_else(|| wrong_dtype::<T>(self.dtype()))?;
         dimension::<D>(array.shape())?;
@@ -142,7 +142,7 @@ impl DynArray {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
     pub fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'_, T>> {
         self.as_array::<T, IxDyn>()
     }
@@ -151,7 +151,7 @@ impl DynArray {
     ///
     /// # Errors
     ///
-    /// Those of [`as_array`](DynArray::as_array).
+    /// The errors of [`as_array`](DynArray::as_array).
     pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
         let found = self.dtype();
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;
@@ -164,7 +164,7 @@ impl DynArray {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
     pub fn into_array_dyn<T: ArrayElement>(self) -> Result<ArrayD<T>> {
         self.into_array::<T, IxDyn>()
     }
@@ -189,7 +189,7 @@ pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> R
     Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)
 }
 
-/// The error for a tensor whose dtype is not that of `T`.
+/// The error for a tensor whose dtype is not `T`'s.
 pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }

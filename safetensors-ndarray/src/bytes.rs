@@ -33,8 +33,8 @@ impl FileBytes {
     ///
     /// # Errors
     ///
-    /// Those of [`FileSource::open`]; [`ErrorKind::Io`]; [`ErrorKind::TooLargeForMemory`]. Each
-    /// names the file.
+    /// The errors of [`FileSource::open`]; [`ErrorKind::Io`]; [`ErrorKind::TooLargeForMemory`].
+    /// Each names the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = FileSource::open(path)?;

@@ -14,8 +14,8 @@ use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
 use crate::{ArrayElement, DynArray, Ndarray};
 
-/// Loads every tensor of a checkpoint into a map by name. The path is that of a file, of an index
-/// of shards, or of the directory that holds either.
+/// Loads every tensor of a checkpoint into a map by name. The path names a file, an index of
+/// shards, or the directory that holds either.
 ///
 /// The tensors are read in parallel, each into memory of its own. The array takes over this memory
 /// without another copy. Only BOOL is copied once more.
@@ -40,8 +40,8 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`] and of [`framework::load`]. Each names the file, and the tensor if
-/// it concerns one.
+/// The errors of [`Checkpoint::open`] and of [`framework::load`]. Each names the file, and the
+/// tensor if it concerns one.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
@@ -65,7 +65,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 ///
 /// # Errors
 ///
-/// Those of [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
+/// The errors of [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
 pub fn load_with(
     path: impl AsRef<Path>,
     options: &LoadOptions,
@@ -103,10 +103,10 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - [`WrongDtype`] if the dtype is not that of `T`.
+    /// - [`WrongDtype`] if the dtype is not `T`'s.
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
-    ///   that of `D`.
-    /// - Those of [`LazyTensor::read`].
+    ///   `D`'s.
+    /// - The errors of [`LazyTensor::read`].
     ///
     /// Each names the tensor, and the file if there is one.
     ///
@@ -118,7 +118,7 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Those of [`read_array`](ReadArrayExt::read_array).
+    /// The errors of [`read_array`](ReadArrayExt::read_array).
     fn read_array_dyn<T: ArrayElement>(&self) -> Result<ArrayD<T>> {
         self.read_array::<T, IxDyn>()
     }
@@ -149,9 +149,9 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - Those of [`LazyTensor::read_as`].
+    /// - The errors of [`LazyTensor::read_as`].
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
-    ///   that of `D`.
+    ///   `D`'s.
     ///
     /// Each names the tensor, and the file if there is one.
     ///
@@ -165,7 +165,7 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read_as`].
+    /// The errors of [`LazyTensor::read_as`].
     fn read_array_dyn_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<ArrayD<T>> {
         self.read_array_as::<T, IxDyn>(options)
     }
@@ -174,8 +174,8 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and the
-    /// file if there is one.
+    /// The errors of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and
+    /// the file if there is one.
     fn read_any(&self) -> Result<DynArray>;
 }
 

@@ -66,7 +66,7 @@ use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 ///
 /// # Errors
 ///
-/// Those of [`npy::Array::open`], and of [`ReadArrayExt::read_array`]. Each names the file.
+/// The errors of [`npy::Array::open`], and of [`ReadArrayExt::read_array`]. Each names the file.
 pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result<Array<T, D>> {
     npy::Array::open(path)?.read_array()
 }
@@ -89,7 +89,7 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
 ///
 /// # Errors
 ///
-/// Those of [`Archive::open`], [`Archive::check`] and [`Archive::array`]; those of
+/// The errors of [`Archive::open`], [`Archive::check`] and [`Archive::array`]; those of
 /// [`ReadArrayExt::read_any`]. Each names the file, and the array if it concerns one.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     let archive = Archive::open(path)?;
@@ -130,7 +130,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`load`] and of [`Writer`]. After an error, `file` is as it was.
+/// The errors of [`load`] and of [`Writer`]. After an error, `file` is as it was.
 pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Result<()> {
     let archive = Archive::open(archive)?;
     archive.check()?;
@@ -148,7 +148,7 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
 ///
 /// # Errors
 ///
-/// Those of [`Reader::open`] and of [`save`]. After an error, `archive` is as it was.
+/// The errors of [`Reader::open`] and of [`save`]. After an error, `archive` is as it was.
 pub fn from_safetensors(
     file: impl AsRef<Path>,
     archive: impl AsRef<Path>,

@@ -68,7 +68,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::open`]. Each names the file.
+    /// The errors of [`Checkpoint::open`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open(path).map(Self::new)
     }
@@ -95,7 +95,7 @@ impl Reader<FileBytes> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Reader::open), and
+    /// The errors of [`open`](Reader::open), and
     /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
     pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open_by(path, &Limits::default(), |path| FileBytes::read(path)).map(Self::new)
@@ -111,7 +111,7 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::from_source`].
+    /// The errors of [`Checkpoint::from_source`].
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
@@ -234,7 +234,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`slice`](Reader::slice) and of [`ArraySlice::read_as`].
+    /// The errors of [`slice`](Reader::slice) and of [`ArraySlice::read_as`].
     pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -265,7 +265,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`slice`](Reader::slice) and of [`ArraySlice::read_into`].
+    /// The errors of [`slice`](Reader::slice) and of [`ArraySlice::read_into`].
     pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,

@@ -37,8 +37,8 @@ use crate::{DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns one.
-/// After an error the path has its previous content.
+/// The errors of [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns
+/// one. After an error the path has its previous content.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -69,7 +69,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`]. Each names the file or the directory, and the
+/// The errors of [`safetensors_core::save_sharded`]. Each names the file or the directory, and the
 /// tensor if it concerns one.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,

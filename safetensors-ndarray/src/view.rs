@@ -32,10 +32,10 @@ pub trait ViewArrayExt<'a> {
     ///
     /// # Errors
     ///
-    /// - Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`],
-    ///   [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`].
+    /// - The errors of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`],
+    ///   [`ErrorKind::Misaligned`], [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`].
     /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    ///   dimensions is not that of `D`.
+    ///   dimensions is not `D`'s.
     /// - [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses the shape of an empty
     ///   tensor whose non-zero dimensions have a product over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
@@ -44,7 +44,7 @@ pub trait ViewArrayExt<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`as_array`](ViewArrayExt::as_array).
+    /// The errors of [`as_array`](ViewArrayExt::as_array).
     fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'a, T>> {
         self.as_array::<T, IxDyn>()
     }

@@ -49,7 +49,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`GrowingWriter::create`]. Each names the file.
+    /// The errors of [`GrowingWriter::create`]. Each names the file.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
     }
@@ -59,7 +59,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](Writer::create).
+    /// The errors of [`create`](Writer::create).
     pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         GrowingWriter::create(path, options).map(Self)
     }
@@ -77,7 +77,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`GrowingWriter::add`]: for example
+    /// The errors of [`GrowingWriter::add`]: for example
     /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor). Each names the file and
     /// the array.
     pub fn add<T: ArrayElement, D: Dimension>(
@@ -93,7 +93,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`add`](Writer::add).
+    /// The errors of [`add`](Writer::add).
     pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.0.add(name, tensor)
     }
@@ -156,7 +156,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`GrowingWriter::grow`]. Each names the file and the array.
+    /// The errors of [`GrowingWriter::grow`]. Each names the file and the array.
     pub fn grow<T: ArrayElement>(
         &self,
         name: &str,
@@ -197,7 +197,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`GrowingWriter::sync`].
+    /// The errors of [`GrowingWriter::sync`].
     pub fn sync(&self) -> Result<()> {
         self.0.sync()
     }
@@ -206,7 +206,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`GrowingWriter::finish`]. Each names the file, and the array if it concerns one.
+    /// The errors of [`GrowingWriter::finish`]. Each names the file, and the array if it concerns
+    /// one.
     pub fn finish(self) -> Result<()> {
         self.0.finish()
     }
@@ -236,7 +237,7 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
     ///
     /// # Errors
     ///
-    /// Those of [`append`](ArrayAppender::append).
+    /// The errors of [`append`](ArrayAppender::append).
     pub fn push(&self, value: T) -> Result<()> {
         self.append(&aview0(&value))
     }
@@ -263,7 +264,7 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
     ///
     /// # Errors
     ///
-    /// Those of [`append`](ArrayAppender::append).
+    /// The errors of [`append`](ArrayAppender::append).
     pub fn extend<D: Dimension>(&self, steps: &ArrayRef<T, D>) -> Result<()> {
         let mut steps = steps.view().into_dyn();
         let axis = self.axis.index();
@@ -311,7 +312,7 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
 ///
 /// # Errors
 ///
-/// Those of [`recover_synced`]. Each names the file, and the array if it concerns one.
+/// The errors of [`recover_synced`]. Each names the file, and the array if it concerns one.
 pub fn recover(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     recover_synced(path, to, &SaveOptions::new())
 }

@@ -36,7 +36,7 @@ fn cache_cold(data: &Data) -> Result<Row> {
     Ok(row(&file, direct, 2.0)?.goals([Goal::OfLimit(DIRECT, 1.0)]).cold())
 }
 
-/// Ours beside both ways of candle. Each goal is to be so many times as fast.
+/// Ours beside both ways of candle. Each goal is to be this many times as fast.
 fn row(file: &TestFile, limit: Contender, times: f64) -> Result<Row> {
     let goals = [
         Goal::Faster(MAPPED, times),

@@ -38,8 +38,8 @@ pub(super) fn rows() -> Vec<Spec> {
     ]
 }
 
-/// A server with a file of 64 tensors of so many MiB; the length of the file, and the bytes of one
-/// of the tensors.
+/// A server with a file of 64 tensors of this many MiB; the length of the file, and the bytes of
+/// one of the tensors.
 fn served(data: &Data, mib: usize, tensor: &str) -> Result<(Rc<Server>, u64, Vec<u8>)> {
     let tensors: Vec<_> =
         (0..64).map(|i| FileTensor::bf16(format!("t{i:02}"), &[mib << 19])).collect();

@@ -40,7 +40,7 @@ pub(crate) fn run(group: &Group, options: &Options) -> Result<()> {
         group.agree(counting::open(&options.directory, &counter).context("opening"))?;
     let plan = weights::rules(size).and_then(|rules| Ok(rules.plan(&checkpoint, size)?));
     let plan = group.agree(plan.context("planning"))?;
-    // Ranks with other plans would wait for messages that nobody sends.
+    // Ranks with other plans would wait for messages that never come.
     let same = format!("messages of {} bytes\n{}", options.message_len, plan.to_json());
     group.agree_on("the plan", &same)?;
     let replicated: Vec<_> =

@@ -81,6 +81,6 @@ fn main() -> ExitCode {
 
 /// Prints an error in one piece. Otherwise `mpirun` would mix it with those of other ranks.
 fn complain(message: String) {
-    // If nobody can be told, the exit code still says it.
+    // If the message cannot be printed, the exit code still says it.
     let _ = std::io::stderr().write_all(message.as_bytes());
 }

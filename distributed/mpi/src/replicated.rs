@@ -19,7 +19,7 @@ pub(crate) fn read_and_broadcast<S: ReadAt>(
     let reader = |i: usize| i % group.world_size();
     let mine = tensors.iter().enumerate().filter(|(i, _)| reader(*i) == group.rank());
     let read = checkpoint.read_named(mine.map(|(_, tensor)| tensor.name()), &LoadOptions::new());
-    // Nobody sends before all have read.
+    // Sending begins when all ranks have read.
     let mut read = group.agree(read.context("reading what is broadcast"))?.into_iter();
     let receive = |(i, tensor): (usize, &&RankTensor)| {
         let mine = (reader(i) == group.rank()).then(|| read.next()).flatten();

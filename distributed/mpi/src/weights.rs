@@ -22,7 +22,7 @@ pub(crate) const HEAD: usize = 130;
 pub(crate) const INTERMEDIATE: usize = 1040;
 pub(crate) const VOCABULARY: usize = 512;
 
-/// How the weights are divided among so many ranks: as Llama's, but several ranks share a head of
+/// How the weights are divided among this many ranks: as Llama's, but several ranks share a head of
 /// keys and values if there are more ranks than such heads.
 pub(crate) fn rules(world_size: usize) -> Result<RankRules> {
     ensure!(

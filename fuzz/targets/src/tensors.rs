@@ -7,7 +7,7 @@ use crate::input::Input;
 /// A tensor in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// The name, which may be that of another tensor.
+    /// The name, which may belong to another tensor.
     pub name: String,
     /// The type of the elements.
     pub dtype: Dtype,

@@ -53,7 +53,7 @@ impl KeyRemapper {
     ///
     /// # Errors
     ///
-    /// Those of [`add_pattern`](KeyRemapper::add_pattern).
+    /// The errors of [`add_pattern`](KeyRemapper::add_pattern).
     pub fn from_patterns(
         patterns: impl IntoIterator<Item = (impl AsRef<str>, impl Into<String>)>,
     ) -> Result<Self> {

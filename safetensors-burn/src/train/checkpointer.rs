@@ -148,7 +148,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model.
+    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch belongs to another model.
     pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
         self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
     }

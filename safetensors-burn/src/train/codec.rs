@@ -58,8 +58,8 @@ impl<T> LastRecord<T> {
         *self.lock() = known.map(Arc::new);
     }
 
-    /// Takes what is known, if it may fit a record. It is learned again when the record is unpacked,
-    /// so that it is forgotten if burn panics. The next record is then copied.
+    /// Takes what is known, if it may fit a record. It is learned again when the record is
+    /// unpacked, so that it is forgotten if burn panics. The next record is then copied.
     fn take(&self, may_fit: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
         self.lock().take().filter(|known| may_fit(known))
     }
@@ -68,7 +68,7 @@ impl<T> LastRecord<T> {
 /// Records of a module.
 #[derive(Debug)]
 pub(super) struct ModuleCodec {
-    /// That of the module, if it is known and lends the memory of its tensors.
+    /// The module's device, if it is known and its tensors can be taken without a copy.
     device: Option<Device>,
     known: LastRecord<Shapes>,
 }

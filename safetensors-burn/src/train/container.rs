@@ -158,7 +158,8 @@ impl Container {
 ///
 /// # Errors
 ///
-/// Those of `fill`, [`Content::lay_out`] and [`check_limits`]; [`ErrorKind::TooLargeForMemory`].
+/// The errors of `fill`, [`Content::lay_out`] and [`check_limits`];
+/// [`ErrorKind::TooLargeForMemory`].
 pub(super) fn build(
     content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,

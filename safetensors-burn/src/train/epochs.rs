@@ -70,7 +70,7 @@ impl Epoch {
         self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
     }
 
-    /// This epoch, unless the system failed to read it. Nobody knows then whether it is complete.
+    /// The epoch, or an error if its files could not be read (it may be complete).
     fn readable(self) -> Result<Self> {
         match self.manifest {
             Err(error) if !is_of_content(&error) => Err(error),
@@ -97,11 +97,11 @@ impl Epochs {
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
     ///
-    /// Most records are saved from the memory that burn has them in. A model is copied once besides,
-    /// until it is known that its tensors have the shapes of the last record. burn gives the others
-    /// away as bytes, for which it copies all tensors twice, or as a file. With this directory, each
-    /// of them is first a file there, and is then copied to the epoch. So there is one copy in
-    /// memory, in place of two. These are:
+    /// Most records are saved from the memory that burn has them in. A model is copied once
+    /// besides, until it is known that its tensors have the shapes of the last record. burn gives
+    /// the others away as bytes, for which it copies all tensors twice, or as a file. With this
+    /// directory, each of them is first a file there, and is then copied to the epoch. So there is
+    /// one copy in memory, in place of two. These are:
     ///
     /// - the first record of a model or an optimizer, unless one was restored, and each with more
     ///   or fewer tensors or numbers than the last one, or with a parameter of another name or
@@ -169,7 +169,7 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Removes what killed processes have left, also of epochs that nobody saves or deletes any
+    /// Removes what killed processes have left, also of epochs that no process saves or deletes any
     /// more. Errors are ignored, because what stays does no harm.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
@@ -213,7 +213,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Those of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read a newer
+    /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read a newer
     /// epoch, which may well be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
         for number in self.numbers()?.into_iter().rev() {
@@ -264,7 +264,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Those of [`list`](Epochs::list) and [`delete`](Epochs::delete).
+    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete).
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
         let later = self.numbers()?.into_iter().rev().take_while(|number| *number > epoch);
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
@@ -276,8 +276,8 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Those of [`list`](Epochs::list) and [`delete`](Epochs::delete); [`ErrorKind::Io`] if the
-    /// system fails to read an epoch. Nothing is deleted then.
+    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete); [`ErrorKind::Io`] if
+    /// the system fails to read an epoch. Nothing is deleted then.
     pub fn keep(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
         let all = self.list()?.into_iter().map(Epoch::readable).collect::<Result<Vec<_>>>()?;
         let complete = all.iter().filter(|epoch| epoch.is_complete()).map(Epoch::number);

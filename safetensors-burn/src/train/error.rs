@@ -40,7 +40,7 @@ pub enum EpochError {
         /// The version in the manifest.
         found: u32,
     },
-    /// The manifest is that of another epoch.
+    /// The manifest belongs to another epoch.
     #[error("the manifest should be that of epoch {expected}, found epoch {found}")]
     OtherEpoch {
         /// The epoch that the name of the directory says.
@@ -109,8 +109,8 @@ pub enum EpochError {
         found: usize,
     },
     /// The optimizer has states, and the model of the epoch has no parameter of any of their ids.
-    /// Weights may have been loaded just before the epoch was saved, so that burn itself would begin
-    /// anew. Or a copy of the model was saved, such as averaged weights.
+    /// Weights may have been loaded just before the epoch was saved, so that burn itself would
+    /// begin anew. Or a copy of the model was saved, such as averaged weights.
     #[error(
         "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
          begin with a new optimizer, or restore burn's own ids by `Epochs::checkpointers`"
@@ -122,7 +122,8 @@ pub enum EpochError {
     /// Another record of the epoch could not be saved, so the epoch is not saved.
     #[error("the epoch is not saved, because another record of it could not be saved")]
     OtherFailed,
-    /// burn could not make bytes of a record, or a record of bytes, or has not given all of a record.
+    /// burn could not make bytes of a record, or a record of bytes, or has not given all of a
+    /// record.
     #[error("the record: {0}")]
     Record(String),
 }

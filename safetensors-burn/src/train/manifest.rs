@@ -169,7 +169,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// Those of [`EpochFile::open`].
+    /// The errors of [`EpochFile::open`].
     pub(super) fn open(&self, directory: &Path) -> Result<BTreeMap<&str, File>> {
         let files = self.files.iter();
         files.map(|(name, entry)| Ok((&**name, entry.open(&directory.join(name))?))).collect()

@@ -160,7 +160,7 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::from_file`]; [`EpochError::NotARecord`].
+    /// The errors of [`Checkpoint::from_file`]; [`EpochError::NotARecord`].
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_file(file, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
@@ -210,7 +210,7 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// Those of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
+    /// The errors of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
     pub(super) fn read<R: Record>(self) -> Result<(R, Content)> {
         let (mut content, names) = self.adapted()?;

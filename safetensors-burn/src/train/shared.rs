@@ -70,7 +70,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// Those of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`].
+    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`].
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -129,7 +129,7 @@ impl Shared {
             Ended::Failed => return Err(EpochError::OtherFailed.into()),
             Ended::Complete(files, directory) => (files, directory),
         };
-        // All other records have ended, so nobody else has the directory.
+        // All other records have ended, so no other process has the directory.
         let put = || {
             let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
             // The disk may take long, so this comes before the lock. While the threads still write,
@@ -221,7 +221,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// Those of [`Epochs::manifest`]; [`EpochError::Replaced`].
+    /// The errors of [`Epochs::manifest`]; [`EpochError::Replaced`].
     pub(super) fn restore(&self, epoch: usize, part: RecordKind) -> Result<Manifest> {
         let (manifest, digest) = self.epochs.manifest(epoch)?;
         let mut state = self.state();

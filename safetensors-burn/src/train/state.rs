@@ -53,9 +53,9 @@ const OF_SAME_SHAPE: [&str; 16] = [
 /// since its state was made, for example by loading weights. burn never uses such a state again, so
 /// it is left out, even if the parameter has no other one yet.
 ///
-/// If the model has none of the ids, the optimizer may be that of another run. Its states are then
-/// compared with the parameters of the paths that the optimizer has for their ids. Even if they fit,
-/// no state is in use, which is an error.
+/// If the model has none of the ids, the optimizer may belong to another run. Its states are then
+/// compared with the parameters of the paths that the optimizer has for their ids. Even if they
+/// fit, no state is in use, which is an error.
 ///
 /// # Errors
 ///

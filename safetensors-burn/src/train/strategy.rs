@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Without a value nobody knows that an epoch is not the best one.
+    /// An epoch without a value may be the best one.
     #[test]
     fn epochs_without_a_value_are_kept() {
         let dir = tempfile::tempdir().unwrap();

@@ -59,7 +59,7 @@ impl Unpacked {
     ///
     /// # Errors
     ///
-    /// Those of [`Content::lay_out`].
+    /// The errors of [`Content::lay_out`].
     pub(super) fn of_tensors(
         rest: Content,
         tensors: impl IntoIterator<Item = (String, Option<u64>, TensorData)>,

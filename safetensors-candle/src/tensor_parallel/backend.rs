@@ -216,8 +216,8 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They name the
-    /// tensor and the file.
+    /// The errors of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They
+    /// name the tensor and the file.
     ///
     /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     pub fn read_parts<N: AsRef<str>>(
@@ -264,7 +264,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_parts`](TensorParallelBackend::read_parts). Nothing is kept then.
+    /// The errors of [`read_parts`](TensorParallelBackend::read_parts). Nothing is kept then.
     pub fn prefetch<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, H)>,

@@ -73,8 +73,8 @@ use safetensors_core::{Checkpoint, Result};
 pub type TensorParallelVarBuilder<'a, H = Shard, S = FileSource> =
     VarBuilderArgs<'a, TensorParallelBackend<H, S>>;
 
-/// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path is that of a file, of an index
-/// of shards, or of the directory that holds either. Only the headers are read.
+/// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
+/// shards, or the directory that holds either. Only the headers are read.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -95,7 +95,8 @@ pub type TensorParallelVarBuilder<'a, H = Shard, S = FileSource> =
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder itself.
+/// The errors of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder
+/// itself.
 pub fn tensor_parallel_var_builder(
     path: impl AsRef<Path>,
     dtype: DType,

@@ -78,8 +78,8 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
     }
 }
 
-/// Saves the variables of a model, the state of its optimizer, or both to one file, atomically, with
-/// the metadata of the options.
+/// Saves the variables of a model, the state of its optimizer, or both to one file, atomically,
+/// with the metadata of the options.
 ///
 /// The file has the variables under their names, and what [`AdamW`] lists. A process that is killed
 /// at any time leaves the complete earlier file or the complete new one. The [module](super) has an
@@ -164,8 +164,8 @@ pub fn save_sharded<'a>(
     crate::save_sharded(directory, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path is
-/// that of a file, of an index of shards, or of the directory that holds either.
+/// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path
+/// names a file, an index of shards, or the directory that holds either.
 ///
 /// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
 /// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the
@@ -200,7 +200,7 @@ pub fn save_sharded<'a>(
 /// # Errors
 ///
 /// - The errors of [`Checkpoint::open`] and of reading.
-/// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint is that of
+/// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
 ///   another model, before any data is read. If names of one variable have different values, only
 ///   after reading.
 /// - [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor of the optimizer.
@@ -218,8 +218,9 @@ impl StateOptions {
     ///
     /// # Errors
     ///
-    /// The errors of [`load`], and [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit)
-    /// for a value that its variable cannot hold.
+    /// The errors of [`load`], and
+    /// [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a value that its
+    /// variable cannot hold.
     pub fn load<'a>(
         &self,
         path: impl AsRef<Path>,

@@ -251,10 +251,10 @@ impl<S> CheckpointBackend<S> {
         &self.checkpoint
     }
 
-    /// The tensors that nobody has asked for yet, in the order of the files. Asking for one of the
-    /// names of a tied tensor is enough, asking only whether it is there is not. Hidden tensors are
-    /// left out, and so are scales that the [options](CheckpointBackend::load_options) apply to
-    /// weights.
+    /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
+    /// of the names of a tied tensor is enough, asking only whether it is there is not. Hidden
+    /// tensors are left out, and so are scales that the [options](CheckpointBackend::load_options)
+    /// apply to weights.
     ///
     /// After a model is built, these are the tensors that it does not use.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, S>> {
@@ -344,8 +344,8 @@ impl<S: ReadAt> CheckpointBackend<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor is
-    /// read when it is asked for.
+    /// The errors of [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor
+    /// is read when it is asked for.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         let is_below = |name: &str| match name.strip_prefix(prefix) {

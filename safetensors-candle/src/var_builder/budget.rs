@@ -8,7 +8,7 @@ const PENALTY: u64 = 8;
 /// Counts the bytes that a model asks for and those that are read ahead, in memory, by dtype.
 ///
 /// Two rules hold at any time. What is read ahead and not yet handed out is at most the limit. And
-/// what is read ahead, together with what was dropped because nobody asked for it, is at most what
+/// what is read ahead, together with what was dropped without being asked for, is at most what
 /// the model has asked for. So a model never causes more than twice the reading that it needs, and
 /// a model that asks for little reads little. A model that skips more than an eighth of what is
 /// read ahead ends it.
@@ -50,7 +50,7 @@ impl Budget {
         tally.ahead = tally.ahead.saturating_sub(bytes);
     }
 
-    /// A tensor was read, and nobody gets it.
+    /// A tensor was read in vain.
     pub(super) fn read_in_vain(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.dropped = tally.dropped.saturating_add(bytes);

@@ -16,8 +16,8 @@ use candle_nn::VarBuilder;
 pub(crate) use names::Names;
 use safetensors_core::{Checkpoint, ReadAt, Result};
 
-/// Makes a [`VarBuilder`] over a checkpoint. The path is that of a file, of an index of shards, or
-/// of the directory that holds either.
+/// Makes a [`VarBuilder`] over a checkpoint. The path names a file, an index of shards, or the
+/// directory that holds either.
 ///
 /// Every model of candle-transformers loads through a `VarBuilder`. This function reads only the
 /// headers. A tensor is read when the model asks for it. If the model asks in sequence, the tensor
@@ -61,7 +61,8 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder itself.
+/// The errors of [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder
+/// itself.
 pub fn var_builder(
     path: impl AsRef<Path>,
     dtype: DType,

@@ -108,7 +108,7 @@ struct Slot {
 }
 
 impl ReadAhead {
-    /// For a checkpoint of so many tensors.
+    /// For a checkpoint of this many tensors.
     pub(super) fn new(tensors: usize) -> Self {
         let state = State {
             asked: vec![false; tensors],
@@ -127,7 +127,7 @@ impl ReadAhead {
         self.lock().asked.clone()
     }
 
-    /// Frees the tensors that nobody has asked for. They do not count as read in vain, because the
+    /// Frees the tensors that were not asked for. They do not count as read in vain, because the
     /// caller wants them gone: the model may still ask for them in sequence.
     pub(super) fn release(&self) {
         let State { slots, budget, .. } = &mut *self.lock();
@@ -172,7 +172,7 @@ impl ReadAhead {
             Err(error) => self.leave_out(reader, &error, &reading.positions, position),
             Ok(None) => {}
         }
-        // The error may be that of a tensor that nobody will ask for.
+        // The error may be about a tensor that will not be asked for.
         drop(reading);
         // This tensor is read twice.
         let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
@@ -326,7 +326,7 @@ impl Slot {
         }
     }
 
-    /// The tensor was read, or may have been read, and nobody gets it.
+    /// The tensor was read, or may have been read, in vain.
     fn waste(&self, budget: &mut Budget) {
         self.settle(budget);
         if self.since.is_some() {

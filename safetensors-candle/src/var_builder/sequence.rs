@@ -26,7 +26,7 @@ struct Group {
 }
 
 impl Sequence {
-    /// That of a model that has asked for some tensors already.
+    /// For a model that has asked for some tensors already.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
         let order = ModelOrder::of(checkpoint.tensors().map(|tensor| tensor.name()));
         let groups = vec![Group::default(); order.groups()];

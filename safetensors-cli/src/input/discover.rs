@@ -52,7 +52,7 @@ impl FoundPaths {
     }
 }
 
-/// Whether a name is that of an index or of a safetensors file, the latter in upper or lower case
+/// Whether a name belongs to an index or to a safetensors file, the latter in upper or lower case
 /// because other programs read it so.
 fn is_found(name: &OsStr) -> bool {
     let is_file = |it| matches!(it, CheckpointPath::File(_));

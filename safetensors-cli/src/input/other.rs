@@ -120,7 +120,7 @@ fn join(files: Vec<(PathBuf, TensorFile)>) -> anyhow::Result<Checkpoint> {
     Ok(safetensors_core::Checkpoint::from_sources(sources)?.into_boxed())
 }
 
-/// Whether the name is that of an index of PyTorch's files, such as `pytorch_model.bin.index.json`.
+/// Whether the name belongs to an index of PyTorch's files, such as `pytorch_model.bin.index.json`.
 pub(crate) fn is_index(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".index.json");

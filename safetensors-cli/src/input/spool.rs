@@ -104,7 +104,7 @@ fn duplicate() -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// A file of one tensor of so many bytes.
+    /// A file of one tensor of this many bytes.
     fn file(data_len: u32) -> Vec<u8> {
         let header = format!(
             r#"{{"a":{{"dtype":"U8","shape":[{data_len}],"data_offsets":[0,{data_len}]}}}}"#

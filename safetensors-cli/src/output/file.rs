@@ -93,7 +93,7 @@ pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
     matches!(kind, StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// The first remedy where there is no space for a file of so many bytes.
+/// The first remedy where there is no space for a file of this many bytes.
 pub(crate) fn needed(bytes: u64) -> String {
     format!("{} are needed there: free as much", text::size(bytes))
 }

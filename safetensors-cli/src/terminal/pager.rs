@@ -13,8 +13,8 @@ static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 /// Whether the user has left the pager before the end of the output.
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user has left the pager before the end of the output, so that nobody sees more of
-/// it. That shows when something is written.
+/// Whether the user has left the pager before the end of the output, so that the user sees no more
+/// of it. That shows when something is written.
 pub(crate) fn is_left() -> bool {
     IS_LEFT.load(Ordering::Relaxed)
 }

@@ -42,7 +42,7 @@ pub(crate) fn release() {
 fn tell(label: &str, colour: Colour, message: impl Display) {
     let label = format!("{} ", paint(label, colour, &io::stderr()));
     let message = message.to_string();
-    // Nobody is there to be told if this fails.
+    // There is no other place to report a failure of this.
     let _ = match HELD.lock().as_deref_mut() {
         Ok(Some(held)) => write_line(held, label, &message),
         _ => write_line(&mut io::stderr(), label, &message),

@@ -9,7 +9,7 @@ use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 use crate::convert::{convert, list};
 use crate::fixtures::*;
 
-/// A file of these tensors, each of so many numbers of this value.
+/// A file of these tensors, each of this many numbers of this value.
 fn file(dir: &Path, name: &str, tensors: &[&str], len: usize, value: f32) {
     let (shape, values) = ([len], vec![value; len]);
     let view = TensorView::from_slice(&shape, &values).unwrap();

@@ -33,7 +33,7 @@ fn read_version(dir: &Path) -> u8 {
     versions[0]
 }
 
-/// `safetensors convert FROM d`, in so many shards, run by another program if one is given.
+/// `safetensors convert FROM d`, in this many shards, run by another program if one is given.
 fn convert(dir: &Path, by: &[String], from: &str, shards: u8) -> Child {
     let mut command = by.to_vec();
     command.extend([env!("CARGO_BIN_EXE_safetensors"), "convert", from, "d"].map(String::from));

@@ -53,7 +53,7 @@ fn readers(path: &Path, tensor: &str) -> Vec<Command> {
     lines.into_iter().map(with).collect()
 }
 
-/// Runs a command whose standard output or error is a pipe that nobody reads.
+/// Runs a command whose standard output or error is a pipe that is not read.
 fn run_with_closed(command: &mut Command, stdout: bool) -> Output {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

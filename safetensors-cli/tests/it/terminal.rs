@@ -89,8 +89,8 @@ impl Terminal {
     }
 }
 
-/// Presses the last keys once a second until the sender is dropped: a pager may drop what is pressed
-/// while it handles the keys before.
+/// Presses the last keys once a second until the sender is dropped: a pager may drop what is
+/// pressed while it handles the keys before.
 fn press_again(pty: Arc<Pty>) -> Sender<String> {
     let (sender, keys) = channel::<String>();
     std::thread::spawn(move || {
@@ -154,7 +154,7 @@ fn read<'b>(mut pty: &Pty, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
             Ok(0) => return None,
             Ok(len) => return Some(&buffer[..len]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Linux: nobody has the other end open any more.
+            // Linux: no process has the other end open any more.
             Err(_) => return None,
         }
     }

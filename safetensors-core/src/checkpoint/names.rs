@@ -39,7 +39,7 @@ pub(super) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// Whether a file name is that of one shard of several.
+/// Whether a file name belongs to one shard of several.
 pub(super) fn is_shard_of_several(name: &str) -> bool {
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))

@@ -59,7 +59,7 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens several files as one checkpoint, without an index. Each path is that of a file. The
+    /// Opens several files as one checkpoint, without an index. Each path names a file. The
     /// order of the paths does not matter: the files are sorted by their paths.
     ///
     /// ```

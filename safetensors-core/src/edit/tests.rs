@@ -205,7 +205,7 @@ fn opening_waits_for_an_edit_that_is_under_way() {
     file.write_all_at(&crate::header::mark(1), 0).unwrap();
     let begun = Instant::now();
     assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
-    assert!(begun.elapsed() < Duration::from_millis(900), "nobody is at it");
+    assert!(begun.elapsed() < Duration::from_millis(900), "no other process edits");
     file.lock().unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| Checkpoint::open(&path).map(|checkpoint| checkpoint.len()));

@@ -24,7 +24,7 @@ impl NameTable {
     /// position.
     ///
     /// Returns whether the name was added. Positions from 2³² on are not added either; no header
-    /// can have so many tensors, because its text is shorter than 2³² bytes.
+    /// can have this many tensors, because its text is shorter than 2³² bytes.
     pub(crate) fn insert<'a>(
         &mut self,
         name: &str,

@@ -129,7 +129,7 @@ pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     is_own.then_some(attempt)
 }
 
-/// Whether a name is that of an [`attempt_directory`].
+/// Whether a name belongs to an [`attempt_directory`].
 fn is_attempt_directory(name: &OsStr) -> bool {
     let stem = name.as_encoded_bytes().strip_suffix(ATTEMPT_SUFFIX.as_bytes());
     let Some(text) = stem.and_then(|stem| std::str::from_utf8(stem).ok()) else { return false };
@@ -146,7 +146,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Whether the name is that of a temporary file or directory of any save or edit. What is in such a
+/// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
 /// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
 /// holds for parts that some ranks have saved and others have not.
 ///

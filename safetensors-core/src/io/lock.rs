@@ -136,8 +136,8 @@ mod system {
     impl Drop for HeldLock {
         fn drop(&mut self) {
             let _steps = Steps::begin();
-            // The file is removed and forgotten while it is locked. Afterwards the name may be that
-            // of another writer's lock.
+            // The file is removed and forgotten while it is locked. Afterwards the name may belong
+            // to another writer's lock.
             let _ = fs::remove_file(&self.path);
             self.registered = None;
         }

@@ -125,7 +125,7 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// Those of [`from_env`](Rank::from_env).
+    /// The errors of [`from_env`](Rank::from_env).
     pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         Ok(find(&lookup)?)
     }

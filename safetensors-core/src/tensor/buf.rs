@@ -179,7 +179,7 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
         bytemuck::checked::try_cast_slice(self.bytes())
@@ -191,7 +191,7 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         self.check_dtype::<T>()?;
         T::vec_from_words(self.words).or_else(|words| {

@@ -79,7 +79,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`;
+    /// - [`ErrorKind::WrongDtype`] if the dtype is not `T`'s;
     /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address aligned for `T`.
     ///   [`TensorBuf::from_view`](crate::TensorBuf::from_view) makes an aligned copy;
     /// - [`ErrorKind::InvalidBool`] if `T` is `bool` and a byte is neither 0 nor 1;

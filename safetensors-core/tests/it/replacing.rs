@@ -13,7 +13,7 @@ use tempfile::tempdir;
 
 use crate::support;
 
-/// A tensor of `len` bytes `value`, in pieces, that fails after so many bytes.
+/// A tensor of `len` bytes `value`, in pieces, that fails after this many bytes.
 fn filled(value: u8, len: usize, fails_after: Option<usize>) -> impl TensorSource {
     bytes_by(len, move |sink| {
         let piece = [value; 1000];

@@ -363,7 +363,7 @@ fn tensors_that_no_index_mentions() {
     );
 }
 
-/// Many shards are opened at once; the error is that of the first, as if they had been opened one
+/// Many shards are opened at once; the error names the first, as if they had been opened one
 /// after the other.
 #[test]
 fn the_first_of_many_broken_shards() {

@@ -25,7 +25,7 @@ pub(super) struct Keys {
     pub(super) alignment: u64,
 }
 
-/// Reads so many keys and values.
+/// Reads this many keys and values.
 pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
     let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
     for _ in 0..count {

@@ -74,8 +74,8 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::read`]; an error of the core if there is no such regular file, or if the
-    /// size overflows; [`ErrorKind::DataLength`].
+    /// The errors of [`Header::read`]; an error of the core if there is no such regular file, or if
+    /// the size overflows; [`ErrorKind::DataLength`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::open(path)?, stem(path), &Limits::default())
@@ -88,7 +88,7 @@ impl<S: ReadAt> Array<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Array::open).
+    /// The errors of [`open`](Array::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::new(source, path), stem(path), limits)
@@ -322,8 +322,8 @@ impl<S: ReadAt> TensorSource for Array<S> {
     ///
     /// # Errors
     ///
-    /// Those of `sink`. Those of reading name the file, and the member as the tensor: damaged or
-    /// impossible members of archives, [`InvalidBool`](core::ErrorKind::InvalidBool), and a file
+    /// The errors of `sink`. Those of reading name the file, and the member as the tensor: damaged
+    /// or impossible members of archives, [`InvalidBool`](core::ErrorKind::InvalidBool), and a file
     /// that has changed since it was opened.
     fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
         let mut refused = None;

@@ -19,7 +19,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements start at a multiple of this.
 const ALIGN: usize = 64;
 
-/// NumPy leaves room for the first dimension (the last in Fortran order) to grow to so many
+/// NumPy leaves room for the first dimension (the last in Fortran order) to grow to this many
 /// digits, so that an array can be appended to in place.
 const GROWTH_DIGITS: usize = 21;
 
@@ -61,7 +61,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// That of an array as safetensors has it: in C order, little-endian.
+    /// The header of an array in C order, little-endian, as safetensors stores it.
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
         let (order, byte_order) = (Order::C, ByteOrder::Little);
         Self { dtype, shape: shape.to_vec(), order, byte_order }

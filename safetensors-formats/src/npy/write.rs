@@ -37,7 +37,7 @@ pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Resu
 ///
 /// # Errors
 ///
-/// Those of [`write()`] but for the first.
+/// The errors of [`write()`] but for the first.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let (mut found, mut refused) = (0, None);
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives so many bytes, whatever the shape is.
+    /// Gives this many bytes, whatever the shape is.
     struct Gives(usize);
 
     impl TensorSource for Gives {

@@ -65,7 +65,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Archive::open).
+    /// The errors of [`open`](Archive::open).
     pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         Self::of_input(Input::open(path.as_ref())?, limits)
     }
@@ -88,7 +88,7 @@ impl<S: ReadAt> Archive<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Archive::open).
+    /// The errors of [`open`](Archive::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         Self::of_input(Input::new(source, path.as_ref()), limits)
     }
@@ -141,7 +141,7 @@ impl<S: ReadAt> Archive<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`array`](Archive::array).
+    /// The errors of [`array`](Archive::array).
     pub fn array_at(&self, position: usize) -> Result<Array<S>> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),

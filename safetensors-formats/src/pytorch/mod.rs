@@ -151,7 +151,7 @@ fn first_names<'a>(values: &'a Values, found: &'a [(String, u32)]) -> HashMap<Ke
     names
 }
 
-/// A tensor in its storage, which begins at a place and has so many bytes.
+/// A tensor in its storage, which begins at a place and has this many bytes.
 fn one(
     values: &Values,
     name: &str,

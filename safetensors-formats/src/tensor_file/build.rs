@@ -10,11 +10,11 @@ use super::{Data, Span, Stored};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file becomes at most so many times as many bytes of tensors. A deflated archive can, and a
+/// A file becomes at most this many times as many bytes of tensors. A deflated archive can, and a
 /// tensor of PyTorch can repeat the elements of a small storage.
 const MOST_EXPANDED: u64 = 1032;
 
-/// A small file may have tensors of so many bytes anyway.
+/// A small file may have tensors of this many bytes anyway.
 const ALWAYS_FINE: u64 = 64 << 20;
 
 /// A tensor of another format.

@@ -70,7 +70,7 @@ impl From<Reason> for ErrorKind {
 /// The order of elements.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
-    /// C order, elements of so many bytes.
+    /// C order, elements of this many bytes.
     InOrder(usize),
     /// Strides.
     Strided(Strided),

@@ -197,7 +197,7 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
     ///
     /// # Errors
     ///
-    /// Those of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
+    /// The errors of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
     /// [`Error`](crate::Error) of this crate for a tensor whose values cannot be read, and for
     /// damaged members of archives.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

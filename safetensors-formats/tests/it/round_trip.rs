@@ -188,7 +188,7 @@ fn what_cannot_be_written_leaves_the_archive_as_it_was() {
     archive.arrays().for_each(|array| assert_eq!(array.unwrap().read().unwrap().bytes(), [1]));
 }
 
-/// Takes so many bytes, and counts them.
+/// Takes this many bytes, and counts them.
 struct Full<'a>(&'a mut Cursor<Vec<u8>>, usize);
 
 impl Write for Full<'_> {

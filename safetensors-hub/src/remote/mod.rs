@@ -33,11 +33,11 @@
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
-//! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
-//! as one on the disk does. In a store that cannot list, a directory opens if it has one of the two
-//! standard names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what
-//! it does not have, with the status 403. That is an error only if nothing else is found. In a name,
-//! a `?` is written `%3F` and a `#` is `%23`.
+//! An address names a file of tensors, an index (`*.json`), or a directory, which opens as one on
+//! the disk does. In a store that cannot list, a directory opens if it has one of the two standard
+//! names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what it does
+//! not have, with the status 403. That is an error only if nothing else is found. In a name, a `?`
+//! is written `%3F` and a `#` is `%23`.
 //!
 //! # Requests
 //!
@@ -54,12 +54,12 @@
 //!   arrived.
 //!
 //! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
-//! breaks off or stalls is continued. A request has no time limit as a whole: it fails if the server
-//! is silent for 60 seconds or, while bytes are sent, if for twice that time the connection takes
-//! none of them. A server that cannot be reached at all is given up after 10 seconds. Both times are
-//! options ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
-//! same version of the object: of the ETag or, without one, of the same length and time of change.
-//! A file that changed since it was opened is an error.
+//! breaks off or stalls is continued. A request has no time limit as a whole: it fails if the
+//! server is silent for 60 seconds or, while bytes are sent, if for twice that time the connection
+//! takes none of them. A server that cannot be reached at all is given up after 10 seconds. Both
+//! times are options ([`RemoteOptions::option`]). Every answer must have the range that was asked
+//! for, of the same version of the object: of the ETag or, without one, of the same length and time
+//! of change. A file that changed since it was opened is an error.
 //!
 //! # Credentials
 //!

@@ -23,8 +23,8 @@ use super::bounded::{Bounded, whole};
 /// The bytes that a connection is given at once.
 const PIECE: usize = 64 << 10;
 
-/// The limit is so many times as long while bytes are sent: of those that the connection took, the
-/// system may still hold some megabytes.
+/// The limit is this many times as long while bytes are sent: of those that the connection took,
+/// the system may still hold some megabytes.
 const WHILE_SENDING: u32 = 2;
 
 /// Sends requests, and ends those to which the server says nothing.

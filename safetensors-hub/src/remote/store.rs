@@ -94,7 +94,7 @@ impl RemoteStore {
         Self { path: path.into(), remote: Some(remote) }
     }
 
-    /// The path that stands for the address: that of a file, of an index or of a directory. It has
+    /// The path that stands for the address: the path of a file, an index or a directory. It has
     /// no credentials. For `file:///path` it is the path of the disk.
     pub fn path(&self) -> PathBuf {
         self.path.clone()
@@ -161,7 +161,7 @@ impl Remote {
                 is_file => Ok(is_file?.then_some(FileKind::File)),
             };
         }
-        // The name is that of a directory, unless nothing lies in it.
+        // The name belongs to a directory, unless nothing lies in it.
         let mut refused = None;
         let entries = match self.files.list(&key) {
             Err(error) if is_refused(&error) => {

@@ -100,8 +100,8 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file,
-    /// and the array if it concerns one. After an error the path has its previous content.
+    /// The errors of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the
+    /// file, and the array if it concerns one. After an error the path has its previous content.
     fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_with(path, &SaveOptions::new())
     }
@@ -110,7 +110,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`save_to`](NamedArrays::save_to).
+    /// The errors of [`save_to`](NamedArrays::save_to).
     fn save_with(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         let writer = Writer::create_with(path, options)?;
@@ -144,7 +144,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`Writer::add`];
+    /// The errors of [`Writer::add`];
     /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the
     /// same name, counting those in nested structs;
     /// [`NestedTooDeep`](crate::fields::NestedTooDeep). The writer then has some of the arrays.
@@ -157,7 +157,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::open`] and [`read_from`](NamedArrays::read_from).
+    /// The errors of [`Reader::open`] and [`read_from`](NamedArrays::read_from).
     fn load_from(path: impl AsRef<Path>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -173,7 +173,7 @@ pub trait NamedArrays: SaveField {
     ///   that differs.
     /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
     ///   have the same name, counting those in nested structs.
-    /// - Those of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
+    /// - The errors of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
     ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
     ///   shape.
     ///
@@ -217,7 +217,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`load_from`](NamedArrays::load_from).
+    /// The errors of [`load_from`](NamedArrays::load_from).
     fn load_into(&mut self, path: impl AsRef<Path>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -229,7 +229,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`read_from`](NamedArrays::read_from).
+    /// The errors of [`read_from`](NamedArrays::read_from).
     fn read_into<S: ReadAt>(&mut self, reader: &Reader<S>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -265,8 +265,8 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for example
-    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
+    /// The errors of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for
+    /// example [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
     fn view_from<'r, B: AsRef<[u8]> + Send + Sync>(reader: &'r Reader<B>) -> Result<Self>
     where
         Self: LoadField<'r>,

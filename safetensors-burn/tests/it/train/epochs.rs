@@ -172,7 +172,7 @@ fn a_run_that_goes_back_can_delete_what_it_abandons() {
     assert!(epochs.delete_after(3).unwrap().is_empty());
 }
 
-/// A user's own copy is no epoch, and nobody renames or removes it.
+/// A user's own copy is no epoch, and is neither renamed nor removed.
 #[test]
 fn a_copy_of_an_epoch_is_left_alone() {
     let (_dir, epochs) = saved(5);

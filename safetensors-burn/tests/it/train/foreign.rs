@@ -255,7 +255,7 @@ fn the_state_of_a_parameter_of_half_precision_may_be_f32() {
     }
 }
 
-/// burn makes the state of so many dimensions.
+/// burn makes the state of this many dimensions.
 #[test]
 fn another_rank() {
     let mut optimizer = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();

@@ -97,7 +97,7 @@ fn what_is_read_ahead_or_prefetched_is_dequantized_too() {
             let weight = builder.get_unchecked(name).unwrap();
             assert_eq!(bits(&weight), expected(&format!("{name}.f32")), "{name}");
         }
-        // The scales are used as well, though nobody asks for them.
+        // The scales are used as well, though they are not asked for.
         assert_eq!((names.len(), backend.unused().count()), (12, 0));
     }
     // Without the option, what is converted is not read ahead, and is no error before it is asked.

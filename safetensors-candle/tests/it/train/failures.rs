@@ -78,7 +78,7 @@ fn a_file_that_changes_after_it_was_opened() {
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }
 
-/// A file that gives only so many reads.
+/// A file that gives only this many reads.
 struct Failing<'a> {
     file: FileSource,
     left: &'a AtomicUsize,

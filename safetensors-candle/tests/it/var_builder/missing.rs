@@ -1,4 +1,5 @@
-//! Names that a model asks for and the checkpoint does not have, and those that nobody asks for.
+//! Names that a model asks for and the checkpoint does not have, and names that it does not ask
+//! for.
 
 use candle_core::{DType, Device, Error};
 use safetensors_candle::{CheckpointBackend, var_builder, var_builder_from};

@@ -27,7 +27,7 @@ fn all_at_once_with_progress() {
     assert_eq!(told.0.load(Ordering::SeqCst), in_memory);
     assert_eq!(told.1.load(Ordering::SeqCst), in_memory);
     assert_eq!(spy.take_read(), in_memory / 2);
-    assert_eq!(backend.unused().count(), model.len(), "nobody has asked yet");
+    assert_eq!(backend.unused().count(), model.len(), "nothing was asked for yet");
 
     // Again there is nothing to do, and from now on nothing is read.
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);

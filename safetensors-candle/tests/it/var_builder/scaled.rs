@@ -32,7 +32,7 @@ fn scales_are_applied_to_what_is_read_ahead_or_prefetched() {
         let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
         let backend = backend.load_options(options);
         if is_prefetched {
-            // Without the scales, which nobody asks for.
+            // Without the scales, which the model does not ask for.
             assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 2 * LAYERS);
         }
         spy.take_calls();

@@ -102,7 +102,7 @@ fn repeated_requests_share_memory_where_that_is_asked_for() {
     let second = get(&shared.clone(), "a");
     assert_eq!(address(&first), address(&second));
     assert_eq!(spy.take_read(), 128);
-    // It is kept although nobody else has it.
+    // It is kept although no other tensor has it.
     let kept = address(&first);
     drop((first, second));
     assert_eq!(address(&get(&shared, "a")), kept);

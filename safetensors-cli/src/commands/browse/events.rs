@@ -30,7 +30,7 @@ pub(super) enum Event {
     Failed(io::Error),
 }
 
-/// Sends what is typed, from a thread of its own, until nobody receives it.
+/// Sends what is typed, from another thread, until the receiver is gone.
 pub(super) fn listen(events: Sender<Event>) -> io::Result<()> {
     #[cfg(unix)]
     signals(events.clone())?;

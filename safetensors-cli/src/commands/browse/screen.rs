@@ -70,7 +70,7 @@ impl Drop for Screen {
 }
 
 /// Runs an interface. If it panics, the message is printed once the terminal is restored: on the
-/// screen of the interface nobody could read it.
+/// screen of the interface it could not be read.
 pub(super) fn guarded<T>(interface: impl FnOnce() -> T) -> T {
     let message = Arc::new(Mutex::new(String::new()));
     let (own, written) = (thread::current().id(), Arc::clone(&message));

@@ -35,7 +35,7 @@ pub(super) struct Ranks {
 /// How the output is divided among ranks.
 #[derive(Debug)]
 pub(super) enum Divided {
-    /// By rules, among so many ranks.
+    /// By rules, among this many ranks.
     Rules(usize, RankRules),
     /// By a plan.
     Plan(RankPlan),

@@ -36,7 +36,7 @@ pub(super) enum OutputPlace {
 /// What would be lost.
 #[derive(Debug)]
 pub(super) enum Loss {
-    /// These tensors, of so many.
+    /// These tensors, of this many.
     Tensors(Vec<String>, usize),
     /// The values: those of the only input would take their place as they are.
     Values,
@@ -214,8 +214,8 @@ fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<Existing>> {
     Ok(tensors.chain(checkpoint.aliases()).map(existing).collect())
 }
 
-/// What would be lost if the tensors are those of `old` but for their values and dtypes, and nothing
-/// of them is converted.
+/// What would be lost if the tensors are those of `old` but for their values and dtypes, and
+/// nothing of them is converted.
 fn loss_of_values<'a>(
     old: &Checkpoint,
     new: impl Iterator<Item = (&'a str, &'a PlannedTensor<'a, input::Source>)>,

@@ -149,7 +149,7 @@ impl Difference {
     }
 }
 
-/// The number of values in so many bytes.
+/// The number of values in this many bytes.
 fn value_count(dtype: Dtype, bytes: &[u8]) -> u64 {
     let bits = if dtype == Dtype::C64 { 32 } else { dtype.bits() };
     bytes.len() as u64 * 8 / u64::from(bits)

@@ -158,7 +158,7 @@ impl Drawing<'_, '_> {
         match (self.model.groups, group) {
             (Some(_), Some(group)) => palette::GROUPS[group],
             (Some(_), None) => palette::OTHER,
-            // That of its largest part.
+            // The colour of its largest part.
             (None, _) => largest_kind(tree).map_or(palette::OTHER, palette::kind),
         }
     }

@@ -239,8 +239,8 @@ fn read_shown<S: ReadAt>(
     }
 }
 
-/// Moves to the next position in C order, where each dimension has so many. Returns how many of the
-/// last dimensions begin anew: all of them after the last position.
+/// Moves to the next position in C order, where each dimension has this many. Returns how many of
+/// the last dimensions begin anew: all of them after the last position.
 fn advance(
     at: &mut [usize],
     counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,

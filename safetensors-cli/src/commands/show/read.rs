@@ -29,7 +29,7 @@ pub(super) enum Value {
 ///
 /// # Errors
 ///
-/// Those of reading; those of `take`; a byte of BOOL that is neither 0 nor 1.
+/// The errors of reading; those of `take`; a byte of BOOL that is neither 0 nor 1.
 pub(super) fn read<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,

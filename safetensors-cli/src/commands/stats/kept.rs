@@ -23,7 +23,7 @@ pub(super) struct KeptSummaries<'a> {
 }
 
 impl<'a> KeptSummaries<'a> {
-    /// Room for the summaries of so many tensors.
+    /// Room for the summaries of this many tensors.
     pub(super) fn new(tensors: usize, asked: &'a [f64], bins: u16) -> Self {
         let errors = BTreeMap::new();
         Self { asked, bins, places: vec![0; tensors], bytes: vec![0], errors }

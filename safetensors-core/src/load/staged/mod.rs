@@ -152,7 +152,7 @@ impl Default for StagingBuffers {
 /// # Errors
 ///
 /// The errors of [`read_tensors`](crate::load::read_tensors), and the errors of the device. The
-/// first failure stops all threads. If several reads fail, the error is that of the first in the
+/// first failure stops all threads. If several reads fail, the error names the first in the
 /// order of the tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],

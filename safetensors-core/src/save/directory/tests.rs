@@ -124,7 +124,7 @@ fn a_directory_is_removed_only_if_the_condition_holds() {
     assert!(names_in(dir.path()).is_empty());
 }
 
-/// Only the hidden name is that of an old directory.
+/// Only the hidden name belongs to an old directory.
 #[test]
 fn a_directory_that_the_user_calls_previous_is_left_alone() {
     on_every_system(|| {

@@ -50,7 +50,7 @@ fn variables_of_a_real_slurm() {
     let task = "SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 \
                 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_TASKS_PER_NODE=2";
     assert_eq!(numbers(task), (1, 2, Some(1), Some(2)));
-    // A batch script without srun is alone, and must not wait for ranks that nobody starts.
+    // A batch script without srun is alone, and must not wait for ranks that never start.
     let batch = "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 \
                  SLURM_TASKS_PER_NODE=2";
     assert_eq!(of(batch).unwrap(), None);

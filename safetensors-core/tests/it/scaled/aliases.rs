@@ -94,7 +94,7 @@ fn different_scales_of_two_names_are_an_error() {
             }
             assert_eq!(scales_of(&checkpoint, name), Some(first));
         }
-        // Nobody asks for scales.
+        // Scales are not asked for.
         let raw = dequantize().scaled_weights(ScaledWeights::Raw).floats_as(Dtype::F32);
         let raw = checkpoint.read_named(["a"], &raw).unwrap().remove(0);
         assert_eq!(raw.as_slice::<f32>().unwrap(), [1.0, 2.0]);

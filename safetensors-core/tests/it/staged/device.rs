@@ -75,7 +75,7 @@ impl Staging for Device {
             return Err(failure());
         }
         self.slots += 1;
-        // A pattern, so that bytes that nobody has written are found.
+        // A pattern, so that bytes that were not written are found.
         Ok(vec![0xaaaa_aaaa_aaaa_aaaa; len / 8])
     }
 

@@ -195,7 +195,7 @@ impl Directory {
         self.ask(|service| async move { service.store.put(&key, payload).await.map(drop) })
     }
 
-    /// Copies a file of so many bytes within the store. A larger one than the store copies by one
+    /// Copies a file of this many bytes within the store. A larger one than the store copies by one
     /// request is fetched and sent again: `object_store` cannot have it copied in parts.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
         let (from, to) = (self.file(from), self.file(to));

@@ -136,7 +136,7 @@ impl Server {
         self.state.heeds_conditions.store(false, Ordering::SeqCst);
     }
 
-    /// Waits before each answer, and sends at most so many bytes in a second.
+    /// Waits before each answer, and sends at most this many bytes in a second.
     pub(crate) fn slow_down(&self, latency: Duration, bandwidth: usize) {
         *self.state.latency.lock().unwrap() = latency;
         self.state.bandwidth.store(bandwidth, Ordering::SeqCst);

@@ -55,9 +55,9 @@ pub struct Answer {
 pub enum End {
     /// After all bytes.
     Whole,
-    /// After so many bytes of the body, the connection is closed.
+    /// After this many bytes of the body, the connection is closed.
     Cut(usize),
-    /// After so many bytes of the body nothing more comes for this long; then the connection is
+    /// After this many bytes of the body nothing more comes for this long; then the connection is
     /// closed.
     Stall(usize, Duration),
     /// The head tells no length: the body ends with the connection.

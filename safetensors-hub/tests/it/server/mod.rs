@@ -100,9 +100,9 @@ pub enum Kind {
     Long(usize),
     /// The body ends too early, but its head does not say so.
     Short(usize),
-    /// The connection breaks after so many bytes.
+    /// The connection breaks after this many bytes.
     Cut(usize),
-    /// Nothing more comes after so many bytes, for this long.
+    /// Nothing more comes after this many bytes, for this long.
     Stall(usize, Duration),
     /// Sends the body slowly: waits this long before the answer.
     Slow(Duration),
@@ -180,7 +180,7 @@ impl Server {
         self.state().faults.clear();
     }
 
-    /// From now on a signed address is good for so many requests.
+    /// From now on a signed address is good for this many requests.
     pub fn expire_after(&self, uses: usize) {
         self.state().uses = uses;
     }

@@ -18,7 +18,7 @@ use crate::server::repo::Repo;
 /// The repository that most tests use.
 pub(crate) const REPO: &str = "owner/name";
 
-/// A file with one tensor of so many bytes.
+/// A file with one tensor of this many bytes.
 pub(crate) fn tensor_file(tensor: &str, len: usize) -> Vec<u8> {
     let values: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
     let shape = [len];

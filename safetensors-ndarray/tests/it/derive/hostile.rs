@@ -1,4 +1,4 @@
-//! Files that nobody made in good faith.
+//! Hostile files.
 
 use ndarray::{Array1, array};
 use safetensors_core::ErrorKind;

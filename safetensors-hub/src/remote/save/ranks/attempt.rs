@@ -303,7 +303,7 @@ pub(super) fn directory_name(pattern: &FilePattern, attempt: &str) -> String {
     format!("{}.{attempt}{DIRECTORY}", stem(pattern))
 }
 
-/// Whether a name is that of the directory of an attempt to save files of this pattern.
+/// Whether a name belongs to the directory of an attempt to save files of this pattern.
 fn is_directory(pattern: &FilePattern, name: &str) -> bool {
     let attempt = name.strip_prefix(&stem(pattern)).and_then(|rest| rest.strip_prefix('.'));
     let attempt = attempt.and_then(|rest| rest.strip_suffix(DIRECTORY)).unwrap_or_default();

@@ -78,7 +78,7 @@ fn save_after(
     (save_named(&store, "new", 4), store)
 }
 
-/// Saves a tensor of this name and another one, to files with at most so many bytes of them.
+/// Saves a tensor of this name and another one, to files with at most this many bytes of them.
 fn save_named(
     store: &Arc<impl ObjectStore>,
     name: &str,
@@ -87,7 +87,7 @@ fn save_named(
     save_copying(store, name, most, u64::MAX)
 }
 
-/// The same in a store that copies at most so many bytes by one request.
+/// The same in a store that copies at most this many bytes by one request.
 fn save_copying(
     store: &Arc<impl ObjectStore>,
     name: &str,

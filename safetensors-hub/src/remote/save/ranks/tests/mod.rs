@@ -51,7 +51,7 @@ fn save_rank(
     super::save(&place(store.clone()), &planned, true)
 }
 
-/// Saves whole tensors, filled with one number, to files with at most so many bytes of them.
+/// Saves whole tensors, filled with one number, to files with at most this many bytes of them.
 fn save_whole(store: &Arc<impl ObjectStore>, fill: u8, most: u64) {
     let bytes = [fill; 8];
     let tensors = [
@@ -361,7 +361,7 @@ fn objects_of_others_stay() {
     assert_eq!(left, expected);
 }
 
-/// A file that is marked as done and is not there is an error, and so is a manifest that nobody of
+/// A file that is marked as done and is not there is an error, and so is a manifest that no rank of
 /// ours has written.
 #[test]
 fn objects_that_were_removed_or_changed_by_hand() {
