@@ -79,6 +79,7 @@ impl Attempts {
     pub(super) fn end(&mut self, number: u64, part: RecordKind, entry: Option<EpochFile>) -> Ended {
         let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
         attempt.ended.insert(part, entry);
+        // Dropping the directory removes it, once no other record is written into it.
         if attempt.has_failed() {
             attempt.directory = None;
         }
@@ -104,6 +105,7 @@ impl Attempts {
     /// Forgets an attempt that succeeded, and the failed ones before it. Returns whether no other
     /// is left.
     pub(super) fn forget(&mut self, number: u64) -> bool {
+        // An earlier attempt that failed is superseded. One that is under way may still complete.
         self.all
             .retain(|other, attempt| *other > number || (*other < number && !attempt.has_failed()));
         self.all.is_empty()

@@ -66,6 +66,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         let path = |part: RecordKind| directory.join(part.file_name());
+        // All files are opened before one is read. If the epoch is replaced meanwhile, the records
+        // are still those of one epoch.
         let mut files = manifest.open(&directory)?;
         let mut open = |part: RecordKind| match files.remove(part.file_name()) {
             Some(file) => RecordFile::of(file, &path(part)),
@@ -85,6 +87,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
                 match self.part {
                     RecordKind::Model => model,
                     RecordKind::Optimizer => optimizer,
+                    // Opened last, but the other two were compared: burn restores one record after
+                    // another, and must not begin with an epoch that does not fit.
                     RecordKind::Scheduler => open(RecordKind::Scheduler)?,
                 }
             }

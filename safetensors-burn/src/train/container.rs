@@ -41,6 +41,7 @@ impl Content {
         for tensor in self.tensors.values_mut() {
             let count = shape::element_count(&tensor.shape())?;
             let place = || {
+                // burn aligns the tensors of its containers so.
                 let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT)?;
                 let len = count.checked_mul(tensor.dtype.size() as u64)?;
                 Some((start, start.checked_add(len)?))
@@ -123,6 +124,7 @@ impl Container {
             return Err(malformed(&text));
         }
         let metadata_len = header.metadata_size as usize;
+        // Before memory is reserved for it: the length may be any number.
         if metadata_len as u64 > source.len() {
             return Err(malformed(&"its metadata is cut off"));
         }

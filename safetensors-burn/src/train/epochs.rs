@@ -157,6 +157,7 @@ impl Epochs {
             let name = entry.map_err(|error| self.io(error))?.file_name();
             // An epoch that was being replaced when the process ended has only its hidden name.
             let name = AtomicDirectory::owner_of(&name).unwrap_or(&name);
+            // The directory belongs to the user, who may keep other things in it.
             let Some(number) = number(name) else { continue };
             let path = self.path(number);
             AtomicDirectory::repair(&path)?;
@@ -217,6 +218,8 @@ impl Epochs {
     /// epoch, which may well be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
         for number in self.numbers()?.into_iter().rev() {
+            // An epoch that cannot be read now may be complete. Resuming from an older one would
+            // repeat its work, so that is an error.
             if self.describe(number).readable()?.is_complete() {
                 return Ok(Some(number));
             }
@@ -266,6 +269,7 @@ impl Epochs {
     ///
     /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete).
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
+        // The newest first: a process that ends in between leaves no gap.
         let later = self.numbers()?.into_iter().rev().take_while(|number| *number > epoch);
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
     }
@@ -279,11 +283,14 @@ impl Epochs {
     /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete); [`ErrorKind::Io`] if
     /// the system fails to read an epoch. Nothing is deleted then.
     pub fn keep(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
+        // Everything is read before anything is deleted: an epoch that cannot be read now may be
+        // one of those to be kept.
         let all = self.list()?.into_iter().map(Epoch::readable).collect::<Result<Vec<_>>>()?;
         let complete = all.iter().filter(|epoch| epoch.is_complete()).map(Epoch::number);
         let kept: Vec<usize> = complete.clone().rev().take(last).chain(others.to_vec()).collect();
         let newest = complete.max();
         let stale = all.iter().filter(|epoch| {
+            // A newer one that is broken may be all that is left of the newest state.
             let is_older = Some(epoch.number) < newest && epoch.is_broken();
             !kept.contains(&epoch.number) && (epoch.is_complete() || is_older)
         });
@@ -336,5 +343,6 @@ fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
 /// The number of an epoch by the name of its directory.
 fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
+    // `epoch-07` would be saved as `epoch-7`, beside it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }

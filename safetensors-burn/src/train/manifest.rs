@@ -89,6 +89,8 @@ impl EpochFile {
 fn header_digest(file: &mut File) -> io::Result<Digest> {
     let mut header = [0; 8].to_vec();
     file.read_exact(&mut header)?;
+    // Only the header: the length of the file and the header's digest show an incomplete file at
+    // once, and `verify` reads the rest.
     let len = header.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
     // A wrong length gives a wrong digest.
     file.take(len.min(MOST_HEADER_BYTES)).read_to_end(&mut header)?;
@@ -132,6 +134,8 @@ impl Manifest {
 
     fn parse(text: &[u8], epoch: usize) -> Result<Self> {
         let bad = |problem: String| Error::from(EpochError::BadManifest { problem });
+        // First what every version has, so that a newer manifest is said to be newer, not
+        // malformed.
         let outline: Outline =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
         let (format, version) = (&*outline.format, outline.version);
@@ -179,6 +183,7 @@ impl Manifest {
 /// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
 fn open(path: &Path) -> Result<File> {
     let metadata = fs::metadata(path).map_err(ErrorKind::Io)?;
+    // Opening a FIFO would wait for a writer.
     if !metadata.is_file() {
         let found = if metadata.is_dir() { "a directory" } else { "a special file" };
         return Err(ErrorKind::NotAFile { found }.into());

@@ -67,6 +67,8 @@ impl Parameters {
         let mut owners = Owners::new();
         for (path, parameter) in &self.all {
             if let Some(id) = model.tensors.get(path).and_then(|tensor| tensor.param_id) {
+                // The first of several parameters with one id: they share a value, and its state is
+                // one.
                 owners.entry(id).or_insert((path, parameter));
             }
         }
@@ -96,6 +98,7 @@ impl Parameters {
                 mismatches.push(Mismatch::Dtype { name: name(), expected, found: *dtype });
             }
         }
+        // A record that has more is of another model, even if this one would find all it needs.
         let extra = found.keys().filter(|name| !self.all.contains_key(**name));
         mismatches.extend(extra.map(|name| Mismatch::Extra { name: (*name).into() }));
         if mismatches.is_empty() {

@@ -38,6 +38,7 @@ impl Job<'_> {
     pub(super) fn fill(&self, memory: &mut [u8]) -> Result<()> {
         let Self { tensor, digest, dtype } = self;
         let mut read = || {
+            // A record always has digests, so a file without one is not as it was saved.
             let expected = digest.ok_or(ErrorKind::NoDigest)?;
             let found = match dtype {
                 DType::Bool(BoolStore::U32) => fill_wide(tensor, memory)?,
@@ -73,11 +74,13 @@ impl Job<'_> {
 fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
     let mut hasher = Hasher::new();
     let mut offset = tensor.file_offset();
+    // A piece is hashed while it is in the cache of the processor.
     for piece in memory.chunks_mut(PIECE) {
         tensor.source().read_exact_at(piece, offset).map_err(ErrorKind::Io)?;
         hasher.update(piece);
         offset += piece.len() as u64;
     }
+    // The digest would notice a change, but its error would blame the disk.
     tensor.source().check_unchanged().map_err(ErrorKind::Io)?;
     if tensor.dtype() == Dtype::BOOL {
         check_bools(memory, 0)?;
@@ -87,6 +90,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
 
 /// [`fill`] for booleans that burn holds as numbers of four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
+    // The file has booleans of one byte, and the digest is that of the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];
     let digest = fill(tensor, &mut bytes)?;
     for (to, from) in memory.chunks_exact_mut(size_of::<u32>()).zip(bytes) {

@@ -68,6 +68,7 @@ impl From<Scalar> for Typed {
             Scalar::Int(number) => Self::I64(number),
             Scalar::Bool(value) => Self::Bool(value),
             Scalar::Float(number) => {
+                // The bits are what is read back. The number stands there for people.
                 Self::F64 { value: number.to_string(), bits: format!("{:016x}", number.to_bits()) }
             }
         }
@@ -104,6 +105,7 @@ pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
     for (name, tensor) in &named.tensors {
         let packed =
             record.tensor(&ids.in_record(name).0).map_err(|error| error.in_tensor(name))?;
+        // burn has several booleans and packed dtypes for one dtype of the format.
         if dtype::to_burn(packed.dtype()) != Some(tensor.dtype) {
             dtypes.insert(name.as_str(), tensor.dtype);
         }
@@ -122,6 +124,7 @@ pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
         entry(SCALARS, &scalars)?,
         entry(DTYPES, &dtypes)?,
         entry(TEXTS, &named.metadata)?,
+        // transformers asks for it.
         Some(("format", "pt".to_owned())),
     ];
     // The epoch is synchronised as a whole.
@@ -168,6 +171,7 @@ impl RecordFile {
 
     fn parse(checkpoint: Checkpoint) -> Result<Self> {
         let metadata = checkpoint.metadata();
+        // Another version may mean the same keys in another way, so it is not even looked into.
         if metadata.get(RECORD).is_none_or(|version| version != VERSION) {
             return Err(not_a_record(RECORD, format!("{VERSION:?}")));
         }
@@ -182,6 +186,7 @@ impl RecordFile {
         let scalars = scalars.ok_or_else(|| not_a_record(SCALARS, "typed scalars".into()))?;
         let mut tensors = BTreeMap::new();
         for tensor in checkpoint.tensors() {
+            // The metadata may be wrong about a dtype, and the bytes would be read as another one.
             let found = dtypes.get(tensor.name()).copied();
             let found = found.or_else(|| dtype::to_burn(tensor.dtype()));
             let fits = |dtype: &DType| dtype::to_file(*dtype).is_ok_and(|d| d == tensor.dtype());
@@ -236,6 +241,7 @@ impl RecordFile {
     /// if burn can be given it.
     pub(super) fn read_optimizer(self) -> Result<(OptimizerRecord, Content)> {
         let (content, names) = self.adapted()?;
+        // Without the container in between, each tensor is held once instead of twice.
         let Some(states) = States::of(&content) else { return self.read() };
         let mut jobs = Vec::with_capacity(content.tensors.len());
         for (name, tensor) in &content.tensors {
@@ -245,6 +251,7 @@ impl RecordFile {
         let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
         let tensors = in_parallel(jobs, threads_for(bytes), read)?;
         let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
+        // burn makes a record of all but the tensors, and they are put in their places after that.
         let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
         Ok((states.record(rest, tensors), content))
     }
@@ -253,6 +260,7 @@ impl RecordFile {
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;
+        // Two tensors whose paths give them one name would be one tensor of the record.
         if saved.tensors.len() != named.tensors.len() {
             return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
         }

@@ -48,8 +48,8 @@ impl Shapes {
     ///
     /// # Errors
     ///
-    /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape. burn
-    /// has dropped it then.
+    /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape.
+    /// burn has dropped it then.
     pub(super) fn unpack(self: Arc<Self>, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
@@ -94,6 +94,7 @@ impl Taker {
         let (id, device) = (ParamId::from(0), self.shapes.device.clone());
         let empty = Param::uninitialized(id, init, device, false, shape.to_vec().into());
         let given = mapper.map_int(empty);
+        // A parameter without a value was not in the record.
         given.is_initialized().then(|| (given.id.val(), given.into_value().into_data()))
     }
 }

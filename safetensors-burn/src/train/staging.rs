@@ -29,6 +29,7 @@ pub(super) fn file_of<R: Record>(
     record: R,
     staging: &Path,
 ) -> Result<(Container, AtomicDirectory)> {
+    // It has a hidden name, is locked, and is removed by the next process if this one is killed.
     let directory = AtomicDirectory::create(staging.join(NAME))?;
     let path = directory.path().join("record.bpk");
     let saved = record.save(path.clone()).map_err(of_checkpointer);

@@ -129,10 +129,13 @@ impl StateNames {
         let metadata = Container::parse(rest)?.content.metadata;
         let mut taken = TakenStates::default();
         for id in &ids {
+            // burn gives a state only by its name. The states of the last record had these names
+            // below each id, and most often they are the same.
             self.leaves.iter().for_each(|leaf| taken.take(&mut source, &format!("{id}.{leaf}")));
         }
         if taken.counts() != self.counts {
-            // A text between quotes that is no name takes nothing.
+            // A text between quotes that is no name takes nothing. Otherwise the names are read
+            // from the debug output, which is the only place that lists them.
             let printed = format!("{source:?}");
             printed.split('"').skip(1).step_by(2).for_each(|name| taken.take(&mut source, name));
         }

@@ -70,6 +70,8 @@ impl Unpacked {
             content.tensors.insert(name.clone(), described);
             data.insert(name, tensor);
         }
+        // As long as in a container that burn would make of it, so that what is saved can be
+        // restored.
         let metadata_len = content.lay_out()?.0.len();
         Ok(Self::Tensors(Tensors { content, metadata_len, data }))
     }

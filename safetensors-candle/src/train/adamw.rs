@@ -116,6 +116,7 @@ impl AdamW {
         let mut named: BTreeMap<String, Var> = BTreeMap::new();
         for (name, var) in variables {
             let (name, id) = (name.into(), var.id());
+            // Two names of one variable are a tie. Two variables of one name cannot both be saved.
             if named.get(&name).is_some_and(|other| other.id() != id) {
                 return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name));
             }
@@ -125,6 +126,7 @@ impl AdamW {
     }
 
     fn with_variables(variables: Vec<Variable>, params: ParamsAdamW) -> Result<Self> {
+        // candle's own optimizer leaves out the others, too.
         let floats = variables.into_iter().filter(|variable| variable.var.dtype().is_float());
         let parameters = floats.map(|variable| {
             let zeros = || {
@@ -168,6 +170,7 @@ impl Optimizer for AdamW {
     /// loaded. [`from_var_map`](AdamW::from_var_map) and [`from_named`](AdamW::from_named) make
     /// one with names.
     fn new(vars: Vec<Var>, params: ParamsAdamW) -> candle_core::Result<Self> {
+        // candle gives no names here. Such an optimizer trains, but is neither saved nor loaded.
         let nameless = vars.into_iter().map(|var| Variable { names: Vec::new(), var });
         Self::with_variables(nameless.collect(), params).map_err(crate::into_candle_error)
     }

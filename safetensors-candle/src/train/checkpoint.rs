@@ -240,6 +240,8 @@ impl StateOptions {
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
         let StateMut { var_map, mut optimizer } = state.into();
+        // Everything is compared and read before anything is set, so a load that fails leaves the
+        // variables and the optimizer as they were.
         let variables = var_map.map(|var_map| distinct(named(var_map))).unwrap_or_default();
         let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
         let (mut mismatches, mut settings) = (Vec::new(), None);
@@ -248,6 +250,7 @@ impl StateOptions {
             settings = Some(optimizer.settings_of(checkpoint, self, &mut mismatches));
         }
         let mut filled = fill(checkpoint, &slots, mismatches, self)?;
+        // The slots of the optimizer follow those of the variables.
         let mut of_variables = std::mem::take(&mut filled.tensors);
         let of_optimizer = of_variables.split_off(variables.len());
         // Only this can still fail, if a GPU does.

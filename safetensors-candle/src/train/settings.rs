@@ -42,6 +42,7 @@ pub(super) fn from_metadata(
     let (mut step, mut params) = (step, params.clone());
     let mut report = |name, expected, found: Option<&String>| {
         if found.is_some() || !allow_missing {
+            // An entry of a hostile file may be as long as its header.
             let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
             mismatches.push(Mismatch::Metadata { key: key(name), expected, found });
         }
@@ -72,6 +73,7 @@ fn fields(params: &mut ParamsAdamW) -> [(&'static str, &mut f64); 5] {
 
 /// The shortest decimal that reads as the same bits. No decimal keeps the bits of a NaN.
 fn write(value: f64) -> String {
+    // The shortest digits that read back as the same bits. A NaN has no digits.
     if value.is_nan() { format!("{:#018x}", value.to_bits()) } else { format!("{value:?}") }
 }
 
@@ -80,6 +82,7 @@ fn read(text: &str) -> Option<f64> {
         Some(digits) => {
             let bits = u64::from_str_radix(digits, 16).ok()?;
             let value = f64::from_bits(bits);
+            // A number has one spelling only, so that equal states are equal files.
             (digits.len() == 16 && value.is_nan()).then_some(value)
         }
         None => text.parse().ok(),
@@ -87,6 +90,7 @@ fn read(text: &str) -> Option<f64> {
 }
 
 fn read_step(text: &str) -> Option<usize> {
+    // `powi` takes the step as `i32`.
     let step = text.parse::<u32>().ok().filter(|&step| i32::try_from(step).is_ok())?;
     // Refuses other spellings of a number, such as "+1" and "01".
     (step.to_string() == text).then_some(step as usize)

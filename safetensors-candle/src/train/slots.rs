@@ -76,6 +76,7 @@ impl<'a> Plan<'a> {
             let dtype = dtype.map_err(|error| error.in_tensor(first))?;
             let mut found = BTreeSet::new();
             for name in &slot.names {
+                // A second slot of this name would get the value of the first.
                 if !names.insert(name.as_str()) {
                     return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
                 }
@@ -85,6 +86,7 @@ impl<'a> Plan<'a> {
                     let cast = options.cast_to(dtype);
                     let load = options.for_cast(cast);
                     let loaded = loaded(&tensor, &load)?;
+                    // These scales are used, although no slot has their name.
                     if loaded.is_some_and(|loaded| loaded.is_dequantized()) {
                         applied.extend(tensor.scales().map(|scales| scales.name()));
                     }
@@ -100,6 +102,7 @@ impl<'a> Plan<'a> {
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let extra = names.filter(|name| !plan.slots.contains_key(name) && !applied.contains(name));
         plan.extra = extra.map(String::from).collect();
+        // The order of a hash map differs from run to run. Messages must not.
         plan.missing.sort_unstable();
         plan.extra.sort_unstable();
         if !options.allow_missing {
@@ -110,6 +113,8 @@ impl<'a> Plan<'a> {
             let extra = plan.extra.iter().cloned();
             mismatches.extend(extra.map(|name| Mismatch::Extra { name }));
         }
+        // All differences at once: a checkpoint of another model has many, and one names too
+        // little.
         refuse(mismatches)?;
         Ok(plan)
     }
@@ -120,6 +125,8 @@ impl<'a> Plan<'a> {
         checkpoint: &'c Checkpoint<S>,
         options: &StateOptions,
     ) -> Result<Values<'c, S>> {
+        // A read has one dtype for all its tensors. A model has few dtypes, so a list finds a group
+        // as fast as a map, and keeps the order of the file, in which reading is fastest.
         let mut groups: Vec<Group<'c, S>> = Vec::new();
         for tensor in checkpoint.tensors() {
             for &(slot, cast) in self.slots.get(tensor.name()).into_iter().flatten() {
@@ -152,6 +159,7 @@ impl<'a, S> Group<'a, S> {
     /// Adds a slot of the last tensor, or of the next one.
     fn add(&mut self, tensor: LazyTensor<'a, S>, slot: usize) {
         match self.tensors.last_mut() {
+            // The slots of one tensor come one after another. It is read once for all of them.
             Some((last, slots)) if last.name() == tensor.name() => slots.push(slot),
             _ => self.tensors.push((tensor, vec![slot])),
         }
@@ -166,6 +174,7 @@ fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option
     match tensor.dtype_plan(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {
+            // Reported with the other differences, not in place of them.
             ErrorKind::UnsupportedDtype { .. } | ErrorKind::WouldWiden { .. } => Ok(None),
             _ => Err(error),
         },

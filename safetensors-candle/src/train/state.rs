@@ -33,6 +33,7 @@ impl AdamW {
         self.check_names()?;
         let slots = self.parameters.iter().flat_map(|parameter| {
             parameter.tensors().map(|(kind, tensor)| {
+                // Any name of a tied variable may be the one under which the file has it.
                 let names = parameter.variable.names.iter();
                 let names = names.map(|name| format!("{name}.{kind}")).collect();
                 TensorSlot { names, tensor: tensor.clone() }

@@ -38,6 +38,8 @@ impl<S> Values<'_, S> {
                     first[slot] = Some(value);
                     continue;
                 };
+                // The file may have tied variables apart. If they differ, either value would be
+                // wrong.
                 if before.buf.bytes() != value.buf.bytes() {
                     let (name, other) = (before.tensor.name().into(), value.tensor.name().into());
                     mismatches.push(Mismatch::Tied { name, other });
@@ -57,6 +59,7 @@ impl<S> Values<'_, S> {
         let mut tensors = vec![None; slots.len()];
         let mut mismatches = Vec::new();
         for Value { tensor, slots: mut open, buf } in self.0 {
+            // What comes later for the same slot has the same bytes.
             open.retain(|&slot| tensors[slot].is_none());
             let Some((&first, others)) = open.split_first() else { continue };
             let device = slots[first].tensor.device();

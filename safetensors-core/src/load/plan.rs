@@ -133,6 +133,8 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         let part = ReadPart { tensor, offset, first: 0, place: ReadMemory::Whole(buf) };
         match (start, conversion) {
             (Some(_), None) => self.small.push(part),
+            // Not joined with others: each goes through the scratch buffer, whatever its
+            // neighbours.
             (Some(_), Some(conversion)) => self.jobs.push(Job::Converted(part, conversion)),
             (None, conversion) => {
                 self.jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion));
@@ -173,6 +175,7 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
             let bytes;
             (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
             let next = first + runs.byte_len() * 8 / file_bits;
+            // Gaps of a wide matrix may leave whole rows, which need no gathering.
             let Some(start) = runs.contiguous() else {
                 let part = part(base, first, bytes);
                 self.jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
@@ -227,6 +230,8 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
             jobs.push(Job::Plain(std::mem::take(&mut together)));
             len = 0;
         }
+        // The limit is looked at before a part is added, so a job is longer by one small part at
+        // most.
         len += part.place.byte_len();
         together.push(part);
     }

@@ -162,6 +162,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 ) -> Result<()> {
     let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
     let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
+    // Scales are small, and every part of their weight needs them: read before the parts.
     read_scales(&mut wanted, options)?;
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
     let progress = options.work.meter(plan.byte_len());
@@ -175,6 +176,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     let parts = |number| plan.parts(number);
     let work = ring::Work { count: plan.len(), threads: options.work.thread_count() };
     ring::run(work, ring, staging, fill, parts)?;
+    // A file that changed meanwhile may have given bytes of both versions.
     for tensor in one_a_file(&wanted) {
         tensor.check_unchanged()?;
     }
