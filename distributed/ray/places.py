@@ -29,7 +29,7 @@ LARGEST_INDEX = 100_000_000  # bytes; the command refuses a larger one
 
 # Hidden directories of saves that are under way, or were killed. What is in them is not complete.
 TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9]{6}\.tmp|[A-Za-z0-9_-]{1,64}\.ranks)")
-# What `remote::RankSaver` has written for one rank. It belongs to the index that names it, or to a
+# What `RemoteOptions::save_rank` has written for one rank. It belongs to the index that names it, or to a
 # save that is not complete.
 OF_RANK = re.compile(r"\.[A-Za-z0-9_-]{1,64}\.ranks/rank-[0-9]{5,}(\.[0-9a-f]{8}){2}/[^/]+")
 # The path of a file, its size in bytes, and the time of its last change in nanoseconds. At an

@@ -33,15 +33,16 @@ impl FieldAttributes {
                     text(&meta.path)
                 )));
             };
-            match twice {
-                true => Err(meta
-                    .error(format!("field `{field}`: duplicate attribute `{}`", text(&meta.path)))),
-                false if found.skip && (found.default || found.rename.is_some()) => Err(meta
-                    .error(format!(
-                        "field `{field}`: a skipped field can have no other attribute"
-                    ))),
-                false => Ok(()),
+            if twice {
+                let path = text(&meta.path);
+                return Err(meta.error(format!("field `{field}`: duplicate attribute `{path}`")));
             }
+            if found.skip && (found.default || found.rename.is_some()) {
+                return Err(meta.error(format!(
+                    "field `{field}`: a skipped field can have no other attribute"
+                )));
+            }
+            Ok(())
         })?;
         Ok(found)
     }

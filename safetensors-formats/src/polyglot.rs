@@ -83,10 +83,7 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
     if place != (0..source.byte_len()) {
         return Err(two(source, place)?);
     }
-    match archive.list == list {
-        true => Ok(()),
-        false => bad("the archive has two lists of members"),
-    }
+    if archive.list == list { Ok(()) } else { bad("the archive has two lists of members") }
 }
 
 /// The error of a file that is also an archive.

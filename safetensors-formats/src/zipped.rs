@@ -112,9 +112,10 @@ impl<S: ReadAt> Zipped<S> {
 
     /// Fails if members share bytes of the archive, or reach past its end.
     pub(crate) fn check_overlap(&self) -> Result<()> {
-        match self.zip.clone().has_overlapping_entries().map_err(failed)? {
-            true => Err(ErrorKind::Overlap.into()),
-            false => Ok(()),
+        if self.zip.clone().has_overlapping_entries().map_err(failed)? {
+            Err(ErrorKind::Overlap.into())
+        } else {
+            Ok(())
         }
     }
 

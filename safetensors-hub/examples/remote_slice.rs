@@ -30,9 +30,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut parts = Vec::new();
     for tensor in checkpoint.tensors() {
         let rows = tensor.shape().first().copied().unwrap_or(0);
-        parts.push(match tensor.shape().len() > 1 && rows % world_size == 0 {
-            true => tensor.rank_part(RankPart::new(0, rank, world_size))?,
-            false => tensor.slice(Vec::new())?,
+        parts.push(if tensor.shape().len() > 1 && rows % world_size == 0 {
+            tensor.rank_part(RankPart::new(0, rank, world_size))?
+        } else {
+            tensor.slice(Vec::new())?
         });
     }
     let options = LoadOptions::new().progress(|progress| {

@@ -175,9 +175,10 @@ impl RecordFile {
         if metadata.get(RECORD).is_none_or(|version| version != VERSION) {
             return Err(not_a_record(RECORD, format!("{VERSION:?}")));
         }
-        let ids = match metadata.contains_key(PATH_IDS) {
-            true => Ids::OfPaths(map(metadata, PATH_IDS)?),
-            false => Ids::OfTensors(map(metadata, PARAM_IDS)?),
+        let ids = if metadata.contains_key(PATH_IDS) {
+            Ids::OfPaths(map(metadata, PATH_IDS)?)
+        } else {
+            Ids::OfTensors(map(metadata, PARAM_IDS)?)
         };
         let dtypes: BTreeMap<String, DType> = map(metadata, DTYPES)?;
         let typed: BTreeMap<String, Typed> = map(metadata, SCALARS)?;

@@ -64,9 +64,10 @@ impl Names {
     ) -> Option<(usize, LazyTensor<'a, S>)> {
         let position = checkpoint.position(name)?;
         let tensor = checkpoint.tensor_at(position)?;
-        let is_hidden = match tensor.name() == name {
-            true => self.is_hidden(position),
-            false => self.hidden_aliases.contains(name),
+        let is_hidden = if tensor.name() == name {
+            self.is_hidden(position)
+        } else {
+            self.hidden_aliases.contains(name)
         };
         (!is_hidden).then_some((position, tensor))
     }
@@ -111,9 +112,10 @@ impl Names {
             }
         };
         let similar = similar_names(name, self.visible(checkpoint).map(|(name, _)| name));
-        match similar.is_empty() {
-            true => format!("{name} in {place}"),
-            false => format!("{name} in {place}; did you mean {}?", NameList(&similar)),
+        if similar.is_empty() {
+            format!("{name} in {place}")
+        } else {
+            format!("{name} in {place}; did you mean {}?", NameList(&similar))
         }
     }
 }

@@ -93,9 +93,10 @@ impl Store for Remote {
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
         let Some(name) = Self::name(path) else { return Ok(None) };
-        Ok(match self.0.contains_key(name.as_str()) {
-            true => Some(FileKind::File),
-            false => name.is_empty().then_some(FileKind::Directory),
+        Ok(if self.0.contains_key(name.as_str()) {
+            Some(FileKind::File)
+        } else {
+            name.is_empty().then_some(FileKind::Directory)
         })
     }
 

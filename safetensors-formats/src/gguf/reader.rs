@@ -57,9 +57,10 @@ impl<S: ReadAt> Reader<S> {
 
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.at = self.at.saturating_add(bytes);
-        match self.at <= self.limit {
-            true => Ok(()),
-            false => Err(ErrorKind::DirectoryTooLong { limit: self.limit }.into()),
+        if self.at <= self.limit {
+            Ok(())
+        } else {
+            Err(ErrorKind::DirectoryTooLong { limit: self.limit }.into())
         }
     }
 

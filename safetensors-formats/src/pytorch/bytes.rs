@@ -23,9 +23,10 @@ impl<R: BufRead> Bytes<R> {
 
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.at = self.at.saturating_add(bytes);
-        match self.at <= self.limit {
-            true => Ok(()),
-            false => Err(ErrorKind::PickleTooLong { limit: self.limit }.into()),
+        if self.at <= self.limit {
+            Ok(())
+        } else {
+            Err(ErrorKind::PickleTooLong { limit: self.limit }.into())
         }
     }
 
@@ -45,9 +46,10 @@ impl<R: BufRead> Bytes<R> {
         self.count(len)?;
         let mut bytes = Vec::new();
         self.inner.by_ref().take(len).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 == len {
-            true => Ok(bytes),
-            false => Err(self.problem("it ends inside a value")),
+        if bytes.len() as u64 == len {
+            Ok(bytes)
+        } else {
+            Err(self.problem("it ends inside a value"))
         }
     }
 

@@ -90,10 +90,7 @@ fn shards(text: &[u8]) -> Result<BTreeMap<String, HashSet<String>>> {
         }
         shards.entry(shard).or_default().insert(tensor);
     }
-    match shards.is_empty() {
-        true => Err(bad("the weight_map is empty".into())),
-        false => Ok(shards),
-    }
+    if shards.is_empty() { Err(bad("the weight_map is empty".into())) } else { Ok(shards) }
 }
 
 /// Whether the name of a shard leads, on every system, to a file below the folder of the index.

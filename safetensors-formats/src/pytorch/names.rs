@@ -207,9 +207,10 @@ impl<'a> Search<'a> {
 
     /// Fails if a value, which is a part of `what`, holds tensors.
     fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
-        match self.values.holds_tensors(value, &mut self.steps)? {
-            true => Err(self.unknown(what.to_owned())),
-            false => Ok(()),
+        if self.values.holds_tensors(value, &mut self.steps)? {
+            Err(self.unknown(what.to_owned()))
+        } else {
+            Ok(())
         }
     }
 

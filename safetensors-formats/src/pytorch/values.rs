@@ -133,9 +133,10 @@ impl Values {
 
     /// Fails if there are too many of something that the pickle makes one by one.
     pub(super) fn check_count(&self, count: usize) -> Result<()> {
-        match count < self.limit.min(u32::MAX as usize) {
-            true => Ok(()),
-            false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
+        if count < self.limit.min(u32::MAX as usize) {
+            Ok(())
+        } else {
+            Err(ErrorKind::TooManyObjects { limit: self.limit }.into())
         }
     }
 
@@ -143,9 +144,10 @@ impl Values {
     /// one long list in many calls, and so these values are limited as the objects are.
     pub(super) fn count_copies(&mut self, count: usize) -> Result<()> {
         self.copied = self.copied.saturating_add(count);
-        match self.copied <= self.limit {
-            true => Ok(()),
-            false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
+        if self.copied <= self.limit {
+            Ok(())
+        } else {
+            Err(ErrorKind::TooManyObjects { limit: self.limit }.into())
         }
     }
 

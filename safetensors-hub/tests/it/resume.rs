@@ -146,9 +146,10 @@ fn cancelling_keeps_what_is_there() {
     let wanted = options(&server, cache.path());
     let cancelled = wanted.clone().progress(move |progress| {
         calls_by.fetch_add(1, Ordering::Relaxed);
-        match progress.bytes_done > 2_000_000 {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if progress.bytes_done > 2_000_000 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     });
     let error = download(REPO, &cancelled).unwrap_err();

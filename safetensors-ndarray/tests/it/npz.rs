@@ -38,10 +38,8 @@ where
         [(false, Compression::Stored), (true, Compression::Deflated)]
     {
         let file = File::create(&theirs).unwrap();
-        let mut writer = match is_compressed {
-            true => NpzWriter::new_compressed(file),
-            false => NpzWriter::new(file),
-        };
+        let mut writer =
+            if is_compressed { NpzWriter::new_compressed(file) } else { NpzWriter::new(file) };
         writer.add_array("a", &array).unwrap();
         writer.finish().unwrap();
         npz::save(&ours, [("a", array_source(&array))], compression).unwrap();

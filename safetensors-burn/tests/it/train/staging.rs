@@ -25,10 +25,8 @@ fn an_epoch_is_the_same_and_nothing_stays_in_the_directory() {
 fn every_tensor_is_the_same() {
     let staging = tempdir().unwrap();
     let tensor = |name: &str, dtype: DType, count: usize| {
-        let byte = |i: usize| match dtype.is_bool() {
-            true => u8::from(i.is_multiple_of(8)),
-            false => (i * 37) as u8,
-        };
+        let byte =
+            |i: usize| if dtype.is_bool() { u8::from(i.is_multiple_of(8)) } else { (i * 37) as u8 };
         let bytes = (0..count * dtype.size()).map(byte).collect();
         PackTensor::new(name.into(), dtype, [count], Some(7), Bytes::from_bytes_vec(bytes))
     };

@@ -127,9 +127,12 @@ fn a_failed_request_does_not_count_for_a_tied_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(true));
     let stopping = stop.clone();
-    let options = LoadOptions::new().progress(move |_| match stopping.load(Ordering::SeqCst) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    let options = LoadOptions::new().progress(move |_| {
+        if stopping.load(Ordering::SeqCst) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     let backend = tied(dir.path()).load_options(options);
     let builder = backend.var_builder(DType::F32, &Device::Cpu);

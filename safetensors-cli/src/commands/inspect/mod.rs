@@ -110,13 +110,13 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         )?;
         return Ok(shown);
     }
-    match args.flat {
-        _ if tensors.is_empty() => writeln!(out, "no tensors")?,
-        true => tables::flat(&checkpoint, &tensors, &mut out)?,
-        false => {
-            let trees = Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name));
-            tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
-        }
+    if tensors.is_empty() {
+        writeln!(out, "no tensors")?;
+    } else if args.flat {
+        tables::flat(&checkpoint, &tensors, &mut out)?;
+    } else {
+        let trees = Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name));
+        tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
     }
     writeln!(out)?;
     tables::totals(&checkpoint, &dtypes, &mut out)?;

@@ -87,9 +87,10 @@ fn remove_rest(directory: &Path) -> io::Result<()> {
             continue;
         }
         failpoint::hit("remove an old file")?;
-        match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
-            false => fs::remove_file(entry.path())?,
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?
+        } else {
+            fs::remove_file(entry.path())?
         }
     }
     // After a power cut, too, the mark must be there as long as one of the files.

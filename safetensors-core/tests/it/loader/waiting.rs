@@ -56,9 +56,10 @@ impl ReadAt for Far {
         self.calls.lock().unwrap().push(ranges.iter().map(range).collect());
         thread::sleep(Duration::from_millis(20));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        match self.is_broken.load(Ordering::SeqCst) {
-            true => Err(io::Error::other("no answer")),
-            false => self.bytes.read_ranges_at(ranges),
+        if self.is_broken.load(Ordering::SeqCst) {
+            Err(io::Error::other("no answer"))
+        } else {
+            self.bytes.read_ranges_at(ranges)
         }
     }
 

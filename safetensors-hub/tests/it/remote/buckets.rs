@@ -114,9 +114,12 @@ fn checkpoints_of_ranks_replace_one_another() {
 #[ignore = "needs a server of S3: scripts/s3_interop.py"]
 fn a_save_that_fails_leaves_nothing() {
     let tensors = tensors(&[("a", 30 * MIB)]);
-    let cancelling = SaveOptions::new().progress(|progress| match progress.bytes_done > 20 << 20 {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    let cancelling = SaveOptions::new().progress(|progress| {
+        if progress.bytes_done > 20 << 20 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     let address = "s3://bucket/failed/model.safetensors";
     let error = server().save(address, named(&tensors), &cancelling).unwrap_err();

@@ -95,9 +95,8 @@ fn secretive(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Server {
         server.put(&name, bytes);
         names.push(format!("/{name}"));
     }
-    server.misbehave(move |_, request| match names.contains(&request.path) {
-        true => None,
-        false => Some(Fault::Status(403, "AccessDenied")),
+    server.misbehave(move |_, request| {
+        if names.contains(&request.path) { None } else { Some(Fault::Status(403, "AccessDenied")) }
     });
     server
 }
@@ -123,9 +122,12 @@ fn what_is_absent_may_be_refused() {
         assert!(error.to_string().contains("403"), "{error}");
     }
     // One refusal among files that are absent is as suspicious.
-    server.misbehave(|_, request| match request.path.ends_with("x/model.safetensors") {
-        true => Some(Fault::Status(403, "AccessDenied")),
-        false => None,
+    server.misbehave(|_, request| {
+        if request.path.ends_with("x/model.safetensors") {
+            Some(Fault::Status(403, "AccessDenied"))
+        } else {
+            None
+        }
     });
     let error = options().open(&server.address("x")).unwrap_err();
     assert!(error.to_string().contains("403"), "{error}");

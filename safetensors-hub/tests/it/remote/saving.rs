@@ -70,11 +70,13 @@ fn a_save_that_fails_or_is_cancelled_shows_nothing() {
         let old = crate::remote::tensors(&[("old", 5)]);
         let file = format!("{address}/model.safetensors");
         RemoteOptions::new().save(&file, named(&old), &SaveOptions::new()).unwrap();
-        let cancelling =
-            SaveOptions::new().progress(|progress| match progress.bytes_done > 12 << 20 {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            });
+        let cancelling = SaveOptions::new().progress(|progress| {
+            if progress.bytes_done > 12 << 20 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
         let error = RemoteOptions::new().save(&file, named(&tensors), &cancelling).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         let path = file.trim_start_matches("file://");

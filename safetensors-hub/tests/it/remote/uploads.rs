@@ -31,9 +31,8 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     let tensors = tensors(&[("a", 20 * MIB), ("b", 20 * MIB)]);
     let named = || tensors.iter().map(|(name, buf)| (name, buf));
     let after = |bytes: u64, end: fn() -> ControlFlow<()>| {
-        SaveOptions::new().progress(move |progress| match progress.bytes_done > bytes {
-            true => end(),
-            false => ControlFlow::Continue(()),
+        SaveOptions::new().progress(move |progress| {
+            if progress.bytes_done > bytes { end() } else { ControlFlow::Continue(()) }
         })
     };
     // One file, and the second of two.

@@ -37,14 +37,13 @@ pub struct File {
 
 impl File {
     fn new(bytes: Vec<u8>, is_large: bool) -> Self {
-        let etag = match is_large {
-            true => hex(digest(&SHA256, &bytes).as_ref()),
-            false => {
-                let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-                hash.update(format!("blob {}\0", bytes.len()).as_bytes());
-                hash.update(&bytes);
-                hex(hash.finish().as_ref())
-            }
+        let etag = if is_large {
+            hex(digest(&SHA256, &bytes).as_ref())
+        } else {
+            let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+            hash.update(format!("blob {}\0", bytes.len()).as_bytes());
+            hash.update(&bytes);
+            hex(hash.finish().as_ref())
         };
         Self { bytes, is_large, etag }
     }

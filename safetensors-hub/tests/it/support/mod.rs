@@ -84,13 +84,12 @@ pub(crate) fn files(dir: &Path) -> Vec<String> {
     let mut open = vec![dir.to_owned()];
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            match entry.file_type().unwrap().is_dir() {
-                true => open.push(entry.path()),
-                false => {
-                    let path = entry.path();
-                    let inside = path.strip_prefix(dir).unwrap();
-                    names.push(inside.to_str().unwrap().replace('\\', "/"));
-                }
+            if entry.file_type().unwrap().is_dir() {
+                open.push(entry.path())
+            } else {
+                let path = entry.path();
+                let inside = path.strip_prefix(dir).unwrap();
+                names.push(inside.to_str().unwrap().replace('\\', "/"));
             }
         }
     }
