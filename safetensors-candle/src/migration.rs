@@ -190,6 +190,8 @@
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from
+//! [`Checkpoint::open_files`]: safetensors_core::Checkpoint::open_files
+//! [`Checkpoint::from_source`]: safetensors_core::Checkpoint::from_source
 //! [`tensor_parallel_var_builder`]: crate::tensor_parallel_var_builder
 //! [`CheckpointBackend`]: crate::CheckpointBackend
 //! [`CheckpointBackend::filter`]: crate::CheckpointBackend::filter
