@@ -51,7 +51,7 @@ struct Manifest {
     digest: String,
 }
 
-/// What [`save`](super::save()) has done.
+/// What [`RankSaver::save`](super::RankSaver::save) has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankSaved {
     /// The rank's parts are saved. The checkpoint appears when the other ranks have saved theirs.

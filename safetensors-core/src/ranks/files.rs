@@ -40,9 +40,9 @@ pub(super) struct SavedPart<'p> {
 }
 
 impl RankPlan {
-    /// Checks that what ranks [save](super::save()) by this plan can be opened: that the index is
-    /// not larger than the default [`Limits`](crate::Limits) allow. Saving checks this, too, before
-    /// a byte is written.
+    /// Checks that what ranks [save](super::RankSaver::save) by this plan can be opened: that the
+    /// index is not larger than the default [`Limits`](crate::Limits) allow. Saving checks this,
+    /// too, before a byte is written.
     ///
     /// # Errors
     ///

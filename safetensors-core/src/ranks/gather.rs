@@ -15,7 +15,8 @@ use crate::load::LazyTensor;
 use crate::load::catalog::alias_of;
 use crate::tensor::{ScaleSource, Sink, TensorSource, shape};
 
-/// Whether files of a checkpoint have parts of tensors, as [`save`](super::save()) saves them.
+/// Whether files of a checkpoint have parts of tensors, as
+/// [`RankSaver::save`](super::RankSaver::save) saves them.
 pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
     let mut files = checkpoint.files().iter();
     files.any(|file| file.safetensors().metadata().contains_key(PARTS_KEY))

@@ -15,7 +15,8 @@ use crate::tensor::shape;
 ///
 /// [`RankRules::plan`](super::RankRules::plan) makes a plan, and every rank makes the same one. It
 /// can be saved as JSON ([`to_json`](RankPlan::to_json)), so that a later job divides the model in
-/// the same way. [`read`](RankPlan::read) reads a rank's parts. [`save`](super::save()) saves them.
+/// the same way. [`read`](RankPlan::read) reads a rank's parts.
+/// [`RankSaver::save`](super::RankSaver::save) saves them.
 ///
 /// ```
 /// use safetensors_core::ranks::RankRules;

@@ -25,8 +25,8 @@ impl RankPlan {
     /// Weights with scales are multiplied by them if the options ask for it, see
     /// [`Checkpoint::read_parts`].
     ///
-    /// A checkpoint that ranks have [saved](super::save()) by this plan is read as well: each rank
-    /// reads back its own parts. To divide it in another way, make whole tensors with
+    /// A checkpoint that ranks have [saved](super::RankSaver::save) by this plan is read as well:
+    /// each rank reads back its own parts. To divide it in another way, make whole tensors with
     /// [`join_parts`] first.
     ///
     /// # Errors

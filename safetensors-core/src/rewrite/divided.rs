@@ -42,7 +42,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
     /// gathered or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has, see [`RankSaver`](crate::ranks::RankSaver).
+    /// other save to this directory has, see [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -71,7 +71,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`RankSaver`](crate::ranks::RankSaver) and of [`save_sharded`](Rewrite::save_sharded).
+    /// of [`RankSaver`] and of [`save_sharded`](Rewrite::save_sharded).
     pub fn save_ranks(
         self,
         directory: impl AsRef<Path>,

@@ -117,7 +117,7 @@ impl RemoteOptions {
     /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
     ///    store, or by a look just before where the store knows none.
     /// 5. The files of the earlier checkpoint and the second names are removed, with everything
-    ///    that [`save_rank`] has begun before in this directory.
+    ///    that [`save_rank`](Self::save_rank) has begun before in this directory.
     ///
     /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
     /// and

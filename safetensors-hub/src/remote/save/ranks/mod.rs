@@ -89,7 +89,7 @@ impl RemoteOptions {
     ///   asked what is there now. If it is in place, it is written.
     /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
     /// - **What is left of an attempt** that is never complete is removed by the next save to this
-    ///   directory that is: by this or by [`save_sharded`](super::save_sharded). The parts of
+    ///   directory that is: by this or by [`save_sharded`](Self::save_sharded). The parts of
     ///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket
     ///   should remove them.
     ///
@@ -114,7 +114,7 @@ impl RemoteOptions {
     ///   to be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this
     ///   rank.
     /// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and the
-    ///   errors of [`save_sharded`](super::save_sharded).
+    ///   errors of [`save_sharded`](Self::save_sharded).
     ///
     /// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
     /// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
