@@ -30,6 +30,7 @@
 //! | borrow a tensor without copying it | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
+//! | read quantised weights as numbers | [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LazyTensor::read_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
 //! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
@@ -85,6 +86,8 @@ pub mod save;
 #[cfg(feature = "std")]
 pub mod checkpoint;
 
+#[cfg(feature = "std")]
+pub mod quantized;
 #[cfg(feature = "std")]
 pub mod ranks;
 

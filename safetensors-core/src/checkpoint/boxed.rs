@@ -1,7 +1,11 @@
-//! [`Checkpoint::into_boxed`]: one type for checkpoints from anywhere.
+//! Checkpoints with other sources: [`Checkpoint::into_boxed`] makes one type of them.
 
 use super::Checkpoint;
+use crate::checkpoint::CheckpointFile;
+use crate::error::Result;
+use crate::header::Metadata;
 use crate::io::ReadAt;
+use crate::load::catalog::{Catalog, CatalogPlace};
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
     /// The same checkpoint with sources of a type that does not tell where they come from. So a
@@ -32,5 +36,32 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             siblings: self.siblings,
             is_of_directory: self.is_of_directory,
         }
+    }
+}
+
+impl<S> Checkpoint<S> {
+    /// The same checkpoint with other files in place of its own, and with other tensors in them.
+    /// `change` gets the files, the places of the tensors and the metadata of all.
+    pub(crate) fn with_files<T>(
+        self,
+        change: impl FnOnce(
+            Vec<CheckpointFile<S>>,
+            &[CatalogPlace],
+            &Metadata,
+        ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>)>,
+    ) -> Result<Checkpoint<T>> {
+        let metadata = self.metadata().clone();
+        let is_single = self.catalog.is_single_file();
+        let (files, places) = self.catalog.into_parts();
+        let (files, places) = change(files, &places, &metadata)?;
+        Ok(Checkpoint {
+            catalog: Catalog::new(files, places, (!is_single).then_some(&metadata)),
+            metadata: (!is_single).then_some(metadata),
+            index: self.index,
+            index_total_size: self.index_total_size,
+            index_version: self.index_version,
+            siblings: self.siblings,
+            is_of_directory: self.is_of_directory,
+        })
     }
 }

@@ -18,6 +18,8 @@ pub(super) trait Siblings: Send + Sync {
     fn version(&self, path: &Path) -> Result<Option<Version>>;
     /// The files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
+    /// The bytes of a file, at most this many; `None` if there is none.
+    fn read(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>>;
     /// Whether a file is a backup of a header; `false` if there is none, or if it cannot be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
@@ -37,6 +39,21 @@ impl<T: Store> Siblings for T {
 
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
         Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
+    }
+
+    fn read(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+        if Store::kind(self, path)? != Some(FileKind::File) {
+            return Ok(None);
+        }
+        let file = self.open(path)?;
+        let len = file.byte_len();
+        if len > most {
+            let problem = format!("expected at most {most} bytes, found {len}");
+            return Err(Error::io(std::io::Error::other(problem), path));
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, path))?;
+        Ok(Some(bytes))
     }
 
     fn is_header_backup(&self, path: &Path) -> bool {
@@ -72,6 +89,18 @@ impl<S> Checkpoint<S> {
     /// The entries of a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
+    }
+
+    /// The path and the bytes of a file of this name beside the index or the first file, if the
+    /// store has one. A file over `most` bytes is an error.
+    pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        let first = || self.files().first().map(|file| &*file.path);
+        let (Some(siblings), Some(path)) = (&self.siblings, self.index.as_deref().or_else(first))
+        else {
+            return Ok(None);
+        };
+        let path = path.with_file_name(name);
+        Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
     }
 
     /// The files that another index in that store names. Empty if the index cannot be read; opening

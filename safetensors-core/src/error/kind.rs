@@ -9,7 +9,7 @@ use super::mismatch::MismatchList;
 use super::text::NameList;
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 #[cfg(feature = "std")]
-use super::{IndexProblem, RankProblem};
+use super::{IndexProblem, QuantizationProblem, RankProblem};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -449,4 +449,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Ranks { problem: RankProblem },
+    /// Something is wrong with quantised weights, or with what describes them.
+    #[cfg(feature = "std")]
+    #[error("{problem}")]
+    Quantization { problem: QuantizationProblem },
 }

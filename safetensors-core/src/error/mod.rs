@@ -9,6 +9,8 @@ mod json;
 mod kind;
 mod mismatch;
 #[cfg(feature = "std")]
+mod quantized;
+#[cfg(feature = "std")]
 mod ranks;
 #[cfg(feature = "std")]
 mod similar;
@@ -24,6 +26,8 @@ pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 pub use mismatch::Mismatch;
+#[cfg(feature = "std")]
+pub use quantized::QuantizationProblem;
 #[cfg(feature = "std")]
 pub use ranks::RankProblem;
 #[cfg(feature = "std")]

@@ -127,6 +127,11 @@ impl<S> Catalog<S> {
         }
     }
 
+    /// The files, and the places of the tensors.
+    pub(crate) fn into_parts(self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
+        (self.files, self.places)
+    }
+
     pub(crate) fn files(&self) -> &[CheckpointFile<S>] {
         &self.files
     }

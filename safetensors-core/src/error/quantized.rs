@@ -1,0 +1,27 @@
+//! [`QuantizationProblem`]: what can be wrong with quantised weights.
+
+use alloc::string::String;
+
+use super::{Escaped, Quoted};
+
+/// What is wrong with a quantised weight, or with what describes it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum QuantizationProblem {
+    /// The scheme is known, but its weights cannot be read.
+    #[error("quantised weights of {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
+    Unsupported { scheme: String, reason: String },
+    /// A tensor that belongs to the weight is absent.
+    #[error("it is stored as {scheme}, which needs tensor {}; there is none", Quoted(.expected))]
+    Missing { scheme: &'static str, expected: String },
+    /// A tensor of the weight has another dtype, shape or content than the scheme says.
+    #[error("as part of a weight stored as {scheme} it should have {}, found {}", Escaped(.expected), Escaped(.found))]
+    Mismatch { scheme: &'static str, expected: String, found: String },
+    /// Two schemes fit.
+    #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
+    Ambiguous { one: &'static str, other: &'static str },
+    /// The settings beside the checkpoint cannot be read, or contradict the files.
+    #[error("the settings of quantised weights are wrong: {}", Escaped(.problem))]
+    Config { problem: String },
+}

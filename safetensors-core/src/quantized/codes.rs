@@ -1,0 +1,257 @@
+//! [`Codes`]: the numbers that codes of a few bits stand for.
+
+use crate::convert::ConvertOptions;
+use crate::dtype::Dtype;
+use crate::tensor::TensorView;
+
+/// Where the bits of a code lie in a row of codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// A stream of codes. The first lies in the lowest bits of the first byte.
+    LowFirst,
+    /// Two codes of four bits in a byte. The first lies in the high bits.
+    HighFirst,
+    /// Words of 32 bits with as many whole codes as fit, the first in the lowest bits. The bits that
+    /// are left are empty.
+    WholeWords,
+    /// Words of 32 bits with eight codes of four bits, in the order of AWQ.
+    Awq,
+}
+
+/// The position in a word, in codes, of each of eight columns in the order of AWQ.
+const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Codes of at most eight bits, and the number that each stands for.
+#[derive(Clone, Debug)]
+pub(super) struct Codes {
+    pub(super) bits: usize,
+    pub(super) order: Order,
+    /// 2^bits numbers.
+    values: Vec<f32>,
+    /// The numbers of each byte, if a byte has whole codes in order.
+    of_bytes: Vec<f32>,
+}
+
+impl Codes {
+    /// Codes that stand for these 2^`bits` numbers.
+    pub(super) fn new(bits: usize, order: Order, values: Vec<f32>) -> Self {
+        debug_assert!(values.len() == 1 << bits);
+        // Words of such codes are full.
+        let is_stream = order == Order::WholeWords && 8 % bits == 0;
+        let order = if is_stream { Order::LowFirst } else { order };
+        let per_byte = 8 / bits;
+        let mut of_bytes = Vec::new();
+        if 8 % bits == 0 && bits < 8 && order != Order::Awq {
+            for byte in 0..256 {
+                for number in 0..per_byte {
+                    let place =
+                        if order == Order::HighFirst { per_byte - 1 - number } else { number };
+                    of_bytes.push(values[byte >> (place * bits) & (values.len() - 1)]);
+                }
+            }
+        }
+        Self { bits, order, values, of_bytes }
+    }
+
+    /// Integers: each code, minus `offset`.
+    pub(super) fn unsigned(bits: usize, order: Order, offset: i32) -> Self {
+        let values = (0..1_i32 << bits).map(|code| (code - offset) as f32);
+        Self::new(bits, order, values.collect())
+    }
+
+    /// Integers in two's complement.
+    pub(super) fn signed(bits: usize, order: Order) -> Self {
+        let half = 1_i32 << (bits - 1);
+        let values =
+            (0..2 * half).map(|code| if code < half { code } else { code - 2 * half } as f32);
+        Self::new(bits, order, values.collect())
+    }
+
+    /// The numbers of a dtype of at most eight bits.
+    pub(super) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
+        let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
+        // Four elements of six bits fill three bytes, so every dtype is read from eight bytes that
+        // hold one code in their lowest bits.
+        let value = |code: u64| {
+            let elements = 8 * 8 / bits / 4 * 4;
+            let bytes = &code.to_le_bytes()[..elements * bits / 8];
+            let shape = [elements];
+            let values = TensorView::new(dtype, &shape, bytes).ok()?;
+            let values = values.convert(Dtype::F32, &ConvertOptions::new()).ok()?;
+            values.as_slice::<f32>().ok()?.first().copied()
+        };
+        let values: Option<Vec<f32>> = (0..1_u64 << bits).map(value).collect();
+        Some(Self::new(bits, order, values?))
+    }
+
+    /// The same codes with another number for one of them.
+    pub(super) fn with(mut self, code: usize, value: f32) -> Self {
+        self.values[code] = value;
+        Self::new(self.bits, self.order, self.values)
+    }
+
+    /// The position of a code in a row, in bits.
+    pub(super) fn bit(&self, column: u64) -> u64 {
+        let bits = self.bits as u64;
+        match self.order {
+            Order::LowFirst => column * bits,
+            Order::HighFirst => (column ^ 1) * bits,
+            Order::WholeWords => {
+                let per_word = 32 / bits;
+                column / per_word * 32 + column % per_word * bits
+            }
+            Order::Awq => column / 8 * 32 + AWQ[(column % 8) as usize] as u64 * bits,
+        }
+    }
+
+    /// The bytes of a row that hold the codes from one column to another, where the first code of
+    /// the row lies at bit `start`.
+    pub(super) fn bytes(
+        &self,
+        start: u64,
+        columns: &std::ops::Range<usize>,
+    ) -> std::ops::Range<u64> {
+        let (first, last) = (columns.start as u64, (columns.end as u64).saturating_sub(1));
+        match self.order {
+            Order::LowFirst => {
+                let end = start + (last + 1) * self.bits as u64;
+                (start + self.bit(first)) / 8..end.div_ceil(8)
+            }
+            Order::HighFirst => (start + first * 4) / 8..(start + last * 4) / 8 + 1,
+            Order::WholeWords => {
+                let per_word = 32 / self.bits as u64;
+                start / 8 + first / per_word * 4..start / 8 + (last / per_word + 1) * 4
+            }
+            Order::Awq => start / 8 + first / 8 * 4..start / 8 + (last / 8 + 1) * 4,
+        }
+    }
+
+    /// The numbers of consecutive columns from `first` on. `bytes` are those that
+    /// [`bytes`](Codes::bytes) names, of a row whose first code lies at bit `start`.
+    pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
+        let begin = self.bytes(start, &(first..first + out.len())).start * 8;
+        if self.bits == 8 {
+            for (value, &byte) in out.iter_mut().zip(bytes) {
+                *value = self.values[usize::from(byte)];
+            }
+            return;
+        }
+        if self.order == Order::Awq && first.is_multiple_of(8) {
+            for (values, word) in out.chunks_mut(8).zip(bytes.chunks_exact(4)) {
+                let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                for (value, place) in values.iter_mut().zip(AWQ) {
+                    *value = self.values[(word >> (4 * place)) as usize & 15];
+                }
+            }
+            return;
+        }
+        let per_byte = 8 / self.bits;
+        // A row of whole bytes; the position of high-first codes must be even in the stream.
+        let flat = start / self.bits as u64 + first as u64;
+        if !self.of_bytes.is_empty() && start.is_multiple_of(self.bits as u64) {
+            let skipped = (flat % per_byte as u64) as usize;
+            let (head, out) = out.split_at_mut(((per_byte - skipped) % per_byte).min(out.len()));
+            let (first_byte, rest) = bytes.split_at(usize::from(!head.is_empty()));
+            if let Some(&byte) = first_byte.first() {
+                let values = &self.of_bytes[usize::from(byte) * per_byte + skipped..];
+                head.copy_from_slice(&values[..head.len()]);
+            }
+            self.decode_bytes(rest, out);
+            return;
+        }
+        for (number, value) in out.iter_mut().enumerate() {
+            let bit = start + self.bit((first + number) as u64) - begin;
+            let byte = (bit / 8) as usize;
+            let low = u16::from(bytes[byte]);
+            let high = u16::from(bytes.get(byte + 1).copied().unwrap_or(0));
+            let code = (low | high << 8) >> (bit % 8);
+            *value = self.values[usize::from(code) & (self.values.len() - 1)];
+        }
+    }
+
+    /// The numbers of whole bytes; of the last, as many as are wanted.
+    fn decode_bytes(&self, bytes: &[u8], out: &mut [f32]) {
+        fn fixed<const N: usize>(table: &[f32], bytes: &[u8], out: &mut [f32]) {
+            let (table, _) = table.as_chunks::<N>();
+            let (whole, rest) = out.as_chunks_mut::<N>();
+            for (values, &byte) in whole.iter_mut().zip(bytes) {
+                *values = table[usize::from(byte)];
+            }
+            if let Some(&byte) = bytes.get(whole.len()).filter(|_| !rest.is_empty()) {
+                rest.copy_from_slice(&table[usize::from(byte)][..rest.len()]);
+            }
+        }
+        match self.bits {
+            4 => fixed::<2>(&self.of_bytes, bytes, out),
+            2 => fixed::<4>(&self.of_bytes, bytes, out),
+            _ => fixed::<8>(&self.of_bytes, bytes, out),
+        }
+    }
+
+    /// The number of a code, of which only the lowest bits count.
+    pub(super) fn value(&self, code: u32) -> f32 {
+        self.values[code as usize & (self.values.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_finds_every_code_from_every_column_on() {
+        for (bits, order) in [
+            (1, Order::LowFirst),
+            (2, Order::LowFirst),
+            (3, Order::LowFirst),
+            (4, Order::LowFirst),
+            (5, Order::LowFirst),
+            (6, Order::LowFirst),
+            (7, Order::LowFirst),
+            (8, Order::LowFirst),
+            (4, Order::HighFirst),
+            (3, Order::WholeWords),
+            (5, Order::WholeWords),
+            (4, Order::WholeWords),
+            (4, Order::Awq),
+        ] {
+            let codes = Codes::unsigned(bits, order, 0);
+            let columns = 48;
+            for start in [0, 32, 64] {
+                let expected: Vec<_> = (0..columns).map(|i| (i * 7 + 3) % (1 << bits)).collect();
+                let mut row = vec![0_u8; 64];
+                for (column, &code) in expected.iter().enumerate() {
+                    let at = (start + codes.bit(column as u64)) as usize;
+                    for bit in 0..bits {
+                        row[(at + bit) / 8] |= ((code >> bit & 1) << ((at + bit) % 8)) as u8;
+                    }
+                }
+                for first in 0..columns {
+                    for end in first + 1..=columns {
+                        let range = codes.bytes(start, &(first..end));
+                        let bytes = &row[range.start as usize..range.end as usize];
+                        let mut found = vec![0.0; end - first];
+                        codes.decode(bytes, start, first, &mut found);
+                        let wanted: Vec<_> =
+                            expected[first..end].iter().map(|&code| code as f32).collect();
+                        assert_eq!(found, wanted, "{bits} {order:?} from {start}: {first}..{end}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn codes_of_dtypes_are_their_numbers() {
+        let e2m1 = Codes::of_dtype(Dtype::F4, Order::LowFirst).unwrap();
+        assert_eq!(e2m1.values[..8], [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+        assert_eq!(e2m1.values[15], -6.0);
+        let scales = Codes::of_dtype(Dtype::F8_E8M0, Order::LowFirst).unwrap();
+        assert_eq!((scales.values[127], scales.values[125]), (1.0, 0.25));
+        assert!(scales.values[255].is_nan());
+        assert_eq!(Codes::of_dtype(Dtype::F6_E2M3, Order::LowFirst).unwrap().values.len(), 64);
+        assert_eq!(Codes::of_dtype(Dtype::I8, Order::LowFirst).unwrap().values[255], -1.0);
+        assert_eq!(Codes::signed(4, Order::LowFirst).values[15], -1.0);
+        assert!(Codes::of_dtype(Dtype::F16, Order::LowFirst).is_none());
+    }
+}

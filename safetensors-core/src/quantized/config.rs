@@ -1,0 +1,127 @@
+//! [`Config`]: what the files beside a checkpoint say of its quantised weights.
+
+use serde_json::Value;
+
+use super::model::bad_config;
+use crate::checkpoint::Checkpoint;
+use crate::error::Result;
+
+/// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
+const MOST: u64 = 16 << 20;
+
+/// The description of quantised weights in `config.json` or another file of settings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Config {
+    /// The `quant_method`, in lower case.
+    pub(super) method: Option<String>,
+    value: Value,
+}
+
+impl Config {
+    /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
+    /// or else ModelOpt's `hf_quant_config.json`, or else GPTQ's `quantize_config.json`.
+    pub(super) fn beside<S>(checkpoint: &Checkpoint<S>) -> Result<Self> {
+        for (file, find) in [
+            ("config.json", of_model as fn(Value) -> Option<Self>),
+            ("hf_quant_config.json", of_modelopt),
+            ("quantize_config.json", of_gptq),
+        ] {
+            let Some((path, bytes)) = checkpoint.read_beside(file, MOST)? else { continue };
+            let json = serde_json::from_slice(&bytes)
+                .map_err(|error| bad_config(error.to_string()).in_path(&path))?;
+            if let Some(config) = find(json) {
+                return Ok(config);
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn new(value: Value, method: Option<&str>) -> Self {
+        let found = value.get("quant_method").and_then(Value::as_str).or(method);
+        Self { method: found.map(str::to_lowercase), value }
+    }
+
+    /// A text in the settings.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.value.get(key)?.as_str()
+    }
+
+    /// A number in the settings; -1 is none.
+    pub(super) fn number(&self, key: &str) -> Option<usize> {
+        usize::try_from(self.value.get(key)?.as_i64()?).ok()
+    }
+
+    /// Whether some modules have other settings than the rest.
+    pub(super) fn has_exceptions(&self) -> bool {
+        ["dynamic", "extra_config"].iter().any(|key| {
+            self.value
+                .get(key)
+                .is_some_and(|value| value.as_object().is_some_and(|v| !v.is_empty()))
+        })
+    }
+
+    /// What the groups of layers of compressed-tensors say of their weights.
+    fn of_weights(&self) -> impl Iterator<Item = &Value> {
+        let groups = self.value.get("config_groups").and_then(Value::as_object);
+        groups.into_iter().flat_map(|groups| groups.values()).filter_map(|g| g.get("weights"))
+    }
+
+    /// The numbers of bits of all groups of layers; empty if the settings name none.
+    pub(super) fn bits_of_groups(&self) -> Vec<usize> {
+        let bits = self.of_weights().filter_map(|weights| weights.get("num_bits")?.as_u64());
+        bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
+    }
+
+    /// A number that the settings have for one module, or else for all.
+    pub(super) fn number_for(&self, module: &str, key: &str) -> Option<usize> {
+        let own = self.value.get(module).and_then(|of| of.get(key)).or(self.value.get(key))?;
+        usize::try_from(own.as_u64()?).ok()
+    }
+
+    /// The rows and columns of a block, if the settings name them.
+    pub(super) fn block(&self) -> Option<[usize; 2]> {
+        let block = self
+            .value
+            .get("weight_block_size")
+            .or_else(|| self.of_weights().find_map(|weights| weights.get("block_structure")))?;
+        let [rows, columns] = &block.as_array()?[..] else { return None };
+        let number = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        Some([number(rows)?, number(columns)?]).filter(|block| !block.contains(&0))
+    }
+
+    /// Whether the settings rotate weights, which the stored tensors do not tell.
+    pub(super) fn has_transforms(&self) -> bool {
+        let transforms = self.value.get("transform_config").and_then(Value::as_object);
+        transforms.is_some_and(|transforms| !transforms.is_empty())
+    }
+
+    /// The version of the library that wrote the file, as two numbers.
+    pub(super) fn version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.text("version")?.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+/// `config.json` of a model: `quantization_config`, or `quantization` of MLX.
+fn of_model(mut json: Value) -> Option<Config> {
+    for key in ["quantization_config", "compression_config"] {
+        for place in ["", "/text_config"] {
+            let found = json.pointer_mut(place).and_then(|model| model.get_mut(key));
+            if let Some(value) = found.filter(|value| value.is_object()) {
+                let value = value.take();
+                let method = value.get("quant_algo").is_some().then_some("modelopt");
+                return Some(Config::new(value, method));
+            }
+        }
+    }
+    let value = json.get_mut("quantization").filter(|value| value.get("bits").is_some())?;
+    Some(Config::new(value.take(), Some("mlx")))
+}
+
+fn of_modelopt(mut json: Value) -> Option<Config> {
+    Some(Config::new(json.get_mut("quantization")?.take(), Some("modelopt")))
+}
+
+fn of_gptq(json: Value) -> Option<Config> {
+    json.get("bits").is_some().then(|| Config::new(json, Some("gptq")))
+}

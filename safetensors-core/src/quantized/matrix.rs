@@ -1,0 +1,390 @@
+//! [`Matrix`]: a stored tensor as a matrix of numbers, however its codes lie in it.
+
+use std::io;
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::codes::{Codes, Order};
+use crate::convert::ConvertOptions;
+use crate::dtype::Dtype;
+use crate::io::ReadRange;
+use crate::load::LazyTensor;
+use crate::tensor::TensorView;
+
+/// A tensor of a file of the checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    /// The number of the file in the checkpoint.
+    pub(super) file: usize,
+    /// The offset of the first byte in the file.
+    pub(super) start: u64,
+    pub(super) byte_len: u64,
+}
+
+impl Stored {
+    pub(super) fn new<S>(tensor: &LazyTensor<'_, S>, file: usize) -> Self {
+        Self {
+            name: tensor.name().to_owned(),
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            file,
+            start: tensor.file_offset(),
+            byte_len: tensor.byte_len(),
+        }
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The last two dimensions; a vector is one row.
+    pub(super) fn matrix(&self) -> [usize; 2] {
+        match *self.shape {
+            [.., rows, columns] => [rows, columns],
+            [columns] => [1, columns],
+            [] => [1, 1],
+        }
+    }
+
+    /// All bytes of the tensor.
+    pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.byte_len as usize];
+        files.read(self.file, &mut [ReadRange { offset: self.start, bytes: &mut bytes }])?;
+        Ok(bytes)
+    }
+}
+
+/// The bytes of the files of a checkpoint.
+pub(super) trait Files {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
+}
+
+/// What an element of a stored matrix is.
+#[derive(Clone, Debug)]
+pub(super) enum Numbers {
+    /// A code of at most eight bits.
+    Codes(Codes),
+    /// A number of this dtype.
+    Of(Dtype),
+}
+
+impl From<Codes> for Numbers {
+    fn from(codes: Codes) -> Self {
+        Self::Codes(codes)
+    }
+}
+
+/// How the rows of a stored matrix lie in the tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lies {
+    /// One after the other, each of this many bits.
+    Rows { bits: u64 },
+    /// Down the columns of a matrix of words of 8 or 32 bits: each column is a stream of codes, the
+    /// first in the lowest bits.
+    Down { word: usize },
+    /// A row of words of this many bytes holds several rows of codes, which are this many rows
+    /// apart. The first lies in the highest bits, or else in the lowest.
+    Planes { word: usize, apart: usize, high_first: bool },
+    /// Bytes in tiles of 128 rows and 4 columns, as the scales of GPUs' matrix units lie.
+    Tiles,
+}
+
+/// A matrix of numbers, of which any part can be read. Several matrices that lie one after the other
+/// are one: its rows are the rows of all.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    tensor: Stored,
+    numbers: Numbers,
+    lies: Lies,
+    /// The number of columns in the tensor, and of rows of each matrix if they are transposed.
+    stored: [usize; 2],
+    is_transposed: bool,
+}
+
+impl Matrix {
+    /// The rows of a tensor one after the other. Rows of codes begin in new bytes.
+    pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
+        let numbers = numbers.into();
+        let bits = match &numbers {
+            Numbers::Codes(codes) if codes.bits < 8 => {
+                let rows = tensor.len() / tensor.matrix()[1].max(1);
+                tensor.byte_len.checked_div(rows as u64).unwrap_or(0) * 8
+            }
+            Numbers::Codes(_) => columns as u64 * 8,
+            Numbers::Of(dtype) => columns as u64 * dtype.bits() as u64,
+        };
+        Self::new(tensor, numbers, Lies::Rows { bits }, columns)
+    }
+
+    /// The numbers of a tensor whose elements are numbers themselves.
+    pub(super) fn plain(tensor: &Stored) -> Self {
+        let codes = Codes::of_dtype(tensor.dtype, Order::LowFirst);
+        let numbers = codes.map_or(Numbers::Of(tensor.dtype), Numbers::Codes);
+        Self::rows(tensor, numbers, tensor.matrix()[1])
+    }
+
+    /// Codes that lie otherwise.
+    pub(super) fn new(
+        tensor: &Stored,
+        numbers: impl Into<Numbers>,
+        lies: Lies,
+        columns: usize,
+    ) -> Self {
+        let (tensor, numbers) = (tensor.clone(), numbers.into());
+        Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
+    }
+
+    /// The matrix whose rows are the columns of this one, of `rows` rows in the tensor. If the
+    /// tensor has several matrices, each is transposed.
+    pub(super) fn transposed(mut self, rows: usize) -> Self {
+        (self.stored[0], self.is_transposed) = (rows, true);
+        self
+    }
+
+    /// Reads these rows and columns as F32, row by row.
+    pub(super) fn read(
+        &self,
+        files: &dyn Files,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        out: &mut [f32],
+    ) -> io::Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        if !self.is_transposed {
+            let raw = self.fetch(files, rows.clone(), columns.clone())?;
+            for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
+                self.decode(&raw, row, columns.clone(), out);
+            }
+            return Ok(());
+        }
+        let [stored_rows, stored_columns] = self.stored;
+        let mut out = out;
+        let mut row = rows.start;
+        while row < rows.end {
+            let (matrix, first) = (row / stored_columns, row % stored_columns);
+            let count = (stored_columns - first).min(rows.end - row);
+            let (these, rest) = out.split_at_mut(count * columns.len());
+            let start = matrix * stored_rows;
+            let down = start + columns.start..start + columns.end;
+            self.read_transposed(files, down, first..first + count, these)?;
+            (out, row) = (rest, row + count);
+        }
+        Ok(())
+    }
+
+    /// Reads stored rows as columns.
+    fn read_transposed(
+        &self,
+        files: &dyn Files,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        out: &mut [f32],
+    ) -> io::Result<()> {
+        /// As many numbers as a cache line has.
+        const BLOCK: usize = 16;
+        let raw = self.fetch(files, rows.clone(), columns.clone())?;
+        let (height, width) = (rows.len(), columns.len());
+        let mut block = vec![0.0; BLOCK * width];
+        for first in (0..height).step_by(BLOCK) {
+            let count = BLOCK.min(height - first);
+            for (number, line) in block.chunks_exact_mut(width).take(count).enumerate() {
+                self.decode(&raw, rows.start + first + number, columns.clone(), line);
+            }
+            for (column, out) in out.chunks_exact_mut(height).enumerate() {
+                for (number, value) in out[first..first + count].iter_mut().enumerate() {
+                    *value = block[number * width + column];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the bytes that hold these rows and columns.
+    fn fetch(
+        &self,
+        files: &dyn Files,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> io::Result<Raw> {
+        let first = self.line_of(rows.start);
+        let lines = match self.lies {
+            // A row of words may hold several rows of codes, which are far apart.
+            Lies::Planes { .. } => first..first + rows.len(),
+            Lies::Down { word } => first..(rows.end * self.bits()).div_ceil(word),
+            Lies::Rows { .. } | Lies::Tiles => first..self.line_of(rows.end - 1) + 1,
+        };
+        let mut starts = Vec::with_capacity(lines.len());
+        let mut wanted: Vec<Range<u64>> = Vec::new();
+        let mut len = 0;
+        for line in lines {
+            let bytes = self.bytes_of(line, &columns);
+            match wanted.last_mut() {
+                // A byte may hold the end of one row and the start of the next.
+                Some(last) if (last.start..=last.end).contains(&bytes.start) => {
+                    len += bytes.end.max(last.end) - last.end;
+                    last.end = bytes.end.max(last.end);
+                }
+                _ => {
+                    len += bytes.end - bytes.start;
+                    wanted.push(bytes.clone());
+                }
+            }
+            // Where the line begins among the bytes that are read.
+            let last = wanted.last().map_or(bytes.start, |last| last.end);
+            starts.push((len - (last - bytes.start)) as usize);
+        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        let mut rest = &mut bytes[..];
+        let mut ranges = Vec::with_capacity(wanted.len());
+        for range in wanted {
+            let (bytes, more) = rest.split_at_mut((range.end - range.start) as usize);
+            ranges.push(ReadRange { offset: self.tensor.start + range.start, bytes });
+            rest = more;
+        }
+        files.read(self.tensor.file, &mut ranges)?;
+        drop(ranges);
+        Ok(Raw { bytes, starts, first })
+    }
+
+    fn bits(&self) -> usize {
+        match &self.numbers {
+            Numbers::Codes(codes) => codes.bits,
+            Numbers::Of(dtype) => dtype.bits() as usize,
+        }
+    }
+
+    /// The line of the tensor with the first bits of a row.
+    fn line_of(&self, row: usize) -> usize {
+        match self.lies {
+            Lies::Rows { .. } | Lies::Planes { .. } => row,
+            Lies::Down { word } => row * self.bits() / word,
+            Lies::Tiles => row / 128,
+        }
+    }
+
+    /// The bytes of a line, counted from the start of the tensor, that hold these columns.
+    fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
+        let words = |line: usize, word: usize| {
+            let start = line as u64 * self.stored[1] as u64;
+            let (first, end) = (columns.start as u64, columns.end as u64);
+            (start + first) * word as u64..(start + end) * word as u64
+        };
+        match self.lies {
+            Lies::Rows { bits } => {
+                let start = line as u64 * bits;
+                match &self.numbers {
+                    Numbers::Codes(codes) => codes.bytes(start, columns),
+                    Numbers::Of(dtype) => {
+                        let bytes = dtype.bits() as u64 / 8;
+                        let start = start / 8;
+                        start + columns.start as u64 * bytes..start + columns.end as u64 * bytes
+                    }
+                }
+            }
+            Lies::Down { word } => words(line, word / 8),
+            Lies::Planes { word, apart, .. } => words(line % apart, word),
+            Lies::Tiles => {
+                let start = line as u64 * (self.stored[1] as u64).div_ceil(4);
+                let (first, end) = (columns.start as u64 / 4, (columns.end as u64).div_ceil(4));
+                (start + first) * 512..(start + end) * 512
+            }
+        }
+    }
+
+    /// The numbers of one row.
+    fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        match (&self.numbers, self.lies) {
+            (Numbers::Of(dtype), _) => widen(*dtype, raw.from(row), out),
+            (Numbers::Codes(codes), Lies::Rows { bits }) => {
+                codes.decode(raw.from(row), row as u64 * bits, columns.start, out);
+            }
+            (Numbers::Codes(codes), Lies::Down { word }) => {
+                let (bit, bytes) = (row * codes.bits, word / 8);
+                let (line, shift) = (bit / word, bit % word);
+                // The rest of a code may lie in the next word.
+                let has_rest = shift + codes.bits > word;
+                let rest = if has_rest { raw.from(line + 1) } else { &[][..] };
+                if word == 32 && !has_rest {
+                    for (value, word) in out.iter_mut().zip(raw.from(line).chunks_exact(4)) {
+                        let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                        *value = codes.value(word >> shift);
+                    }
+                    return;
+                }
+                let mut rest = rest.chunks_exact(bytes);
+                for (value, low) in out.iter_mut().zip(raw.from(line).chunks_exact(bytes)) {
+                    let high = rest.next().map_or(0, word_of);
+                    *value = codes.value((word_of(low) >> shift | high << word >> shift) as u32);
+                }
+            }
+            (Numbers::Codes(codes), Lies::Planes { word, apart, high_first }) => {
+                let (planes, plane) = (word * 8 / codes.bits, row / apart);
+                let shift = codes.bits * if high_first { planes - 1 - plane } else { plane };
+                for (value, bytes) in out.iter_mut().zip(raw.from(row).chunks_exact(word)) {
+                    *value = codes.value((word_of(bytes) >> shift) as u32);
+                }
+            }
+            (Numbers::Codes(codes), Lies::Tiles) => {
+                let tiles = raw.from(row / 128);
+                let in_tile = row % 32 * 16 + row % 128 / 32 * 4;
+                let skipped = columns.start / 4;
+                for (column, value) in columns.zip(out) {
+                    let at = (column / 4 - skipped) * 512 + in_tile + column % 4;
+                    *value = codes.value(u32::from(tiles[at]));
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of some lines of a tensor.
+struct Raw {
+    bytes: Vec<u8>,
+    /// Where each line begins.
+    starts: Vec<usize>,
+    /// The number of the first line.
+    first: usize,
+}
+
+impl Raw {
+    /// The bytes from the start of a line on.
+    fn from(&self, line: usize) -> &[u8] {
+        &self.bytes[self.starts[line - self.first]..]
+    }
+}
+
+/// A word of at most four bytes.
+fn word_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// Widens numbers in the byte order of files.
+fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
+    let (pairs, words) = (bytes.as_chunks::<2>().0, bytes.as_chunks::<4>().0);
+    match dtype {
+        Dtype::F32 => out.iter_mut().zip(words).for_each(|(v, b)| *v = f32::from_le_bytes(*b)),
+        Dtype::BF16 => {
+            out.iter_mut().zip(pairs).for_each(|(v, b)| *v = bf16::from_le_bytes(*b).to_f32());
+        }
+        Dtype::F16 => {
+            out.iter_mut().zip(pairs).for_each(|(v, b)| *v = f16::from_le_bytes(*b).to_f32());
+        }
+        _ => {
+            let bytes = &bytes[..out.len() * dtype.bits() as usize / 8];
+            let numbers = TensorView::new(dtype, &[out.len()], bytes)
+                .and_then(|view| view.convert(Dtype::F32, &ConvertOptions::new()));
+            if let Ok(numbers) = numbers
+                && let Ok(numbers) = numbers.as_slice::<f32>()
+            {
+                out.copy_from_slice(numbers);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Quantised weights: tensors of codes and scales that stand for a weight.
+//!
+//! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
+//! F32, under the name, and with the shape, that its model knows. The numbers are computed when
+//! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by slice,
+//! by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
+//!
+//! | scheme | stored tensors of module `X` |
+//! |---|---|
+//! | DeepSeek, FBGEMM, compressed-tensors (float-, int-, mxfp8-quantized), ModelOpt (FP8, MXFP8), ComfyUI | `X.weight` of F8 or I8, and `X.weight_scale_inv`, `X.weight_scale`, `X.scale`, `X.qscale_weight` or `X.scale_weight`, perhaps `X.weight_zero_point` |
+//! | NVFP4, MXFP4, MXFP6 of compressed-tensors | `X.weight_packed`, `X.weight_scale`, perhaps `X.weight_global_scale` |
+//! | NVFP4, MXFP4 of ModelOpt | `X.weight`, `X.weight_scale`, perhaps `X.weight_scale_2` |
+//! | MXFP4 of gpt-oss, also by OpenAI's names; of DeepSeek-V4 | `W_blocks`, `W_scales`; `W.blocks`, `W.scales`; `X.weight`, `X.scale` |
+//! | pack-quantized of compressed-tensors, 1 to 8 bits; W4A16 of ModelOpt | `X.weight_packed`, `X.weight_scale`, `X.weight_shape`; `X.weight`, `X.weight_scale` |
+//! | GPTQ (versions 1 and 2), AutoRound; 2, 3, 4 and 8 bits | `X.qweight`, `X.qzeros`, `X.scales`, perhaps `X.g_idx` |
+//! | AWQ (gemm) | `X.qweight`, `X.qzeros`, `X.scales` |
+//! | bitsandbytes NF4, FP4, also nested; INT8 | `X.weight` with `X.weight.absmax` and others; `X.weight`, `X.SCB` |
+//! | ComfyUI's marked formats: FP8, MXFP8, NVFP4, INT8 | `X.weight`, `X.weight_scale`, `X.comfy_quant` or metadata |
+//! | torchao (Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor) | `X._weight_qdata`, `X._weight_scale` |
+//! | HQQ, 1 to 8 bits | `X.W_q`, `X.scale`, `X.zero`, `X.shape` and others |
+//! | Quanto, 8 bits | `X.weight._data`, `X.weight._scale` |
+//! | MLX (affine) | `X.weight` of U32, `X.scales`, `X.biases` |
+//!
+//! The scheme is the `quant_method` of the `config.json` beside the files if there is one, and else
+//! follows from names and dtypes. Settings that contradict the tensors, a tensor that is missing,
+//! and a scheme that is known but cannot be read are errors
+//! ([`ErrorKind::Quantization`](crate::ErrorKind::Quantization)), before anything is read.
+//!
+//! Each operation is rounded to F32, in the order of the scheme's reference implementation on a CPU.
+
+mod codes;
+mod config;
+mod matrix;
+mod model;
+mod schemes;
+mod source;
+mod weight;
+
+pub use source::Dequantized;
+
+use crate::checkpoint::{Checkpoint, CheckpointFile};
+use crate::dtype::Dtype;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
+use crate::io::ReadAt;
+use model::Model;
+use weight::Weight;
+
+/// A quantised weight of a checkpoint, and the tensors that store it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuantizedWeight {
+    /// The name that the weight has to its model, such as `model.layers.0.mlp.down_proj.weight`.
+    pub name: String,
+    /// The shape of the weight.
+    pub shape: Vec<usize>,
+    /// How it is stored, such as `GPTQ`.
+    pub scheme: &'static str,
+    /// The dtype of the tensor that holds the codes.
+    pub dtype: Dtype,
+    /// The names of the tensors that store it; the codes come first.
+    pub tensors: Vec<String>,
+    /// The bytes of these tensors together.
+    pub byte_len: u64,
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// The quantised weights, in the order of the tensors that hold their codes. Empty for a
+    /// checkpoint that is not quantised. The `config.json` beside the files is read, and small
+    /// tensors that describe others.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
+    ///
+    /// let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1], &[0.5_f32])?;
+    /// let tensors = [("up.weight", codes), ("up.weight_scale", scales)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let weights = checkpoint.quantized_weights()?;
+    /// assert_eq!((&*weights[0].name, &weights[0].shape[..]), ("up.weight", &[1, 2][..]));
+    /// assert_eq!(weights[0].tensors, ["up.weight", "up.weight_scale"]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], and the errors of reading.
+    pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
+        let weights = self.find_weights(None)?;
+        let describe = |weight: Weight| QuantizedWeight {
+            dtype: weight.tensors.first().map_or(Dtype::U8, |codes| codes.dtype),
+            tensors: weight.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+            byte_len: weight.tensors.iter().map(|tensor| tensor.byte_len).sum(),
+            name: weight.name,
+            shape: weight.shape,
+            scheme: weight.scheme,
+        };
+        Ok(weights.into_iter().map(describe).collect())
+    }
+
+    /// The same checkpoint with each quantised weight as one tensor of F32, as [the
+    /// module](crate::quantized) says. The tensors that store it are not listed any more, nor are
+    /// the scales of its module's input. Nothing is read yet but what
+    /// [`quantized_weights`](Checkpoint::quantized_weights) reads.
+    ///
+    /// F32 holds every number of all schemes. A load with
+    /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more, for example to BF16.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
+    ///
+    /// let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1], &[0.5_f32])?;
+    /// let tensors = [("up.weight", codes), ("up.weight_scale", scales)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?.dequantized()?;
+    /// assert_eq!(checkpoint.len(), 1);
+    /// assert_eq!(checkpoint.tensor("up.weight")?.read()?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], and the errors of reading.
+    pub fn dequantized(self) -> Result<Checkpoint<Dequantized<S>>> {
+        self.dequantized_by(None)
+    }
+
+    /// [`dequantized`](Checkpoint::dequantized), or the same tensors as they are stored if
+    /// `dequantize` is `false`: one type for both.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], and the errors of reading.
+    pub fn dequantized_if(self, dequantize: bool) -> Result<Checkpoint<Dequantized<S>>> {
+        if dequantize { self.dequantized() } else { source::dequantized(self, Vec::new()) }
+    }
+
+    /// [`dequantized`](Checkpoint::dequantized), with this size of the blocks that share a scale if
+    /// the settings name none.
+    pub(crate) fn dequantized_by(
+        self,
+        block: Option<[usize; 2]>,
+    ) -> Result<Checkpoint<Dequantized<S>>> {
+        let weights = self.find_weights(block)?;
+        source::dequantized(self, weights)
+    }
+
+    fn find_weights(&self, block: Option<[usize; 2]>) -> Result<Vec<Weight>> {
+        let model = Model::new(self, block)?;
+        schemes::weights(&model).map_err(|error| self.in_first_path(error))
+    }
+}
+
+impl<S> Checkpoint<S> {
+    /// Adds the path of the index or of the first file to an error.
+    fn in_first_path(&self, error: Error) -> Error {
+        let first = || self.files().first().map(CheckpointFile::path);
+        match self.index_path().or_else(first) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
+    }
+}

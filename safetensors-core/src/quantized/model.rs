@@ -1,0 +1,219 @@
+//! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use serde_json::Value;
+
+use super::config::Config;
+use super::matrix::Stored;
+use super::weight::{Grouped, Weight};
+use crate::checkpoint::Checkpoint;
+use crate::convert::{ConvertOptions, can_convert};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
+use crate::header::Metadata;
+use crate::io::ReadAt;
+use crate::load::{LoadOptions, read_tensors};
+use crate::tensor::TensorBuf;
+
+/// A way to store quantised weights.
+pub(super) trait Scheme: Sync {
+    /// What the scheme is called.
+    fn name(&self) -> &'static str;
+
+    /// The values of `quant_method` that stand for the scheme. A scheme without any marks its
+    /// weights in the files, and is looked for whatever the settings say.
+    fn methods(&self) -> &'static [&'static str];
+
+    /// The weight whose codes are in this tensor; `None` if the tensor is not of this scheme.
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>;
+}
+
+/// What is known of a checkpoint before its weights are read.
+pub(super) struct Model<'a> {
+    pub(super) config: Config,
+    pub(super) metadata: &'a Metadata,
+    /// The rows and columns that share a scale where nothing else says so.
+    pub(super) block: [usize; 2],
+    pub(super) tensors: Vec<Stored>,
+    positions: HashMap<String, usize>,
+    /// The small tensors that describe others.
+    notes: HashMap<String, TensorBuf>,
+}
+
+/// The ends of the names of tensors that describe how another is stored.
+const NOTES: &[&str] = &[
+    ".weight_shape",
+    ".quant_map",
+    ".nested_quant_map",
+    ".quant_state.bitsandbytes__nf4",
+    ".quant_state.bitsandbytes__fp4",
+    ".weight_format",
+    ".comfy_quant",
+    ".nbits",
+    ".group_size",
+    ".axis",
+    ".shape",
+    ".packing",
+    ".view_as_float",
+];
+
+/// The largest description that is read.
+const MOST: u64 = 1 << 16;
+
+impl<'a> Model<'a> {
+    /// Reads the settings beside a checkpoint, and the descriptions in it.
+    pub(super) fn new<S: ReadAt>(
+        checkpoint: &'a Checkpoint<S>,
+        block: Option<[usize; 2]>,
+    ) -> Result<Self> {
+        let config = Config::beside(checkpoint)?;
+        let is_note =
+            |name: &str, byte_len| byte_len <= MOST && NOTES.iter().any(|end| name.ends_with(end));
+        let notes: Vec<_> = checkpoint
+            .tensors()
+            .filter(|tensor| is_note(tensor.name(), tensor.byte_len()))
+            .collect();
+        let read = read_tensors(&notes, &LoadOptions::new())?;
+        let notes = notes.iter().map(|note| note.name().to_owned()).zip(read);
+        let tensors: Vec<_> =
+            checkpoint.tensors().map(|tensor| Stored::new(&tensor, tensor.file_index())).collect();
+        let names = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at));
+        let positions = names.collect();
+        let block = block.or(config.block()).unwrap_or([128, 128]);
+        let metadata = checkpoint.metadata();
+        Ok(Self { config, metadata, block, positions, notes: notes.collect(), tensors })
+    }
+
+    /// The tensor of this name.
+    pub(super) fn get(&self, name: &str) -> Option<&Stored> {
+        self.positions.get(name).map(|position| &self.tensors[*position])
+    }
+
+    /// The tensor of this name, which a weight of this scheme needs.
+    pub(super) fn need(&self, scheme: &dyn Scheme, of: &Stored, name: &str) -> Result<&Stored> {
+        self.get(name).ok_or_else(|| {
+            let problem =
+                QuantizationProblem::Missing { scheme: scheme.name(), expected: name.into() };
+            error(problem).in_tensor(&of.name)
+        })
+    }
+
+    /// The first of these tensors that exists.
+    pub(super) fn first<N: AsRef<str>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Option<&Stored> {
+        names.into_iter().find_map(|name| self.get(name.as_ref()))
+    }
+
+    /// The bytes of a small tensor that describes another.
+    pub(super) fn note(&self, name: &str) -> Option<&[u8]> {
+        self.notes.get(name).map(TensorBuf::bytes)
+    }
+
+    /// The integers in a small tensor that describes another.
+    pub(super) fn integers(&self, name: &str) -> Option<Vec<i64>> {
+        let numbers = self.notes.get(name)?.clone();
+        numbers.convert(Dtype::I64, &ConvertOptions::new()).ok()?.into_vec().ok()
+    }
+
+    /// The numbers in a small tensor that describes another.
+    pub(super) fn numbers(&self, name: &str) -> Option<Vec<f32>> {
+        let numbers = self.notes.get(name)?.clone();
+        numbers.convert(Dtype::F32, &ConvertOptions::new()).ok()?.into_vec().ok()
+    }
+
+    /// The JSON in a small tensor of bytes.
+    pub(super) fn json(&self, name: &str) -> Option<Value> {
+        serde_json::from_slice(self.note(name)?).ok()
+    }
+}
+
+/// A weight of this scheme, from its parts. `tensors` are all that store it; the codes come first.
+pub(super) fn weight(
+    scheme: &dyn Scheme,
+    name: impl Into<String>,
+    shape: &[usize],
+    tensors: &[&Stored],
+    numbers: Grouped,
+) -> Weight {
+    Weight {
+        name: name.into(),
+        scheme: scheme.name(),
+        shape: shape.to_vec(),
+        tensors: tensors.iter().map(|&tensor| tensor.clone()).collect(),
+        numbers,
+    }
+}
+
+fn error(problem: QuantizationProblem) -> Error {
+    ErrorKind::Quantization { problem }.into()
+}
+
+/// The settings cannot be read.
+pub(super) fn bad_config(problem: String) -> Error {
+    error(QuantizationProblem::Config { problem })
+}
+
+/// The scheme stores weights in ways that this crate does not know.
+pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
+    error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
+}
+
+/// A tensor of a weight is not what the scheme expects there.
+pub(super) fn mismatch(
+    scheme: &dyn Scheme,
+    tensor: &Stored,
+    expected: impl Display,
+    found: impl Display,
+) -> Error {
+    let (expected, found) = (expected.to_string(), found.to_string());
+    let problem = QuantizationProblem::Mismatch { scheme: scheme.name(), expected, found };
+    error(problem).in_tensor(&tensor.name)
+}
+
+/// Two schemes fit one tensor.
+pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
+    error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
+}
+
+/// Checks the dtype of a tensor.
+pub(super) fn check_dtype(scheme: &dyn Scheme, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
+    if dtypes.contains(&tensor.dtype) {
+        return Ok(());
+    }
+    let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
+    Err(mismatch(scheme, tensor, format_args!("dtype {}", names.join(" or ")), tensor.dtype))
+}
+
+/// Checks the shape of a tensor.
+pub(super) fn check_shape(scheme: &dyn Scheme, tensor: &Stored, shape: &[usize]) -> Result<()> {
+    if tensor.shape == shape {
+        return Ok(());
+    }
+    Err(mismatch(
+        scheme,
+        tensor,
+        format_args!("shape {}", Shape(shape)),
+        format_args!("shape {}", Shape(&tensor.shape)),
+    ))
+}
+
+/// Checks that a tensor has as many elements as this.
+pub(super) fn check_len(scheme: &dyn Scheme, tensor: &Stored, len: usize) -> Result<()> {
+    if tensor.len() == len {
+        return Ok(());
+    }
+    let found = format!("shape {}", Shape(&tensor.shape));
+    Err(mismatch(scheme, tensor, format_args!("{len} elements"), found))
+}
+
+/// Checks that the elements of a tensor are real numbers.
+pub(super) fn check_numbers(scheme: &dyn Scheme, tensor: &Stored) -> Result<()> {
+    if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
+        return Ok(());
+    }
+    Err(mismatch(scheme, tensor, "numbers of at least 8 bits", tensor.dtype))
+}

@@ -1,0 +1,61 @@
+//! AWQ: integers of 4 bits, eight columns in a word, in an order of its own.
+//!
+//! W`[o, i]` = (q`[i, o]` − z`[g, o]`) · s`[g, o]`, as autoawq's `dequantize_gemm` computes it.
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Matrix, Stored};
+use super::super::model::{
+    Model, Scheme, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
+};
+use super::super::weight::{Grid, Grouped, Weight};
+use super::scales::plain_numbers;
+use crate::dtype::Dtype;
+use crate::error::Result;
+
+pub(super) struct Awq;
+
+impl Scheme for Awq {
+    fn name(&self) -> &'static str {
+        "AWQ"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["awq", "auto-round", "intel/auto-round"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
+        let scales = model.need(self, tensor, &format!("{module}.scales"))?;
+        let ([inputs, words], [groups, outputs]) = (tensor.matrix(), scales.matrix());
+        if words * 8 != outputs {
+            return Ok(None);
+        }
+        if let Some(version) = model.config.text("version").filter(|version| *version != "gemm") {
+            return Err(unsupported("AWQ", format!("version {version}")));
+        }
+        if let Some(bits) = model.config.number("bits").filter(|bits| *bits != 4) {
+            return Err(mismatch(self, tensor, format_args!("codes of {bits} bits"), "4 bits"));
+        }
+        let zeros = model.need(self, tensor, &format!("{module}.qzeros"))?;
+        check_dtype(self, tensor, &[Dtype::I32])?;
+        check_dtype(self, zeros, &[Dtype::I32])?;
+        check_shape(self, zeros, &[groups, words])?;
+        check_numbers(self, scales)?;
+        if groups == 0 || inputs % groups != 0 {
+            let expected = format!("a number of groups that divides {inputs} inputs");
+            return Err(mismatch(self, scales, expected, groups));
+        }
+        let codes = Codes::unsigned(4, Order::Awq, 0);
+        let grids = [
+            Matrix::rows(scales, plain_numbers(scales.dtype), outputs),
+            Matrix::rows(zeros, codes.clone(), outputs),
+        ];
+        let [factors, shifts] = grids.map(|matrix| {
+            Grid::new(matrix.transposed(groups), outputs, outputs, [1, inputs / groups])
+        });
+        let codes = Matrix::rows(tensor, codes, outputs).transposed(inputs);
+        let numbers = Grouped::new(codes, inputs).scaled(factors).zeroed(Some(shifts));
+        let tensors = [tensor, zeros, scales];
+        Ok(Some(weight(self, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+    }
+}

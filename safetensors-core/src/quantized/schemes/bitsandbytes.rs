@@ -1,0 +1,130 @@
+//! bitsandbytes: NF4 and FP4 by a table of 16 numbers, and INT8.
+//!
+//! 4 bits: W = table`[code]` · absmax of its block, in F32. 8 bits: W = code · SCB · (1/127), in
+//! this order, as `int8_vectorwise_dequant` computes it.
+
+use serde_json::Value;
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Lies, Matrix, Stored};
+use super::super::model::{Model, Scheme, check_dtype, check_len, mismatch, unsupported, weight};
+use super::super::weight::{Formula, Grid, Grouped, Weight};
+use super::scales::{grid, plain_numbers};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::tensor::shape::element_count;
+
+pub(super) struct BitsAndBytes;
+
+impl Scheme for BitsAndBytes {
+    fn name(&self) -> &'static str {
+        "bitsandbytes"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["bitsandbytes"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        let name = &tensor.name;
+        let states = ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"));
+        if let Some(state) = model.first(&states) {
+            return self.of_four_bits(model, tensor, state).map(Some);
+        }
+        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
+        match model.get(&format!("{module}.SCB")) {
+            Some(scales) if tensor.dtype == Dtype::I8 => {
+                self.of_eight_bits(model, tensor, module, scales).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl BitsAndBytes {
+    fn of_four_bits(&self, model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<Weight> {
+        let name = &tensor.name;
+        let json = model.json(&state.name).unwrap_or_default();
+        let number = |key: &str| {
+            let number = json.get(key).and_then(Value::as_u64).filter(|number| *number > 0);
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            number.ok_or_else(|| mismatch(self, state, format_args!("a number {key:?}"), "none"))
+        };
+        let shape = json.get("shape").and_then(Value::as_array).and_then(|shape| {
+            let dims = shape.iter().map(|dim| usize::try_from(dim.as_u64()?).ok());
+            dims.collect::<Option<Vec<_>>>()
+        });
+        let shape = shape.ok_or_else(|| mismatch(self, state, "a shape", "none"))?;
+        let len = element_count(&shape)? as usize;
+        if tensor.byte_len != len.div_ceil(2) as u64 {
+            let expected = format!("{} bytes for {len} codes", len.div_ceil(2));
+            return Err(mismatch(
+                self,
+                tensor,
+                expected,
+                format_args!("{} bytes", tensor.byte_len),
+            ));
+        }
+        let size = number("blocksize")?;
+        let absmax = model.need(self, tensor, &format!("{name}.absmax"))?;
+        let table = model.need(self, tensor, &format!("{name}.quant_map"))?;
+        check_len(self, absmax, len.div_ceil(size))?;
+        let values = self.table(model, table, 16)?;
+        let mut tensors = vec![tensor, absmax, table, state];
+        let grid = if absmax.dtype == Dtype::U8 {
+            let nested = model.need(self, tensor, &format!("{name}.nested_absmax"))?;
+            let table = model.need(self, tensor, &format!("{name}.nested_quant_map"))?;
+            let nested_size = number("nested_blocksize")?;
+            check_dtype(self, nested, &[Dtype::F32])?;
+            check_len(self, nested, absmax.len().div_ceil(nested_size))?;
+            let offset = json.get("nested_offset").and_then(Value::as_f64);
+            let offset = offset.ok_or_else(|| mismatch(self, state, "a nested_offset", "none"))?;
+            let codes = Codes::new(8, Order::LowFirst, self.table(model, table, 256)?);
+            let codes = Matrix::new(absmax, codes, Lies::Rows { bits: 0 }, absmax.len());
+            let of_blocks = Matrix::rows(nested, plain_numbers(Dtype::F32), nested.len());
+            let of_blocks = Grid::new(of_blocks, 1, 1, [1, nested_size]);
+            let mut numbers = Grouped::new(codes, absmax.len()).scaled(of_blocks);
+            numbers.formula = Formula::AddConstant(offset as f32);
+            tensors.extend([nested, table]);
+            Grid::quantized(numbers, size)
+        } else {
+            check_dtype(self, absmax, &[Dtype::F32])?;
+            let matrix = Matrix::rows(absmax, plain_numbers(Dtype::F32), absmax.len());
+            Grid::new(matrix, 1, 1, [1, size])
+        };
+        let codes = Codes::new(4, Order::HighFirst, values);
+        let codes = Matrix::new(tensor, codes, Lies::Rows { bits: 0 }, len);
+        Ok(weight(self, name, &shape, &tensors, Grouped::new(codes, len).scaled(grid)))
+    }
+
+    /// The numbers of a table.
+    fn table(&self, model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
+        check_dtype(self, table, &[Dtype::F32])?;
+        check_len(self, table, len)?;
+        model.numbers(&table.name).ok_or_else(|| mismatch(self, table, "a table", "none"))
+    }
+
+    fn of_eight_bits(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        module: &str,
+        scales: &Stored,
+    ) -> Result<Weight> {
+        let mut tensors = vec![tensor, scales];
+        if let Some(format) = model.get(&format!("{module}.weight_format")) {
+            let kind = model.integers(&format.name).and_then(|kinds| kinds.first().copied());
+            if kind != Some(0) {
+                let reason = "a weight_format other than 0, which GPUs of one kind read";
+                return Err(unsupported("bitsandbytes", reason).in_tensor(&format.name));
+            }
+            tensors.push(format);
+        }
+        check_dtype(self, scales, &[Dtype::F32])?;
+        let factors = grid(self, model, &tensor.shape, scales, plain_numbers(Dtype::F32))?;
+        let mut numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
+        // The constant of the library's code, which is 1/127 rounded to F32.
+        numbers.formula = Formula::Times(7.874_015_7e-3);
+        Ok(weight(self, &tensor.name, &tensor.shape, &tensors, numbers))
+    }
+}

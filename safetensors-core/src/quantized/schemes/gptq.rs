@@ -1,0 +1,124 @@
+//! GPTQ, and AutoRound in its packing: integers of 2, 3, 4 and 8 bits, a stream down each column.
+//!
+//! W`[o, i]` = (q`[i, o]` − z`[g, o]`) · s`[g, o]`, in F32, with the group g of input i. Files of
+//! version 1 store z − 1; gptqmodel's `convert_gptq_file` adds 1 within the bits of a code.
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Lies, Matrix, Stored};
+use super::super::model::{
+    Model, Scheme, check_dtype, check_len, check_numbers, check_shape, mismatch, unsupported,
+    weight,
+};
+use super::super::weight::{Grid, Grouped, Weight};
+use super::scales::plain_numbers;
+use crate::dtype::Dtype;
+use crate::error::Result;
+
+pub(super) struct Gptq;
+
+impl Scheme for Gptq {
+    fn name(&self) -> &'static str {
+        "GPTQ"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["gptq", "auto-round", "intel/auto-round"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
+        let scales = model.need(self, tensor, &format!("{module}.scales"))?;
+        let ([words, outputs], [groups, _]) = (tensor.matrix(), scales.matrix());
+        if scales.matrix()[1] == outputs * 8 {
+            // AWQ packs the outputs.
+            return Ok(None);
+        }
+        check_shape(self, scales, &[groups, outputs])?;
+        let zeros = model.need(self, tensor, &format!("{module}.qzeros"))?;
+        check_dtype(self, tensor, &[Dtype::I32])?;
+        check_dtype(self, zeros, &[Dtype::I32])?;
+        check_numbers(self, scales)?;
+        let bits = self.bits(model, tensor, zeros, outputs)?;
+        if words * 32 % bits != 0 {
+            let found = format!("{words} rows of words");
+            return Err(mismatch(self, tensor, format_args!("whole codes of {bits} bits"), found));
+        }
+        let inputs = words * 32 / bits;
+        check_shape(self, zeros, &[groups, outputs * bits / 32])?;
+        let mask = (1 << bits) - 1;
+        let first = i32::from(self.is_first_version(model)?);
+        let values = (0..=mask).map(|code: i32| ((code + first) & mask) as f32).collect();
+        let mut tensors = vec![tensor, zeros, scales];
+        let lies = Lies::Down { word: 32 };
+        let codes = Codes::unsigned(bits, Order::LowFirst, 0);
+        let codes = Matrix::new(tensor, codes, lies, outputs).transposed(inputs);
+        let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
+        let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
+        let grids = [factors, zeros].map(|m| m.transposed(groups));
+        let indices = model.get(&format!("{module}.g_idx"));
+        let size = group_size(model, inputs, groups);
+        let grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
+        let [factors, zeros] = match indices {
+            None => grids,
+            Some(indices) => {
+                check_dtype(self, indices, &[Dtype::I32])?;
+                check_len(self, indices, inputs)?;
+                tensors.push(indices);
+                grids.map(|grid| grid.indexed(indices, groups))
+            }
+        };
+        if indices.is_none() && inputs.div_ceil(size) != groups {
+            let expected = format!("{} groups of {size} inputs", inputs.div_ceil(size));
+            return Err(mismatch(self, scales, expected, format_args!("{groups} groups")));
+        }
+        let numbers = Grouped::new(codes, inputs).scaled(factors).zeroed(Some(zeros));
+        Ok(Some(weight(self, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+    }
+}
+
+impl Gptq {
+    /// The number of bits of a code, which the zero points tell. The settings must agree.
+    fn bits(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        zeros: &Stored,
+        outputs: usize,
+    ) -> Result<usize> {
+        let words = zeros.matrix()[1];
+        let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);
+        let found = found.filter(|_| outputs > 0).ok_or_else(|| {
+            let expected = format!("{outputs} codes of 2, 3, 4 or 8 bits in a row");
+            mismatch(self, zeros, expected, format_args!("{words} words"))
+        })?;
+        match model.config.number("bits") {
+            // Some modules of a model may have other bits.
+            Some(bits) if bits != found && !model.config.has_exceptions() => {
+                let expected = format!("codes of {bits} bits, as the settings say");
+                Err(mismatch(self, tensor, expected, format_args!("{found} bits")))
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// Whether zero points are stored as one less.
+    fn is_first_version(&self, model: &Model<'_>) -> Result<bool> {
+        let format = ["packing_format", "checkpoint_format", "format"];
+        let format = format.iter().find_map(|key| model.config.text(key));
+        let is_auto_round =
+            model.config.method.as_deref().is_some_and(|method| method.ends_with("auto-round"));
+        match format {
+            None => Ok(!is_auto_round),
+            Some("gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
+            Some("gptq_v2" | "auto_round" | "auto_round:gptqmodel") => Ok(false),
+            Some(other) => Err(unsupported("GPTQ", format!("the packing {other}"))),
+        }
+    }
+}
+
+/// How many neighbouring inputs make a group.
+fn group_size(model: &Model<'_>, inputs: usize, groups: usize) -> usize {
+    let by_settings = model.config.number("group_size");
+    let size = by_settings.filter(|&size| size > 0 && inputs.div_ceil(size) == groups);
+    size.unwrap_or_else(|| inputs.checked_div(groups).unwrap_or(0)).max(1)
+}

@@ -1,0 +1,104 @@
+//! HQQ: integers of 1, 2, 3, 4 and 8 bits. A word holds codes of rows that are far apart.
+//!
+//! W = (q − zero) · scale. The matrix of q has a group in each row (axis 1) or column (axis 0).
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Lies, Matrix, Stored};
+use super::super::model::{Model, Scheme, check_len, check_numbers, mismatch, unsupported, weight};
+use super::super::weight::{Grid, Grouped, Weight};
+use super::scales::plain_numbers;
+use crate::error::Result;
+use crate::tensor::shape::element_count;
+
+pub(super) struct Hqq;
+
+/// The tensors that describe how a weight is stored, all of which may be there.
+const OTHERS: &[&str] = &[
+    "nbits",
+    "group_size",
+    "axis",
+    "shape",
+    "packing",
+    "view_as_float",
+    "unpack_view_dtype",
+    "compute_dtype",
+    "channel_wise",
+    "quant_scale",
+    "quant_zero",
+    "round_zero",
+    "optimize",
+    "encoded_state_dict",
+    "stores_quant_config",
+    "offload_meta",
+];
+
+impl Scheme for Hqq {
+    fn name(&self) -> &'static str {
+        "HQQ"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["hqq"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        let Some(module) = tensor.name.strip_suffix(".W_q") else { return Ok(None) };
+        let need = |end: &str| model.need(self, tensor, &format!("{module}.{end}"));
+        let (scales, zeros) = (need("scale")?, need("zero")?);
+        let (bits, axis, of_shape) = (need("nbits")?, need("axis")?, need("shape")?);
+        let integer = |tensor: &Stored| {
+            let number = model.integers(&tensor.name).and_then(|numbers| numbers.first().copied());
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            number.ok_or_else(|| mismatch(self, tensor, "a whole number", "none"))
+        };
+        let shape = model.integers(&of_shape.name).unwrap_or_default();
+        let shape: Vec<_> = shape.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
+        let len = element_count(&shape)? as usize;
+        let groups = scales.len();
+        check_len(self, zeros, groups)?;
+        check_numbers(self, scales)?;
+        check_numbers(self, zeros)?;
+        if groups == 0 || len % groups != 0 {
+            let expected = format!("a number of groups that divides {len} elements");
+            return Err(mismatch(self, scales, expected, groups));
+        }
+        let is_of_columns = match integer(axis)? {
+            0 => true,
+            1 => false,
+            other => return Err(mismatch(self, axis, "0 or 1", other)),
+        };
+        let size = len / groups;
+        let (rows, columns) = if is_of_columns { (size, groups) } else { (groups, size) };
+        let (bits, word) = match integer(bits)? {
+            bits @ (1 | 2 | 4 | 8) => (bits, 1),
+            3 => (3, 4),
+            other => return Err(unsupported("HQQ", format!("{other} bits"))),
+        };
+        let apart = rows.div_ceil(word * 8 / bits);
+        if tensor.byte_len != (apart * columns * word) as u64 {
+            let expected =
+                format!("{} bytes for {len} codes of {bits} bits", apart * columns * word);
+            return Err(mismatch(
+                self,
+                tensor,
+                expected,
+                format_args!("{} bytes", tensor.byte_len),
+            ));
+        }
+        let codes = Codes::unsigned(bits, Order::LowFirst, 0);
+        let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
+        let codes = Matrix::new(tensor, codes, lies, columns);
+        let grid = |tensor: &Stored| {
+            let numbers = plain_numbers(tensor.dtype);
+            if is_of_columns {
+                Grid::new(Matrix::rows(tensor, numbers, columns), rows, 1, [rows, 1])
+            } else {
+                Grid::new(Matrix::rows(tensor, numbers, 1), rows, rows, [1, columns])
+            }
+        };
+        let numbers = Grouped::new(codes, columns).scaled(grid(scales)).zeroed(Some(grid(zeros)));
+        let others = OTHERS.iter().filter_map(|end| model.get(&format!("{module}.{end}")));
+        let tensors: Vec<_> = [tensor, scales, zeros].into_iter().chain(others).collect();
+        Ok(Some(weight(self, format!("{module}.weight"), &shape, &tensors, numbers)))
+    }
+}

@@ -1,0 +1,198 @@
+//! Integers of 1 to 8 bits packed into words along the rows: pack-quantized of compressed-tensors;
+//! and down the columns: ModelOpt's W4A16 with AWQ.
+//!
+//! W = (code − zero point) · scale, in F32.
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Lies, Matrix, Stored};
+use super::super::model::{
+    Model, Scheme, check_dtype, check_len, check_numbers, mismatch, unsupported, weight,
+};
+use super::super::weight::{Grid, Grouped, Weight};
+use super::scales::{comfy_format, factors_of_columns, grid, of_activations, plain_numbers};
+use crate::dtype::Dtype;
+use crate::error::{Result, Shape};
+
+pub(super) struct Packed;
+
+/// The first version of compressed-tensors that packs codes as one stream.
+const STREAMS: (u32, u32) = (0, 18);
+
+impl Scheme for Packed {
+    fn name(&self) -> &'static str {
+        "packed integers"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["compressed-tensors", "modelopt", "auto-round"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        if let Some(module) = tensor.name.strip_suffix(".weight_packed") {
+            return match tensor.dtype {
+                Dtype::I32 => self.compressed(model, tensor, module).map(Some),
+                _ => Ok(None),
+            };
+        }
+        let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
+        let scales = model.get(&format!("{module}.weight_scale"));
+        let is_float = |scales: &&Stored| scales.dtype.bits() >= 16 && scales.dtype.is_float();
+        match scales.filter(is_float) {
+            Some(scales)
+                if tensor.dtype == Dtype::U8
+                    && comfy_format(model, module).is_none()
+                    && model.get(&format!("{module}.weight_scale_2")).is_none() =>
+            {
+                self.modelopt(model, tensor, module, scales).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Packed {
+    /// `X.weight_packed` `[.., rows, words]`, `X.weight_scale`, `X.weight_shape` and perhaps
+    /// `X.weight_zero_point` and `X.weight_g_idx`.
+    fn compressed(&self, model: &Model<'_>, tensor: &Stored, module: &str) -> Result<Weight> {
+        let scales = model.need(self, tensor, &format!("{module}.weight_scale"))?;
+        let of_shape = model.need(self, tensor, &format!("{module}.weight_shape"))?;
+        let shape = model.integers(&of_shape.name).unwrap_or_default();
+        let shape: Vec<_> = shape.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
+        let [rows, words] = tensor.matrix();
+        let is_of_tensor = shape.len() == tensor.shape.len()
+            && shape.len() > 1
+            && shape[..shape.len() - 1] == tensor.shape[..shape.len() - 1];
+        if !is_of_tensor {
+            let found = format!("the shape {}", Shape(&shape));
+            let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
+            return Err(mismatch(self, of_shape, expected, found));
+        }
+        let columns = shape[shape.len() - 1];
+        let (bits, order) = self.bits(model, tensor, columns, words)?;
+        let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
+        let mut tensors = vec![tensor, scales, of_shape];
+        check_numbers(self, scales)?;
+        let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
+        let zeros = model.get(&format!("{module}.weight_zero_point"));
+        let mut zeros = match zeros {
+            None => None,
+            Some(zeros) => {
+                tensors.push(zeros);
+                Some(self.zeros(model, &shape, scales, zeros, bits)?)
+            }
+        };
+        if let Some(groups) = model.get(&format!("{module}.weight_g_idx")) {
+            check_dtype(self, groups, &[Dtype::I32])?;
+            check_len(self, groups, columns)?;
+            let count = scales.matrix()[1];
+            factors = factors.indexed(groups, count);
+            zeros = zeros.map(|zeros| zeros.indexed(groups, count));
+            tensors.push(groups);
+        }
+        debug_assert!(rows > 0 || tensor.len() == 0);
+        let matrix = Matrix::rows(tensor, codes, columns);
+        let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
+        tensors.extend(of_activations(model, module));
+        Ok(weight(self, format!("{module}.weight"), &shape, &tensors, numbers))
+    }
+
+    /// The zero points, one for each scale: I8, or packed down the rows like the weight.
+    fn zeros(
+        &self,
+        model: &Model<'_>,
+        shape: &[usize],
+        scales: &Stored,
+        zeros: &Stored,
+        bits: usize,
+    ) -> Result<Grid> {
+        if zeros.dtype != Dtype::I32 || zeros.shape == scales.shape {
+            check_numbers(self, zeros)?;
+            return grid(self, model, shape, zeros, plain_numbers(zeros.dtype));
+        }
+        let ([rows, groups], columns) = (scales.matrix(), shape[shape.len() - 1]);
+        if shape.len() > 2 || 32 % bits != 0 && !self.is_stream(model) {
+            let reason = format!("packed zero points of shape {} and {bits} bits", Shape(shape));
+            return Err(unsupported("compressed-tensors", reason).in_tensor(&zeros.name));
+        }
+        check_len(self, zeros, (rows * bits).div_ceil(32) * groups)?;
+        let codes = Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1));
+        let matrix = Matrix::new(zeros, codes, Lies::Down { word: 32 }, groups);
+        let size = if groups == 0 { columns } else { columns.div_ceil(groups) };
+        Ok(Grid::new(matrix, rows, rows, [1, size]))
+    }
+
+    /// Whether the library that wrote the model packs codes as one stream.
+    fn is_stream(&self, model: &Model<'_>) -> bool {
+        model.config.version().is_none_or(|version| version >= STREAMS)
+    }
+
+    /// The number of bits of a code, and how codes lie in words, by the number of words of a row.
+    fn bits(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        columns: usize,
+        words: usize,
+    ) -> Result<(usize, Order)> {
+        let by_settings = model.config.bits_of_groups();
+        let by_settings = by_settings.into_iter().chain(model.config.number("bits"));
+        let allowed: Vec<_> = by_settings.collect();
+        let mut fitting = Vec::new();
+        for bits in 1..=8 {
+            if !allowed.is_empty() && !allowed.contains(&bits) {
+                continue;
+            }
+            if (columns * bits).div_ceil(32) == words {
+                fitting.push((bits, Order::LowFirst));
+            }
+            if 32 % bits != 0 && columns.div_ceil(32 / bits) == words {
+                fitting.push((bits, Order::WholeWords));
+            }
+        }
+        // Both orders of the same bits may need as many words.
+        if let [(one, _), (other, _)] = fitting[..]
+            && one == other
+            && let Some(version) = model.config.version()
+        {
+            fitting.remove(usize::from(version >= STREAMS));
+        }
+        match fitting[..] {
+            [found] => Ok(found),
+            _ => {
+                let bits =
+                    if allowed.is_empty() { "1 to 8".into() } else { format!("{allowed:?}") };
+                let expected = format!(
+                    "as many words in a row as {columns} codes of one number of bits ({bits}) need"
+                );
+                Err(mismatch(self, tensor, expected, format_args!("{words} words")))
+            }
+        }
+    }
+
+    /// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
+    fn modelopt(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        module: &str,
+        scales: &Stored,
+    ) -> Result<Weight> {
+        let [rows, columns] = tensor.matrix();
+        let shape = [rows * 2, columns];
+        if tensor.shape.len() != 2 {
+            let found = format!("shape {}", Shape(&tensor.shape));
+            return Err(mismatch(self, tensor, "two dimensions", found));
+        }
+        let codes = Codes::signed(4, Order::LowFirst);
+        let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
+        let numbers = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
+        let mut numbers = Grouped::new(matrix, columns).scaled(numbers);
+        let mut tensors = vec![tensor, scales];
+        if let Some(factors) = model.get(&format!("{module}.pre_quant_scale")) {
+            numbers.of_columns = Some(factors_of_columns(self, &shape, factors)?);
+            tensors.push(factors);
+        }
+        tensors.extend(of_activations(model, module));
+        Ok(weight(self, &tensor.name, &shape, &tensors, numbers))
+    }
+}

@@ -1,0 +1,75 @@
+//! Weights of 8-bit floats or integers with scales beside them: DeepSeek, FBGEMM,
+//! compressed-tensors (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, and
+//! ComfyUI's `scale_weight`.
+//!
+//! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
+//! `FP8BlockDequantizer` of compressed-tensors compute it.
+
+use super::super::matrix::{Matrix, Stored};
+use super::super::model::{Model, Scheme, check_numbers, weight};
+use super::super::weight::{Grouped, Weight};
+use super::scales::{
+    comfy_format, factors_of_columns, grid, numbers_of, of_activations, plain_numbers,
+};
+use crate::dtype::Dtype;
+use crate::error::Result;
+
+pub(super) struct Scaled;
+
+/// The dtypes of the weights.
+const FLOATS: &[Dtype] = &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ];
+
+impl Scheme for Scaled {
+    fn name(&self) -> &'static str {
+        "8-bit with scales"
+    }
+
+    fn methods(&self) -> &'static [&'static str] {
+        &["fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark"]
+    }
+
+    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+        let is_float = FLOATS.contains(&tensor.dtype);
+        if !is_float && tensor.dtype != Dtype::I8 {
+            return Ok(None);
+        }
+        let name = &tensor.name;
+        let module = name.strip_suffix(".weight");
+        if module.is_some_and(|module| comfy_format(model, module).is_some()) {
+            return Ok(None);
+        }
+        let mut names = vec![format!("{name}_scale_inv"), format!("{name}_scale")];
+        if is_float && let Some(module) = name.strip_suffix("weight") {
+            names
+                .extend(["scale_weight", "scale", "qscale_weight"].map(|n| format!("{module}{n}")));
+        }
+        let Some(scales) = model.first(&names) else {
+            // A model whose weights all have scales has none without.
+            let is_expected = is_float && module.is_some() && model.config.method.is_some();
+            return match is_expected {
+                true => model.need(self, tensor, &names[1]).map(|_| None),
+                false => Ok(None),
+            };
+        };
+        let numbers = grid(self, model, &tensor.shape, scales, numbers_of(self, scales)?)?;
+        let mut tensors = vec![tensor, scales];
+        let zeros = match model.get(&format!("{name}_zero_point")) {
+            None => None,
+            Some(zeros) => {
+                check_numbers(self, zeros)?;
+                tensors.push(zeros);
+                Some(grid(self, model, &tensor.shape, zeros, plain_numbers(zeros.dtype))?)
+            }
+        };
+        let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
+        let mut codes =
+            Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(numbers).zeroed(zeros);
+        if let Some(factors) = factors {
+            codes.of_columns = Some(factors_of_columns(self, &tensor.shape, factors)?);
+            tensors.push(factors);
+        }
+        tensors.extend(module.into_iter().flat_map(|module| of_activations(model, module)));
+        tensors.extend(model.get("scaled_fp8"));
+        Ok(Some(weight(self, name, &tensor.shape, &tensors, codes)))
+    }
+}

@@ -1,0 +1,129 @@
+//! What the schemes share: which elements a tensor of scales belongs to, by its shape, and what
+//! ComfyUI's marks say.
+
+use serde_json::Value;
+
+use super::super::codes::{Codes, Order};
+use super::super::matrix::{Matrix, Numbers, Stored};
+use super::super::model::{Model, Scheme, check_len, check_numbers, mismatch};
+use super::super::weight::Grid;
+use crate::dtype::Dtype;
+use crate::error::{Result, Shape};
+
+/// The tensors that hold scales of the input of module X, not of its weight. They say nothing of
+/// the weight's values.
+const OF_ACTIVATIONS: &[&str] = &[
+    "input_scale",
+    "activation_scale",
+    "input_scale_ub",
+    "input_global_scale",
+    "scale_input",
+    "output_scale",
+];
+
+/// The tensors of a module that belong to its input and output.
+pub(super) fn of_activations<'m>(
+    model: &'m Model<'_>,
+    module: &str,
+) -> impl Iterator<Item = &'m Stored> {
+    let names = OF_ACTIVATIONS.iter().map(move |end| format!("{module}.{end}"));
+    names.filter_map(|name| model.get(&name)).collect::<Vec<_>>().into_iter()
+}
+
+/// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
+pub(super) fn numbers_of(scheme: &dyn Scheme, tensor: &Stored) -> Result<Numbers> {
+    check_numbers(scheme, tensor)?;
+    let dtype = if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype };
+    Ok(plain_numbers(dtype))
+}
+
+/// The numbers of a dtype.
+pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
+    Codes::of_dtype(dtype, Order::LowFirst).map_or(Numbers::Of(dtype), Numbers::Codes)
+}
+
+/// The numbers in `tensor` that belong to the elements of a weight of shape `[.., rows, columns]`.
+///
+/// | shape of the numbers | each belongs to |
+/// |---|---|
+/// | one number | the whole weight |
+/// | `[..]`, `[.., 1]` or `[.., 1, 1]` | a matrix, such as an expert's |
+/// | `[.., rows]` or `[.., rows, 1]` | a row |
+/// | `[.., 1, columns]` | a column |
+/// | `[.., rows, groups]` | a group of columns of a row |
+/// | `[.., rows / b, columns / c]`, rounded up | a block of `b` × `c`, also `[rows / b, 1, columns / c, 1]` |
+pub(super) fn grid(
+    scheme: &dyn Scheme,
+    model: &Model<'_>,
+    weight: &[usize],
+    tensor: &Stored,
+    numbers: Numbers,
+) -> Result<Grid> {
+    let (lead, rows, columns) = match *weight {
+        [ref lead @ .., rows, columns] => (lead, rows, columns),
+        [columns] => (&[][..], 1, columns),
+        [] => (&[][..], 1, 1),
+    };
+    let shape: Vec<usize> = match *tensor.shape {
+        [a, 1, b, 1] if weight.len() == 2 => vec![a, b],
+        _ => tensor.shape.clone(),
+    };
+    let of = |width, count, size| {
+        Grid::new(Matrix::rows(tensor, numbers.clone(), width), rows, count, size)
+    };
+    if tensor.len() == 1 {
+        let all = rows * lead.iter().product::<usize>();
+        let matrix = Matrix::rows(tensor, numbers, 1);
+        return Ok(Grid::new(matrix, all, 1, [all, columns]));
+    }
+    let [block_rows, block_columns] = model.block;
+    let blocks = [rows.div_ceil(block_rows), columns.div_ceil(block_columns)];
+    let size_of_groups = |groups: usize| {
+        let size = columns.checked_div(groups).filter(|_| columns.is_multiple_of(groups));
+        let by_settings = model.config.number("group_size");
+        size.or(by_settings.filter(|&size| size > 0 && columns.div_ceil(size) == groups))
+    };
+    let found = match shape.strip_prefix(lead) {
+        Some([] | [1] | [1, 1]) => Some(of(1, 1, [rows, columns])),
+        Some(&[n]) | Some(&[n, 1]) if n == rows => Some(of(1, rows, [1, columns])),
+        Some(&[1, n]) if n == columns => Some(of(n, 1, [rows, 1])),
+        Some(&[a, b]) if [a, b] == blocks => Some(of(b, a, model.block)),
+        Some(&[n, groups]) if n == rows => {
+            size_of_groups(groups).map(|size| of(groups, rows, [1, size]))
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| {
+        let expected = format!(
+            "a number for each row, group of columns or block of {block_rows} by {block_columns} \
+             of shape {}",
+            Shape(weight)
+        );
+        mismatch(scheme, tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
+    })
+}
+
+/// `X.pre_quant_scale`: factors of the input of a module, and so of the columns of its weight.
+pub(super) fn factors_of_columns(
+    scheme: &dyn Scheme,
+    weight: &[usize],
+    tensor: &Stored,
+) -> Result<Grid> {
+    check_numbers(scheme, tensor)?;
+    let columns = weight.last().copied().unwrap_or(1);
+    check_len(scheme, tensor, columns)?;
+    let rows = weight.iter().product::<usize>() / columns.max(1);
+    let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), columns);
+    Ok(Grid::new(matrix, rows, 1, [rows, 1]))
+}
+
+/// The format that ComfyUI's marks give the weight of a module: `X.comfy_quant`, or an entry of
+/// `_quantization_metadata`.
+pub(super) fn comfy_format(model: &Model<'_>, module: &str) -> Option<String> {
+    let format = |value: &Value| value.get("format")?.as_str().map(str::to_owned);
+    if let Some(json) = model.json(&format!("{module}.comfy_quant")) {
+        return Some(format(&json).unwrap_or_default());
+    }
+    let json: Value = serde_json::from_str(model.metadata.get("_quantization_metadata")?).ok()?;
+    format(json.get("layers")?.get(module)?)
+}
