@@ -8,6 +8,7 @@
 pub mod files;
 pub mod memory;
 pub mod process;
+pub mod quantized;
 pub mod read_at;
 pub mod saves;
 pub mod tensors;

@@ -33,6 +33,7 @@ mod overwriting;
 mod pieces;
 mod progress;
 mod properties;
+mod quantized;
 mod races;
 mod ranks;
 mod rejections;
