@@ -75,7 +75,7 @@ pub fn load_with(
     path: impl AsRef<Path>,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, TensorData>> {
-    framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
+    framework::load_path::<Burn>(path, &(), options)
 }
 
 /// Makes `TensorData` of a buffer. The elements are moved. An error if burn lacks the dtype.

@@ -91,5 +91,5 @@ pub fn load_with(
     device: &Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, Tensor>> {
-    framework::load::<Candle>(&Checkpoint::open(path)?, device, options)
+    framework::load_path::<Candle>(path, device, options)
 }

@@ -70,7 +70,7 @@ pub fn load_with(
     path: impl AsRef<Path>,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, DynArray>> {
-    framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
+    framework::load_path::<Ndarray>(path, &(), options)
 }
 
 /// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, as an array. A part of one, a

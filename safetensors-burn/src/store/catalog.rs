@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use burn::module::ParamId;
-use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
+};
 
 use super::ids::Ids;
 use super::names::Naming;
 use super::pack::{self, PackTensor};
-use super::place::{Source, StorePlace};
+use super::place::StorePlace;
 
 /// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
 /// catalog is opened.
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    checkpoint: Arc<Checkpoint<Source>>,
+    checkpoint: Arc<Checkpoint<Box<dyn ReadAt>>>,
     tensors: BTreeMap<String, PackTensor>,
     /// From the name in the catalog to the name in the file, where the two differ.
     in_file: BTreeMap<String, String>,
@@ -35,7 +37,7 @@ impl Catalog {
         options: &LoadOptions,
         with_ids: bool,
     ) -> Result<Self> {
-        let checkpoint = Arc::new(place.open()?);
+        let checkpoint = Arc::new(place.open(options)?);
         let ids = if with_ids { Ids::of(checkpoint.metadata()) } else { Ok(Ids::default()) };
         let ids = ids.map_err(|error| place.locate(error))?;
         let mut catalog = Self {
@@ -78,7 +80,7 @@ impl Catalog {
     /// Adds a tensor under a name.
     fn add(
         &mut self,
-        tensor: &LazyTensor<'_, Source>,
+        tensor: &LazyTensor<'_, Box<dyn ReadAt>>,
         name: String,
         id: Option<u64>,
         options: &LoadOptions,
@@ -120,14 +122,14 @@ impl Catalog {
     }
 
     /// The tensor of this name in the catalog. Nothing is read yet.
-    pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Source>> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Box<dyn ReadAt>>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
     /// Reads tensors of the checkpoint in parallel, quantised weights with their scales.
     pub(crate) fn read(
         &self,
-        tensors: &[LazyTensor<'_, Source>],
+        tensors: &[LazyTensor<'_, Box<dyn ReadAt>>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         self.checkpoint.read_named(tensors.iter().map(|tensor| tensor.name()), options)

@@ -1,12 +1,10 @@
 //! [`StorePlace`]: where a store loads from and saves to, on the disk or in memory.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
-use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
-use safetensors_core::io::{FileSource, ReadRange};
-use safetensors_core::{Checkpoint, Error, Limits, ReadAt, Result};
+use safetensors_core::framework::prepare;
+use safetensors_core::{Checkpoint, Error, LoadOptions, ReadAt, Result};
 
 use crate::{Burn, StoreError};
 
@@ -23,12 +21,14 @@ pub(crate) enum StorePlace {
 }
 
 impl StorePlace {
-    /// Opens the checkpoint. Only headers are read.
-    pub(crate) fn open(&self) -> Result<Checkpoint<Source>> {
+    /// Opens the checkpoint. Only headers are read, and what describes quantised weights that are
+    /// read as numbers.
+    pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
-            Self::Path(path) => Checkpoint::open_in(Disk, path, &Limits::default()),
+            Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),
             Self::Memory(Some(bytes)) => {
-                Checkpoint::from_source(Source::Memory(bytes.clone()), IN_MEMORY)
+                let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
+                Ok(prepare(checkpoint, options)?.into_boxed())
             }
             Self::Memory(None) => Err(self.locate(Error::framework::<Burn>(StoreError::NoBytes))),
         }
@@ -40,79 +40,5 @@ impl StorePlace {
             Self::Path(path) => error.in_path(path),
             Self::Memory(_) => error.in_path(IN_MEMORY),
         }
-    }
-}
-
-/// The bytes of a file of either [`StorePlace`].
-#[derive(Debug)]
-pub(crate) enum Source {
-    File(FileSource),
-    Memory(Bytes),
-}
-
-impl ReadAt for Source {
-    fn byte_len(&self) -> u64 {
-        match self {
-            Self::File(file) => file.byte_len(),
-            Self::Memory(bytes) => bytes.byte_len(),
-        }
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.read_exact_at(buf, offset),
-            Self::Memory(bytes) => bytes.read_exact_at(buf, offset),
-        }
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.read_ranges_at(ranges),
-            Self::Memory(bytes) => bytes.read_ranges_at(ranges),
-        }
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.check_unchanged(),
-            Self::Memory(_) => Ok(()),
-        }
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        match self {
-            Self::File(file) => file.may_change_unseen(),
-            Self::Memory(_) => false,
-        }
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        match self {
-            Self::File(file) => file.is_replaced(),
-            Self::Memory(_) => Ok(false),
-        }
-    }
-}
-
-/// The local disk, whose files are opened as [`Source`]s.
-struct Disk;
-
-impl Store for Disk {
-    type File = Source;
-
-    fn open(&self, path: &Path) -> Result<Source> {
-        LocalStore.open(path).map(Source::File)
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        LocalStore.kind(path)
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        LocalStore.list(directory)
-    }
-
-    fn version(&self, path: &Path) -> Result<Option<Version>> {
-        LocalStore.version(path)
     }
 }

@@ -55,7 +55,7 @@ pub struct ConvertOptions {
     pub(super) overflow: Overflow,
     pub(super) scaled_weights: ScaledWeights,
     /// The rows and columns that share a scale; `None` for the default.
-    scale_block: Option<[usize; 2]>,
+    pub(crate) scale_block: Option<[usize; 2]>,
     #[cfg(feature = "std")]
     pub(crate) threads: usize,
 }

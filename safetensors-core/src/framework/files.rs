@@ -9,6 +9,7 @@ use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::quantized::Dequantized;
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -51,6 +52,43 @@ pub fn load<F: Framework>(
         }
     }
     Ok(loaded)
+}
+
+/// Opens a checkpoint and [loads](load) every tensor. If the options [dequantise
+/// weights](LoadOptions::scaled_weights), the weights of every [scheme](crate::quantized) are read
+/// as numbers.
+///
+/// # Errors
+///
+/// The errors of [`Checkpoint::open`], [`prepare`] and [`load`].
+pub fn load_path<F: Framework>(
+    path: impl AsRef<Path>,
+    device: &F::Device,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, F::Tensor>> {
+    let checkpoint = Checkpoint::open(path)?;
+    if options.reads_numbers() {
+        load::<F>(&prepare(checkpoint, options)?, device, options)
+    } else {
+        load::<F>(&checkpoint, device, options)
+    }
+}
+
+/// The checkpoint as a load with these options reads it: with [quantised weights as
+/// numbers](Checkpoint::dequantized) if the options say
+/// [`Dequantize`](crate::convert::ScaledWeights::Dequantize), or else as it is stored.
+///
+/// # Errors
+///
+/// The errors of [`Checkpoint::dequantized`].
+pub fn prepare<S: ReadAt + 'static>(
+    checkpoint: Checkpoint<S>,
+    options: &LoadOptions,
+) -> Result<Checkpoint<Dequantized<S>>> {
+    match options.reads_numbers() {
+        true => checkpoint.dequantized_by(options.block()),
+        false => checkpoint.as_stored(),
+    }
 }
 
 /// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So

@@ -13,7 +13,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, read_in_batches, read_into_host, save, save_sharded, synced_later};
+pub use files::{
+    load, load_path, prepare, read_in_batches, read_into_host, save, save_sharded, synced_later,
+};
 
 pub use crate::convert::support::Support;
 use crate::convert::{DtypeTable, Widening, widen};

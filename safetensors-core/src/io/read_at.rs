@@ -1,7 +1,7 @@
 //! [`ReadAt`]: where the bytes of a file come from.
 
 use std::any::Any;
-use std::io;
+use std::{fmt, io};
 
 /// Bytes that can be read at any position, from several threads at once.
 ///
@@ -185,6 +185,12 @@ pub struct ReadRange<'a> {
     pub offset: u64,
     /// The buffer. It is filled completely.
     pub bytes: &'a mut [u8],
+}
+
+impl fmt::Debug for dyn ReadAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadAt").field("byte_len", &self.byte_len()).finish_non_exhaustive()
+    }
 }
 
 /// Some source, whatever its type: see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).

@@ -166,8 +166,12 @@ impl LoadOptions {
     /// Sets how quantised weights are converted that have scales in another tensor, such as
     /// block-scaled FP8. By default their conversion is an error, because without the scales the
     /// values would be wrong. [`LazyTensor::scales`](crate::LazyTensor::scales) says which weights
-    /// these are, and [`read_tensors`](crate::load::read_tensors) how much memory the scales take. This overrides what the [options of
-    /// conversions](LoadOptions::convert_options) say.
+    /// these are, and [`read_tensors`](crate::load::read_tensors) how much memory the scales take.
+    /// This overrides what the [options of conversions](LoadOptions::convert_options) say.
+    ///
+    /// A load by path reads the weights of every [scheme](crate::quantized) as numbers with
+    /// [`Dequantize`](ScaledWeights::Dequantize). A checkpoint that is open already has them as
+    /// numbers after [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
         self.scaled_weights = Some(scaled);
@@ -190,6 +194,18 @@ impl LoadOptions {
     /// Whether floats of this dtype are multiplied by their scales, if they have any.
     pub(crate) fn dequantizes(&self, dtype: Dtype) -> bool {
         self.conversions().dequantizes() && self.requested(dtype) != Some(dtype)
+    }
+
+    /// Whether quantised weights of every scheme are read as numbers. A request for floats of 8 bits
+    /// means the codes of the file.
+    pub(crate) fn reads_numbers(&self) -> bool {
+        self.dequantizes(Dtype::F8_E4M3)
+            && self.requested(Dtype::F8_E4M3).is_none_or(|dtype| dtype.bits() > 8)
+    }
+
+    /// The rows and columns of a weight that share a scale, if they were set.
+    pub(crate) fn block(&self) -> Option<[usize; 2]> {
+        self.conversions().scale_block
     }
 
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.

@@ -65,7 +65,7 @@ pub struct QuantizedWeight {
     pub byte_len: u64,
 }
 
-impl<S: ReadAt> Checkpoint<S> {
+impl<S: ReadAt + 'static> Checkpoint<S> {
     /// The quantised weights, in the order of the tensors that hold their codes. Empty for a
     /// checkpoint that is not quantised. The `config.json` beside the files is read, and small
     /// tensors that describe others.
@@ -88,16 +88,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
-        let weights = self.find_weights(None)?;
-        let describe = |weight: Weight| QuantizedWeight {
-            dtype: weight.tensors.first().map_or(Dtype::U8, |codes| codes.dtype),
-            tensors: weight.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
-            byte_len: weight.tensors.iter().map(|tensor| tensor.byte_len).sum(),
-            name: weight.name,
-            shape: weight.shape,
-            scheme: weight.scheme,
-        };
-        Ok(weights.into_iter().map(describe).collect())
+        Ok(self.find_weights(None)?.into_iter().map(|(about, _)| about).collect())
     }
 
     /// The same checkpoint with each quantised weight as one tensor of F32, as [the
@@ -128,14 +119,19 @@ impl<S: ReadAt> Checkpoint<S> {
         self.dequantized_by(None)
     }
 
-    /// [`dequantized`](Checkpoint::dequantized), or the same tensors as they are stored if
-    /// `dequantize` is `false`: one type for both.
+    /// [`dequantized`](Checkpoint::dequantized) for the weights that `wanted` accepts. The others
+    /// stay as they are stored.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
-    pub fn dequantized_if(self, dequantize: bool) -> Result<Checkpoint<Dequantized<S>>> {
-        if dequantize { self.dequantized() } else { source::dequantized(self, Vec::new()) }
+    pub fn dequantized_if(
+        self,
+        mut wanted: impl FnMut(&QuantizedWeight) -> bool,
+    ) -> Result<Checkpoint<Dequantized<S>>> {
+        let mut weights = self.find_weights(None)?;
+        weights.retain(|(about, _)| wanted(about));
+        source::dequantized(self, weights)
     }
 
     /// [`dequantized`](Checkpoint::dequantized), with this size of the blocks that share a scale if
@@ -148,9 +144,26 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    fn find_weights(&self, block: Option<[usize; 2]>) -> Result<Vec<Weight>> {
+    /// The tensors as they are stored, as the same type as [`dequantized`](Checkpoint::dequantized).
+    pub(crate) fn as_stored(self) -> Result<Checkpoint<Dequantized<S>>> {
+        source::dequantized(self, Vec::new())
+    }
+
+    fn find_weights(&self, block: Option<[usize; 2]>) -> Result<Vec<(QuantizedWeight, Weight)>> {
         let model = Model::new(self, block)?;
-        schemes::weights(&model).map_err(|error| self.in_first_path(error))
+        let weights = schemes::weights(&model).map_err(|error| self.in_first_path(error))?;
+        let describe = |weight: Weight| {
+            let about = QuantizedWeight {
+                name: weight.name.clone(),
+                shape: weight.shape.clone(),
+                scheme: weight.scheme,
+                dtype: weight.tensors.first().map_or(Dtype::U8, |codes| codes.dtype),
+                tensors: weight.tensors.iter().map(|tensor| tensor.name.clone()).collect(),
+                byte_len: weight.tensors.iter().map(|tensor| tensor.byte_len).sum(),
+            };
+            (about, weight)
+        };
+        Ok(weights.into_iter().map(describe).collect())
     }
 }
 

@@ -1,10 +1,12 @@
 //! [`Dequantized`]: a file whose quantised weights are numbers.
 
+use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use super::QuantizedWeight;
 use super::matrix::Files;
 use super::weight::Weight;
 use crate::checkpoint::{Checkpoint, CheckpointFile};
@@ -20,7 +22,9 @@ use crate::tensor::shape::byte_len;
 /// the codes and scales of the part that is read.
 pub struct Dequantized<S> {
     files: Arc<Vec<CheckpointFile<S>>>,
-    weights: Arc<Vec<Weight>>,
+    weights: Arc<Vec<(QuantizedWeight, Weight)>>,
+    /// The numbers of the weights by their names.
+    names: Arc<HashMap<String, usize>>,
     /// The number of the file that this stands for.
     file: usize,
     /// The first bytes.
@@ -64,6 +68,11 @@ impl<S> Dequantized<S> {
         self.files[self.file].safetensors()
     }
 
+    /// The quantised weight of this name, whose numbers are read.
+    pub fn weight(&self, name: &str) -> Option<&QuantizedWeight> {
+        Some(&self.weights[*self.names.get(name)?].0)
+    }
+
     /// The segments that have bytes of a range.
     fn segments_of(&self, start: u64, end: u64) -> &[Segment] {
         let first = self.segments.partition_point(|segment| segment.start + segment.len <= start);
@@ -78,7 +87,7 @@ impl<S: ReadAt> Files for Vec<CheckpointFile<S>> {
     }
 }
 
-impl<S: ReadAt> ReadAt for Dequantized<S> {
+impl<S: ReadAt + 'static> ReadAt for Dequantized<S> {
     fn byte_len(&self) -> u64 {
         self.byte_len
     }
@@ -135,6 +144,10 @@ impl<S: ReadAt> ReadAt for Dequantized<S> {
     fn is_replaced(&self) -> io::Result<bool> {
         self.stored().source().is_replaced()
     }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
 }
 
 impl<S: ReadAt> Dequantized<S> {
@@ -142,7 +155,7 @@ impl<S: ReadAt> Dequantized<S> {
     fn read_numbers(&self, weight: usize, skipped: u64, bytes: &mut [u8]) -> io::Result<()> {
         /// The bytes of a number.
         const SIZE: usize = 4;
-        let (files, numbers) = (&*self.files, &self.weights[weight].numbers);
+        let (files, numbers) = (&*self.files, &self.weights[weight].1.numbers);
         let first = skipped / SIZE as u64;
         let inside = (skipped % SIZE as u64) as usize;
         if cfg!(target_endian = "little")
@@ -160,9 +173,9 @@ impl<S: ReadAt> Dequantized<S> {
 }
 
 /// The same checkpoint with these weights as numbers.
-pub(super) fn dequantized<S: ReadAt>(
+pub(super) fn dequantized<S: ReadAt + 'static>(
     checkpoint: Checkpoint<S>,
-    weights: Vec<Weight>,
+    weights: Vec<(QuantizedWeight, Weight)>,
 ) -> Result<Checkpoint<Dequantized<S>>> {
     let weights = Arc::new(weights);
     checkpoint.with_files(|files, places, metadata| {
@@ -175,7 +188,7 @@ pub(super) fn dequantized<S: ReadAt>(
             while let Some(place) = places.next_if(|place| place.file == number) {
                 kept.push(place.position);
             }
-            let file = view.file(&files, &weights, number, &kept)?;
+            let file = view.file(&files, number, &kept)?;
             // A file without weights is the same, and may have tensors that are not in the index.
             if !file.archive.source().header.is_empty() {
                 kept = (0..file.archive.header().len()).collect();
@@ -190,6 +203,8 @@ pub(super) fn dequantized<S: ReadAt>(
 
 /// What becomes of the tensors of a checkpoint.
 struct View<'w> {
+    weights: &'w Arc<Vec<(QuantizedWeight, Weight)>>,
+    names: Arc<HashMap<String, usize>>,
     /// The weight whose codes a tensor has.
     codes: HashMap<&'w str, usize>,
     /// The tensors that store weights.
@@ -198,19 +213,26 @@ struct View<'w> {
 }
 
 impl<'w> View<'w> {
-    fn new(weights: &'w [Weight], metadata: &Metadata) -> Self {
+    fn new(weights: &'w Arc<Vec<(QuantizedWeight, Weight)>>, metadata: &Metadata) -> Self {
+        let names = weights.iter().enumerate().map(|(at, (about, _))| (about.name.clone(), at));
         let codes = weights.iter().enumerate();
-        let codes = codes.filter_map(|(at, weight)| Some((&*weight.tensors.first()?.name, at)));
-        let members = weights.iter().flat_map(|weight| &weight.tensors).map(|t| &*t.name);
+        let codes =
+            codes.filter_map(|(at, (about, _))| Some((about.tensors.first()?.as_str(), at)));
+        let members = weights.iter().flat_map(|(about, _)| &about.tensors).map(String::as_str);
         let is_torchao = metadata.contains_key(TENSOR_NAMES);
-        Self { codes: codes.collect(), members: members.collect(), is_torchao }
+        Self {
+            weights,
+            names: Arc::new(names.collect()),
+            codes: codes.collect(),
+            members: members.collect(),
+            is_torchao,
+        }
     }
 
     /// A file, of which the tensors at these positions belong to the checkpoint.
-    fn file<S: ReadAt>(
+    fn file<S: ReadAt + 'static>(
         &self,
         files: &Arc<Vec<CheckpointFile<S>>>,
-        weights: &Arc<Vec<Weight>>,
         file: usize,
         positions: &[usize],
     ) -> Result<CheckpointFile<Dequantized<S>>> {
@@ -220,7 +242,8 @@ impl<'w> View<'w> {
             positions.iter().filter_map(|&position| header.tensor_at(position)).collect();
         let mut source = Dequantized {
             files: Arc::clone(files),
-            weights: Arc::clone(weights),
+            weights: Arc::clone(self.weights),
+            names: Arc::clone(&self.names),
             file,
             header: Vec::new(),
             segments: Vec::new(),
@@ -238,7 +261,7 @@ impl<'w> View<'w> {
         for info in &infos {
             let (name, dtype, shape, content) = match self.codes.get(info.name()) {
                 Some(&number) => {
-                    let weight = &weights[number];
+                    let (_, weight) = &self.weights[number];
                     source.used.extend(weight.tensors.iter().map(|tensor| tensor.file));
                     (&*weight.name, Dtype::F32, &*weight.shape, Content::Numbers(number))
                 }

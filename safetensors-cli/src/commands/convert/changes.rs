@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::{Overflow, ScaledWeights};
-use safetensors_core::framework::Quoted;
 use safetensors_core::glob::Pattern;
-use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
+use safetensors_core::quantized::QuantizedWeight;
+use safetensors_core::{ConvertOptions, Dtype, TensorSource};
 
 use crate::input::Rewrite;
 use crate::input::select::{Matcher, Select};
@@ -41,11 +41,10 @@ pub(super) struct Changes {
     casts: Vec<Cast>,
     /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
-    /// These are tensors of GGUF files, and weights of 8-bit floats whose scales are another
-    /// tensor. Scales that are applied are left out. The numbers are computed as f32 and then
-    /// rounded once. --dtype and --cast go before this dtype. Without this option, a quantised
-    /// tensor of a GGUF file is an error, and so is a weight with scales that would become another
-    /// dtype
+    /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
+    /// names, such as GPTQ. The numbers are computed as f32 and then rounded once. The tensors that
+    /// stored them are left out. --dtype and --cast make numbers of weights, too, and go before
+    /// this dtype. A tensor of a GGUF file needs this option
     #[arg(
         long,
         value_name = "DTYPE",
@@ -54,6 +53,9 @@ pub(super) struct Changes {
         hide_possible_values = true
     )]
     dequantize: Option<Dtype>,
+    /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
+    #[arg(long, conflicts_with = "dequantize")]
+    keep_quantized: bool,
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
@@ -163,15 +165,17 @@ impl Change<'_> {
     }
 
     /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of
-    /// tensors that are quantised there.
+    /// tensors that are quantised there, and `kept` those that store weights that stay quantised.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
         quantised: &HashSet<String>,
+        kept: &HashSet<&str>,
     ) -> anyhow::Result<Rewrite<'a>> {
         // Scales stay as they are beside a weight that does, or are applied.
         let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
-        let scales: HashSet<String> = scales.map(|scales| scales.name().to_owned()).collect();
+        let scales = scales.map(|scales| scales.name().to_owned());
+        let scales: HashSet<_> = scales.chain(kept.iter().map(|&name| name.to_owned())).collect();
         let rewrite = rewrite.cast(&self.options(), |name, tensor| {
             let kind = match name {
                 _ if tensor.is_alias() => Kind::Alias,
@@ -181,7 +185,7 @@ impl Change<'_> {
             };
             self.cast(name, tensor.dtype(), kind)
         });
-        Ok(rewrite.map_err(advise_of_scales)?.rename(|name| self.rename(name)))
+        Ok(rewrite?.rename(|name| self.rename(name)))
     }
 
     /// Warns of options that concern no tensor of the inputs, which has these names.
@@ -207,6 +211,20 @@ impl Change<'_> {
         self.changes.dequantize.is_some()
     }
 
+    /// Whether any quantised weight may become numbers.
+    pub(super) fn may_make_numbers(&self) -> bool {
+        let changes = self.changes;
+        changes.dtype.is_some() || changes.dequantize.is_some() || !changes.casts.is_empty()
+    }
+
+    /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
+    pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight) -> bool {
+        let to = self.cast(&weight.name, Dtype::F32, Kind::Quantised);
+        // Of a weight that keeps its dtype, `cast` returns the dtype that it was given.
+        let is_kept = self.cast(&weight.name, weight.dtype, Kind::Quantised) == Some(weight.dtype);
+        to.is_some() && !is_kept
+    }
+
     /// Whether a tensor is taken, by its name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
@@ -228,6 +246,7 @@ impl Change<'_> {
         match kind {
             Kind::Alias | Kind::Scales => None,
             Kind::Plain => dtype,
+            Kind::Quantised if self.changes.keep_quantized => None,
             Kind::Quantised if self.changes.dtype.is_none() => self.changes.dequantize,
             Kind::Quantised => dtype,
         }
@@ -249,22 +268,8 @@ impl Change<'_> {
             OnOverflow::Ieee => Overflow::Ieee,
             OnOverflow::Error => Overflow::Error,
         });
-        if self.dequantizes() { options.scaled_weights(ScaledWeights::Dequantize) } else { options }
+        options.scaled_weights(ScaledWeights::Dequantize)
     }
-}
-
-/// Says which options there are for a weight that would lose its scales.
-fn advise_of_scales(error: Error) -> anyhow::Error {
-    let ErrorKind::NeedsScales { scales, to } = error.kind() else { return error.into() };
-    let file = error.file().map_or_else(String::new, |file| format!("{file}: "));
-    let weight = Quoted(error.tensor().unwrap_or_default());
-    let dtype = to.name().to_lowercase();
-    anyhow::anyhow!(
-        "{file}tensor {weight} would become {to} without the scales in tensor {}; \
-         --dequantize {dtype} multiplies such weights by their scales, --cast 'GLOB=keep' keeps \
-         them as they are",
-        Quoted(scales)
-    )
 }
 
 #[cfg(test)]

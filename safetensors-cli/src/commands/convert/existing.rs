@@ -87,7 +87,8 @@ pub(super) fn loss(
         };
         let files: HashSet<_> = checkpoint.files().iter().map(|it| identity(it.path())).collect();
         let inputs = sources.iter().filter(|it| it.files().any(|it| files.contains(&identity(it))));
-        let from_there: HashSet<_> = inputs.flat_map(Source::names).collect();
+        let inputs: Vec<_> = inputs.collect();
+        let from_there: HashSet<_> = inputs.iter().flat_map(|source| source.names()).collect();
         let taken = |name: &str| taken.get(name).filter(|_| from_there.contains(name));
         let applied: HashSet<_> = tensors
             .iter()
@@ -97,13 +98,21 @@ pub(super) fn loss(
             })
             .filter_map(|old| old.scales.clone())
             .collect();
+        // What stores a weight is not lost where its numbers are taken.
+        let weights = inputs.iter().flat_map(|source| source.numbers());
+        let stored = weights.filter(|weight| taken(&weight.name).is_some());
+        let stored: HashSet<_> = stored.flat_map(|weight| &weight.tensors).collect();
         count += tensors.len();
         for Existing { name, shape, .. } in tensors {
             let has_new = match place {
                 OutputPlace::Array => named.values().any(|new| *new.shape() == *shape),
                 _ => named.get(&*name).is_some_and(|new| *new.shape() == *shape),
             };
-            if !has_new && taken(&name).is_none() && !applied.contains(&name) {
+            if !has_new
+                && taken(&name).is_none()
+                && !applied.contains(&name)
+                && !stored.contains(&name)
+            {
                 lost.push(name);
             }
         }

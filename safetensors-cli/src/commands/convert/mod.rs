@@ -138,7 +138,7 @@ Examples:
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert model.gguf out.safetensors --dequantize bf16
-  safetensors convert fp8/ bf16/ --dtype bf16 --dequantize bf16
+  safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -184,7 +184,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let change = args.changes.prepare()?;
     let sources = inputs
         .iter()
-        .map(|path| Source::open(path, change.dequantizes()))
+        .map(|path| Source::open(path, &change))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
     let everything = sources
@@ -193,11 +193,13 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
     let taken = change.select(everything);
     let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
+    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
     let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
-    let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
+    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
     let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
-    let mut rewrite = change.apply(taken, &quantised)?;
+    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
+    let mut rewrite = change.apply(taken, &quantised, &kept)?;
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"
@@ -224,6 +226,9 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let progress = Progress::bytes(plan.bytes());
     output.write(rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
+    if sources.iter().any(|source| !source.numbers().is_empty()) {
+        output.warn_of_settings();
+    }
     let told = writeln!(out, "{summary}{}", plan.removed(true)).and_then(|()| out.flush());
     told.with_context(|| {
         format!("{} is written, but this could not be printed", input::shown(output.path()))

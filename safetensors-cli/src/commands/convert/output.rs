@@ -110,6 +110,24 @@ impl Output {
         }
     }
 
+    /// Warns if the settings beside the output still describe quantised weights, which were written
+    /// as numbers.
+    pub(super) fn warn_of_settings(&self) {
+        let directory = match self.form {
+            Form::Directory(_) => Some(&*self.path),
+            _ => self.path.parent(),
+        };
+        let on_disk = directory.filter(|_| address::of(&self.path).is_none());
+        let Some(config) = on_disk.map(|directory| directory.join("config.json")) else { return };
+        let text = std::fs::read_to_string(&config).unwrap_or_default();
+        if text.contains("\"quantization_config\"") {
+            warn(format!(
+                "{} still has quantization_config: remove it, because the weights are numbers now",
+                text::path(&config)
+            ));
+        }
+    }
+
     /// The name to show in messages.
     fn name(&self) -> String {
         match address::of(&self.path) {

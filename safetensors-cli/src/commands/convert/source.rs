@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
+use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
+use super::changes::Change;
 use crate::input;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
@@ -21,6 +23,10 @@ pub(super) struct Source {
     content: Content,
     /// The names of the whole tensors of a checkpoint that ranks have saved.
     whole: Vec<String>,
+    /// The quantised weights that are read as numbers.
+    numbers: Vec<QuantizedWeight>,
+    /// Those that stay as they are stored.
+    kept: Vec<QuantizedWeight>,
 }
 
 enum Content {
@@ -35,10 +41,14 @@ enum Content {
 impl Source {
     /// Opens an input. Its name tells its kind. Of an archive only the names are read.
     ///
-    /// Quantised tensors become numbers if `dequantize` says so.
-    pub(super) fn open(path: &Path, dequantize: bool) -> anyhow::Result<Self> {
+    /// Quantised tensors become numbers if `change` says so.
+    pub(super) fn open(path: &Path, change: &Change<'_>) -> anyhow::Result<Self> {
+        let (mut numbers, mut kept) = (Vec::new(), Vec::new());
         let content = match Kind::of(path) {
-            _ if dequantize && path.is_file() && other::detect(path) == Some(Format::Gguf) => {
+            _ if change.dequantizes()
+                && path.is_file()
+                && other::detect(path) == Some(Format::Gguf) =>
+            {
                 let opening = Opening { dequantize: true, ..Opening::default() };
                 Content::Checkpoint(Box::new(input::open_with(path, opening)?))
             }
@@ -53,7 +63,16 @@ impl Source {
                 Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
             }
             Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
-                Content::Checkpoint(Box::new(input::open(path)?))
+                let mut checkpoint = input::open(path)?;
+                if change.may_make_numbers() {
+                    let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
+                    let weights = checkpoint.quantized_weights()?.into_iter();
+                    (numbers, kept) = weights.partition(makes);
+                    if !numbers.is_empty() {
+                        checkpoint = checkpoint.dequantized_if(makes)?.into_boxed();
+                    }
+                }
+                Content::Checkpoint(Box::new(checkpoint))
             }
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
@@ -69,12 +88,22 @@ impl Source {
             }
             _ => Vec::new(),
         };
-        Ok(Self { path: path.into(), content, whole })
+        Ok(Self { path: path.into(), content, whole, numbers, kept })
     }
 
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
+    }
+
+    /// The quantised weights that are read as numbers.
+    pub(super) fn numbers(&self) -> &[QuantizedWeight] {
+        &self.numbers
+    }
+
+    /// The names of the tensors that store the quantised weights that stay as they are.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &String> {
+        self.kept.iter().flat_map(|weight| &weight.tensors)
     }
 
     /// The paths of its files.

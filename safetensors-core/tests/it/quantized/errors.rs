@@ -1,0 +1,168 @@
+//! Bad quantised weights are errors that name the tensor, what was expected and what was found,
+//! before anything is read.
+
+use safetensors_core::error::QuantizationProblem;
+use safetensors_core::{Dtype, ErrorKind, TensorBuf};
+
+use super::checkpoint;
+
+fn buf(dtype: Dtype, shape: &[usize]) -> TensorBuf {
+    let len = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
+    let view = vec![0; len];
+    TensorBuf::from_view(&safetensors_core::TensorView::new(dtype, shape, &view).unwrap()).unwrap()
+}
+
+/// The problem of opening these tensors as numbers, and the whole message.
+fn problem(
+    config: Option<&str>,
+    tensors: &[(&str, Dtype, &[usize])],
+) -> (QuantizationProblem, String) {
+    let tensors: Vec<_> =
+        tensors.iter().map(|(name, dtype, shape)| (*name, buf(*dtype, shape))).collect();
+    let (_directory, checkpoint) = checkpoint(config, &tensors);
+    let error = checkpoint.dequantized().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("model.safetensors") || text.contains("config.json"), "{text}");
+    match error.into_kind() {
+        ErrorKind::Quantization { problem } => (problem, text),
+        other => panic!("{other}"),
+    }
+}
+
+const GPTQ: Option<&str> = Some(r#"{"quant_method": "gptq", "bits": 4, "group_size": 8}"#);
+
+#[test]
+fn a_tensor_that_is_missing_is_named() {
+    for (config, tensors, missing) in [
+        (GPTQ, vec![("a.qweight", Dtype::I32, &[4, 8][..])], "a.scales"),
+        (
+            GPTQ,
+            vec![("a.qweight", Dtype::I32, &[4, 8][..]), ("a.scales", Dtype::F16, &[4, 8])],
+            "a.qzeros",
+        ),
+        (
+            Some(r#"{"quant_method": "fp8"}"#),
+            vec![("a.weight", Dtype::F8_E4M3, &[4, 8][..])],
+            "a.weight_scale",
+        ),
+        (None, vec![("a.weight_packed", Dtype::U8, &[4, 8][..])], "a.weight_scale"),
+        (None, vec![("a_blocks", Dtype::U8, &[4, 1, 16][..])], "a_scales"),
+        (None, vec![("a.W_q", Dtype::U8, &[4, 8][..])], "a.scale"),
+    ] {
+        let (problem, text) = problem(config, &tensors);
+        let is_right = matches!(
+            &problem, QuantizationProblem::Missing { expected, .. } if expected == missing
+        );
+        assert!(is_right && text.contains("tensor \"a"), "{text}");
+    }
+}
+
+#[test]
+fn shapes_and_settings_that_contradict_each_other_are_refused() {
+    let gptq = |scales: &'static [usize], zeros: &'static [usize]| {
+        vec![
+            ("a.qweight", Dtype::I32, &[4, 8][..]),
+            ("a.scales", Dtype::F16, scales),
+            ("a.qzeros", Dtype::I32, zeros),
+        ]
+    };
+    let three_bits = Some(r#"{"quant_method": "gptq", "bits": 3, "group_size": 8}"#);
+    for (config, tensors) in [
+        // The settings say another number of bits.
+        (three_bits, gptq(&[4, 8], &[4, 1])),
+        // Zero points of another shape.
+        (GPTQ, gptq(&[4, 8], &[3, 1])),
+        // Scales that fit neither GPTQ nor AWQ.
+        (GPTQ, gptq(&[4, 9], &[4, 1])),
+        // Groups that do not divide the columns.
+        (
+            None,
+            vec![
+                ("a.weight", Dtype::F8_E4M3, &[4, 9][..]),
+                ("a.weight_scale", Dtype::F32, &[4, 2]),
+            ],
+        ),
+        (
+            None,
+            vec![
+                ("a.weight", Dtype::F8_E4M3, &[4, 8][..]),
+                ("a.weight_scale", Dtype::C64, &[4, 1]),
+            ],
+        ),
+        (
+            None,
+            vec![
+                ("a.weight_packed", Dtype::U8, &[4, 16][..]),
+                ("a.weight_scale", Dtype::F8_E4M3, &[4, 1]),
+                ("a.weight_global_scale", Dtype::F32, &[1]),
+            ],
+        ),
+    ] {
+        let (problem, text) = problem(config, &tensors);
+        assert!(matches!(problem, QuantizationProblem::Mismatch { .. }), "{text}");
+        assert!(text.contains("found"), "{text}");
+    }
+}
+
+#[test]
+fn schemes_that_cannot_be_read_are_named() {
+    for (config, tensors, scheme) in [
+        (None, vec![("a.trellis", Dtype::I16, &[4, 8][..])], "EXL3"),
+        (None, vec![("a.codebooks", Dtype::F16, &[4, 8][..])], "AQLM"),
+        (Some(r#"{"quant_method": "spqr"}"#), vec![("a.weight", Dtype::F16, &[4, 8][..])], "spqr"),
+        (
+            Some(r#"{"quant_method": "awq", "version": "gemv"}"#),
+            vec![("a.qweight", Dtype::I32, &[8, 1][..]), ("a.scales", Dtype::F16, &[1, 8])],
+            "AWQ",
+        ),
+        (
+            Some(r#"{"quant_method": "gptq", "checkpoint_format": "marlin"}"#),
+            vec![
+                ("a.qweight", Dtype::I32, &[4, 8][..]),
+                ("a.scales", Dtype::F16, &[4, 8]),
+                ("a.qzeros", Dtype::I32, &[4, 1]),
+            ],
+            "GPTQ",
+        ),
+    ] {
+        let (problem, text) = problem(config, &tensors);
+        let is_right = matches!(
+            &problem, QuantizationProblem::Unsupported { scheme: found, .. } if found == scheme
+        );
+        assert!(is_right, "{text}");
+    }
+}
+
+#[test]
+fn a_config_that_is_no_json_is_named() {
+    let (problem, text) = problem(Some("{"), &[("a", Dtype::F32, &[1])]);
+    assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
+    assert!(text.contains("config.json"), "{text}");
+}
+
+#[test]
+fn a_group_that_does_not_exist_is_an_error_when_it_is_read() {
+    let index = TensorBuf::from_vec(vec![8], vec![0_i32, 1, 2, -1, 0, 0, 0, 0]).unwrap();
+    let tensors = [
+        ("a.qweight", buf(Dtype::I32, &[1, 8])),
+        ("a.scales", buf(Dtype::F16, &[2, 8])),
+        ("a.qzeros", buf(Dtype::I32, &[2, 1])),
+        ("a.g_idx", index),
+    ];
+    let (_directory, checkpoint) = checkpoint(None, &tensors);
+    let checkpoint = checkpoint.dequantized().unwrap();
+    let error = checkpoint.tensor("a.weight").unwrap().read().unwrap_err().to_string();
+    assert!(error.contains("a.g_idx") && error.contains("found 2"), "{error}");
+}
+
+#[test]
+fn a_checkpoint_without_quantised_weights_stays_as_it_is() {
+    let values = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
+    let (_directory, checkpoint) = checkpoint(None, &[("a", values)]);
+    assert_eq!(checkpoint.quantized_weights().unwrap(), []);
+    let checkpoint = checkpoint.dequantized().unwrap();
+    assert_eq!(
+        checkpoint.tensor("a").unwrap().read().unwrap().as_slice::<f32>().unwrap(),
+        [1.0, 2.0]
+    );
+}

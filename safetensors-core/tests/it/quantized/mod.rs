@@ -1,0 +1,28 @@
+//! Quantised weights as numbers: every scheme equal to its reference implementation, by every way
+//! to read; and the errors.
+
+mod errors;
+mod references;
+
+use std::path::Path;
+
+use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
+use tempfile::TempDir;
+
+/// A checkpoint with these tensors, and perhaps a `config.json` beside it.
+fn checkpoint(config: Option<&str>, tensors: &[(&str, TensorBuf)]) -> (TempDir, Checkpoint) {
+    let directory = tempfile::tempdir().unwrap();
+    write_config(directory.path(), config);
+    let path = directory.path().join("model.safetensors");
+    let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    (directory, checkpoint)
+}
+
+fn write_config(directory: &Path, config: Option<&str>) {
+    if let Some(config) = config {
+        let text = format!("{{\"quantization_config\": {config}}}");
+        std::fs::write(directory.join("config.json"), text).unwrap();
+    }
+}

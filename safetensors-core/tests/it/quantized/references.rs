@@ -1,0 +1,113 @@
+//! Every fixture is equal to what its reference implementation says, however it is read.
+
+use std::ops::Range;
+
+use safetensors_core::io::ReadRange;
+use safetensors_core::slice::{RankPart, TensorPart};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, SaveOptions, save};
+use safetensors_testing::quantized::Quantized;
+
+#[test]
+fn every_weight_is_what_the_reference_makes_of_it() {
+    for fixture in Quantized::all() {
+        let checkpoint = fixture.open().dequantized().unwrap_or_else(|error| {
+            panic!("{}: {error}", fixture.name);
+        });
+        let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+        names.sort_unstable();
+        let expected = fixture.expected();
+        let mut all: Vec<_> = expected.tensors().map(|tensor| tensor.name()).collect();
+        all.sort_unstable();
+        assert_eq!(names, all, "{}", fixture.name);
+        for tensor in checkpoint.tensors() {
+            let found = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            fixture.compare(tensor.name(), tensor.shape(), found.as_slice().unwrap());
+        }
+    }
+}
+
+#[test]
+fn the_weights_and_their_tensors_are_listed() {
+    for fixture in Quantized::all() {
+        let checkpoint = fixture.open();
+        let weights = checkpoint.quantized_weights().unwrap();
+        assert!(!weights.is_empty(), "{}", fixture.name);
+        let expected = fixture.expected();
+        for weight in &weights {
+            let found = expected.tensor(&weight.name).unwrap();
+            assert_eq!(weight.shape, found.shape(), "{}", fixture.name);
+            let bytes = |name: &String| checkpoint.tensor(name).unwrap().byte_len();
+            assert_eq!(weight.byte_len, weight.tensors.iter().map(bytes).sum::<u64>());
+            assert_eq!(checkpoint.tensor(&weight.tensors[0]).unwrap().dtype(), weight.dtype);
+        }
+    }
+}
+
+/// Every part of a weight has the numbers of the whole: by rank, by slice, by bytes.
+#[test]
+fn parts_are_parts_of_the_whole() {
+    for fixture in Quantized::all() {
+        let checkpoint = fixture.open().dequantized().unwrap();
+        for weight in fixture.open().quantized_weights().unwrap() {
+            let tensor = checkpoint.tensor(&weight.name).unwrap();
+            let whole = tensor.read().unwrap();
+            let whole = whole.as_slice::<f32>().unwrap();
+            let shape = &weight.shape;
+            let columns = *shape.last().unwrap();
+            for dim in 0..shape.len() {
+                for (rank, ranks) in [(0, 2), (1, 2), (2, 3)] {
+                    if shape[dim] < ranks || !shape[dim].is_multiple_of(ranks) {
+                        continue;
+                    }
+                    let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
+                    let read = tensor.part(part).unwrap().read_with(&LoadOptions::new()).unwrap();
+                    let size = shape[dim] / ranks;
+                    let wanted = select(whole, shape, dim, rank * size..(rank + 1) * size);
+                    assert_same(read.as_slice().unwrap(), &wanted, &fixture.name);
+                }
+            }
+            // Ranges of bytes that begin and end inside a number, a row and a group.
+            let bytes: Vec<u8> = whole.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let start = tensor.file_offset();
+            for range in [0..1, 3..columns * 4 + 5, 37..bytes.len() - 9, 4..8] {
+                let mut found = vec![0; range.len()];
+                let offset = start + range.start as u64;
+                let mut ranges = [ReadRange { offset, bytes: &mut found }];
+                tensor.source().read_ranges_at(&mut ranges).unwrap();
+                assert_eq!(found, bytes[range], "{}", fixture.name);
+            }
+        }
+    }
+}
+
+/// The numbers at these positions of a dimension.
+fn select(whole: &[f32], shape: &[usize], dim: usize, positions: Range<usize>) -> Vec<f32> {
+    let inner: usize = shape[dim + 1..].iter().product();
+    let all = whole.chunks_exact(inner).enumerate();
+    all.filter(|(at, _)| positions.contains(&(at % shape[dim])))
+        .flat_map(|(_, values)| values.iter().copied())
+        .collect()
+}
+
+fn assert_same(found: &[f32], expected: &[f32], name: &str) {
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(found), bits(expected), "{name}");
+}
+
+/// A dequantised checkpoint that is saved is a plain one: nothing of it is quantised any more.
+#[test]
+fn what_is_saved_is_not_quantised() {
+    for fixture in Quantized::all() {
+        let checkpoint = fixture.open().dequantized().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        let options = SaveOptions::new().durable(false).metadata(checkpoint.metadata().clone());
+        save(&path, checkpoint.tensors().map(|tensor| (tensor.name(), tensor)), &options).unwrap();
+        let saved = Checkpoint::open(&path).unwrap();
+        assert_eq!(saved.quantized_weights().unwrap(), [], "{}", fixture.name);
+        for tensor in saved.tensors() {
+            let found = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            fixture.compare(tensor.name(), tensor.shape(), found.as_slice().unwrap());
+        }
+    }
+}
