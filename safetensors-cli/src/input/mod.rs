@@ -22,9 +22,10 @@ use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
 
-use crate::terminal::report::wrong_usage;
+use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
 /// The `PATH` argument of every command that reads one checkpoint.
@@ -62,6 +63,28 @@ impl Input {
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
+}
+
+/// [`open`] for commands that show values: quantised weights are numbers. If they cannot be, a
+/// warning says why, and the tensors are those that the files store.
+pub(crate) fn open_numbers(path: &Path) -> anyhow::Result<Checkpoint> {
+    numbers(open(path)?)
+}
+
+/// The checkpoint with its quantised weights as numbers, as [`open_numbers`] has them.
+pub(crate) fn numbers(checkpoint: Checkpoint) -> anyhow::Result<Checkpoint> {
+    if quantized_weights(&checkpoint).is_empty() {
+        return Ok(checkpoint);
+    }
+    Ok(checkpoint.dequantized()?.into_boxed())
+}
+
+/// The quantised weights of a checkpoint. If they cannot be told, a warning says why.
+pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
+    checkpoint.quantized_weights().unwrap_or_else(|error| {
+        warn(format!("{error}; what is shown are the tensors as they are stored"));
+        Vec::new()
+    })
 }
 
 /// [`open`] for files of other formats as `opening` says.

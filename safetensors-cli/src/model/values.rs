@@ -1,14 +1,9 @@
 //! The values of a tensor as numbers.
 
-use safetensors_core::framework::Quoted;
 use safetensors_core::load::Piece;
 use safetensors_core::{
     ConvertOptions, Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView,
 };
-
-use crate::input::Tensor;
-use crate::terminal::report::warn;
-use crate::terminal::text;
 
 /// The number of elements that are converted at a time. Their numbers stay in the cache of a core.
 /// It is a multiple of 8, so that a block of any packed dtype has whole bytes.
@@ -78,24 +73,6 @@ impl Numbers {
         }
         widened
     }
-}
-
-/// Warns of quantised weights whose scales are another tensor: what is shown of them are their
-/// elements, which are not yet the values of the weight.
-pub(crate) fn warn_of_scales<'a>(tensors: impl IntoIterator<Item = Tensor<'a>>) {
-    let scales = |tensor: Tensor<'a>| Some((tensor.name(), tensor.scales()?.name()));
-    let mut scaled = tensors.into_iter().filter_map(scales);
-    let Some((weight, scales)) = scaled.next() else { return };
-    let others = match scaled.count() {
-        0 => String::new(),
-        others => format!(", and so are those of {}", text::counted(others as u64, "other weight")),
-    };
-    warn(format!(
-        "the numbers of {} are its elements without the scales in {}{others}; `safetensors \
-         convert --dequantize f32` multiplies by them",
-        Quoted(weight),
-        Quoted(scales)
-    ));
 }
 
 /// Adds the tensor and its file to an error of [`Numbers::of`] a part of a piece. Of a byte that is

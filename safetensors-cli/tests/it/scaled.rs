@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use assert_cmd::assert::Assert;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_testing::quantized::Quantized;
 
 use crate::convert::{content, convert};
 use crate::fixtures::*;
@@ -24,35 +26,38 @@ fn values(path: &Path) -> Vec<f32> {
     weight.read_as(Dtype::F32, &Default::default()).unwrap().into_vec().unwrap()
 }
 
+/// What a command that has ended printed.
+fn stdout(assert: Assert) -> String {
+    String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+}
+
 #[test]
-fn a_weight_is_not_converted_without_its_scales() {
+fn a_weight_is_converted_with_its_scales_or_kept_with_them() {
     let dir = temp_dir();
     for scales in ["l.weight_scale_inv", "l.weight_scale", "l.scale_weight"] {
         weight(dir.path(), scales);
-        for args in [&["--dtype", "bf16"][..], &["--cast", "l.*=f32"]] {
+        let out = dir.path().join("out.safetensors");
+        for args in [&["--dtype", "bf16"][..], &["--cast", "l.*=bf16", "--cast", "norm=bf16"]] {
             convert(dir.path(), &[&["in.safetensors", "out.safetensors"], args].concat())
-                .failure()
-                .code(1)
-                .stderr(predicate::str::contains(
-                    "in.safetensors: tensor \"l.weight\" would become",
-                ))
-                .stderr(predicate::str::contains(format!(
-                    "without the scales in tensor \"{scales}\""
-                )))
-                .stderr(predicate::str::contains("--dequantize"));
-            assert!(!dir.path().join("out.safetensors").exists());
+                .success()
+                .stderr("");
+            let expected = [("l.weight".to_owned(), Dtype::BF16), ("norm".to_owned(), Dtype::BF16)];
+            assert_eq!(content(out.clone()), expected);
+            assert_eq!(values(&out), [0.5, 0.5, 1.0, 1.0]);
+            std::fs::remove_file(&out).unwrap();
         }
-        let kept =
-            ["in.safetensors", "out.safetensors", "--dtype", "bf16", "--cast", "l.weight=keep"];
-        convert(dir.path(), &kept).success();
         let mut expected = vec![
             ("l.weight".to_owned(), Dtype::F8_E4M3),
             (scales.to_owned(), Dtype::F32),
             ("norm".to_owned(), Dtype::BF16),
         ];
         expected.sort_by(|a, b| a.0.cmp(&b.0));
-        assert_eq!(content(dir.path().join("out.safetensors")), expected);
-        std::fs::remove_file(dir.path().join("out.safetensors")).unwrap();
+        for args in [&["--cast", "l.weight=keep"][..], &["--keep-quantized"]] {
+            let all = ["in.safetensors", "out.safetensors", "--dtype", "bf16"];
+            convert(dir.path(), &[&all[..], args].concat()).success();
+            assert_eq!(content(out.clone()), expected);
+            std::fs::remove_file(&out).unwrap();
+        }
     }
 }
 
@@ -76,28 +81,89 @@ fn an_option_multiplies_by_the_scales_and_leaves_them_out() {
     // Through the parts of ranks, which are gathered first.
     let ranks = ["--ranks", "2", "--rule", "l.weight=split:1", "--rule", "*=replicate"];
     convert(dir.path(), &[&["in.safetensors", "parts"], &ranks[..]].concat()).success();
-    convert(dir.path(), &["parts", "out.safetensors", "--dtype", "f16"])
-        .failure()
-        .stderr(predicate::str::contains("--dequantize f16"));
-    convert(dir.path(), &["parts", "out.safetensors", "--dequantize", "f16"]).success();
-    assert_eq!(values(&out), [0.5, 0.5, 1.0, 1.0]);
+    for option in ["--dtype", "--dequantize"] {
+        convert(dir.path(), &["parts", "out.safetensors", option, "f16"]).success();
+        assert_eq!(values(&out), [0.5, 0.5, 1.0, 1.0]);
+        std::fs::remove_file(&out).unwrap();
+    }
 }
 
 #[test]
-fn numbers_without_scales_are_said_to_be_such() {
+fn commands_that_show_values_multiply_by_the_scales() {
     let dir = temp_dir();
     weight(dir.path(), "l.weight_scale");
-    let warning = "the numbers of \"l.weight\" are its elements without the scales in \
-                   \"l.weight_scale\"";
-    for args in [&["stats", "in.safetensors"][..], &["show", "in.safetensors", "l.weight"]] {
-        run_in(dir.path(), args).success().stderr(predicate::str::contains(warning));
-    }
-    run_in(dir.path(), &["show", "in.safetensors", "norm"]).success().stderr("");
-    run_in(dir.path(), &["diff", "in.safetensors", "in.safetensors"]).success().stderr("");
     convert(dir.path(), &["in.safetensors", "plain.safetensors", "--dequantize", "f32"]).success();
-    run_in(dir.path(), &["diff", "in.safetensors", "plain.safetensors"])
-        .failure()
-        .stderr(predicate::str::contains(warning));
+    run_in(dir.path(), &["diff", "in.safetensors", "plain.safetensors"]).success().stderr("");
+    let show = |file, name| run_in(dir.path(), &["show", file, name, "--csv"]).success().stderr("");
+    assert_eq!(stdout(show("in.safetensors", "l.weight")), "0.5,0.5\n1.0,1.0\n");
+    // The scales themselves can be shown, too.
+    assert_eq!(stdout(show("in.safetensors", "l.weight_scale")), "0.5\n");
+    let stats = |file| stdout(run_in(dir.path(), &["stats", file, "--json"]).success().stderr(""));
+    // The files have their tensors in another order.
+    let sorted = |text: String| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(sorted(stats("in.safetensors")), sorted(stats("plain.safetensors")));
+}
+
+#[test]
+fn inspect_shows_how_weights_are_stored() {
+    for fixture in Quantized::all() {
+        let weights = fixture.open().quantized_weights().unwrap();
+        let path = ["inspect", "model.safetensors", "--flat"];
+        let flat = stdout(run_in(&fixture.directory, &path).success().stderr(""));
+        assert!(flat.contains("bits each"), "{}: {flat}", fixture.name);
+        assert!(weights.iter().all(|weight| flat.contains(&weight.name)), "{flat}");
+        let all = stdout(run_in(&fixture.directory, &path[..2]).success().stderr(""));
+        assert!(all.contains(weights[0].scheme), "{}: {all}", fixture.name);
+    }
+    let fixture = Quantized::named("ct-nvfp4");
+    let all = stdout(run_in(&fixture.directory, &["inspect", "model.safetensors"]).success());
+    assert!(all.contains("4.5"), "{all}");
+}
+
+/// Each scheme becomes numbers, equal to its reference, and stays what it is where it is kept.
+#[test]
+fn every_scheme_is_converted_or_kept() {
+    let dir = temp_dir();
+    let out = dir.path().join("out.safetensors");
+    for fixture in Quantized::all() {
+        let model = fixture.model();
+        let model = model.to_str().unwrap();
+        convert(dir.path(), &[model, "out.safetensors", "--dtype", "f32"]).success().stderr("");
+        let converted = Checkpoint::open(&out).unwrap();
+        for tensor in fixture.expected().tensors() {
+            let found = converted.tensor(tensor.name()).unwrap();
+            let values = found.read_as(Dtype::F32, &Default::default()).unwrap();
+            fixture.compare(tensor.name(), found.shape(), values.as_slice().unwrap());
+        }
+        assert_eq!(converted.len(), fixture.expected().len(), "{}", fixture.name);
+        let kept = [model, "out.safetensors", "--dtype", "f16", "--keep-quantized", "--force"];
+        convert(dir.path(), &kept).success().stderr("");
+        let (kept, stored) = (Checkpoint::open(&out).unwrap(), fixture.open());
+        let weights = stored.quantized_weights().unwrap();
+        for name in weights.iter().flat_map(|weight| &weight.tensors) {
+            let (tensor, same) = (stored.tensor(name).unwrap(), kept.tensor(name).unwrap());
+            assert_eq!(same.dtype(), tensor.dtype(), "{}: {}", fixture.name, tensor.name());
+            assert_eq!(same.read().unwrap().bytes(), tensor.read().unwrap().bytes());
+        }
+        std::fs::remove_file(&out).unwrap();
+    }
+}
+
+#[test]
+fn settings_that_still_describe_quantised_weights_are_named() {
+    let dir = temp_dir();
+    let fixture = Quantized::named("gptq-v1-4bits");
+    for file in ["model.safetensors", "config.json"] {
+        std::fs::copy(fixture.directory.join(file), dir.path().join(file)).unwrap();
+    }
+    // In place: what stored the weight is converted, so nothing is lost.
+    convert(dir.path(), &["model.safetensors", "model.safetensors", "--dtype", "bf16"])
+        .success()
+        .stderr(predicate::str::contains("config.json still has quantization_config"));
 }
 
 #[test]
@@ -125,9 +191,9 @@ fn scales_in_another_input_are_found() {
         convert(dir.path(), &["in.safetensors", file, "-f", pattern]).success();
     }
     let both = ["1.safetensors", "2.safetensors", "out.safetensors"];
-    convert(dir.path(), &[&both[..], &["--dtype", "bf16"]].concat())
-        .failure()
-        .stderr(predicate::str::contains("--dequantize bf16"));
-    convert(dir.path(), &[&both[..], &["--dequantize", "bf16"]].concat()).success().stderr("");
-    assert_eq!(values(&dir.path().join("out.safetensors")), [0.5, 0.5, 1.0, 1.0]);
+    for option in ["--dtype", "--dequantize"] {
+        convert(dir.path(), &[&both[..], &[option, "bf16"]].concat()).success().stderr("");
+        assert_eq!(values(&dir.path().join("out.safetensors")), [0.5, 0.5, 1.0, 1.0]);
+        std::fs::remove_file(dir.path().join("out.safetensors")).unwrap();
+    }
 }

@@ -26,12 +26,12 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn new<S>(tensor: &LazyTensor<'_, S>, file: usize) -> Self {
+    pub(super) fn new<S>(tensor: &LazyTensor<'_, S>) -> Self {
         Self {
             name: tensor.name().to_owned(),
             dtype: tensor.dtype(),
             shape: tensor.shape().to_vec(),
-            file,
+            file: tensor.file_index(),
             start: tensor.file_offset(),
             byte_len: tensor.byte_len(),
         }

@@ -1,5 +1,6 @@
 //! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt::Display;
 
@@ -36,8 +37,11 @@ pub(super) struct Model<'a> {
     pub(super) metadata: &'a Metadata,
     /// The rows and columns that share a scale where nothing else says so.
     pub(super) block: [usize; 2],
-    pub(super) tensors: Vec<Stored>,
-    positions: HashMap<String, usize>,
+    /// The tensors that were asked for by name. Most belong to no weight.
+    asked: Vec<OnceCell<Stored>>,
+    at: Box<dyn Fn(usize) -> Option<Stored> + 'a>,
+    /// The position of a tensor by its name, or by an alias.
+    position: Box<dyn Fn(&str) -> Option<usize> + 'a>,
     /// The small tensors that describe others.
     notes: HashMap<String, TensorBuf>,
 }
@@ -77,18 +81,27 @@ impl<'a> Model<'a> {
             .collect();
         let read = read_tensors(&notes, &LoadOptions::new())?;
         let notes = notes.iter().map(|note| note.name().to_owned()).zip(read);
-        let tensors: Vec<_> =
-            checkpoint.tensors().map(|tensor| Stored::new(&tensor, tensor.file_index())).collect();
-        let names = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at));
-        let positions = names.collect();
+        let asked = vec![OnceCell::new(); checkpoint.len()];
+        let at = Box::new(|position| Some(Stored::new(&checkpoint.tensor_at(position)?)));
+        let position = Box::new(|name: &str| checkpoint.position(name));
         let block = block.or(config.block()).unwrap_or([128, 128]);
         let metadata = checkpoint.metadata();
-        Ok(Self { config, metadata, block, positions, notes: notes.collect(), tensors })
+        Ok(Self { config, metadata, block, asked, at, position, notes: notes.collect() })
     }
 
     /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Stored> {
-        self.positions.get(name).map(|position| &self.tensors[*position])
+        let position = (self.position)(name)?;
+        let tensor = self.asked.get(position)?;
+        match tensor.get() {
+            None => (self.at)(position).map(|found| tensor.get_or_init(|| found)),
+            found => found,
+        }
+    }
+
+    /// All tensors, one after another.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
+        (0..self.asked.len()).filter_map(|position| (self.at)(position))
     }
 
     /// The tensor of this name, which a weight of this scheme needs.

@@ -26,7 +26,6 @@ use super::Run;
 use crate::input;
 use crate::input::select::Select;
 use crate::input::{Checkpoint, Source, Tensor};
-use crate::model::values;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -134,7 +133,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if input::is_stdin(&args.a) && input::is_stdin(&args.b) {
         return Err(wrong_usage("A and B cannot both be standard input"));
     }
-    let (a, b) = (input::open(&args.a)?, input::open(&args.b)?);
+    let (a, b) = (input::open_numbers(&args.a)?, input::open_numbers(&args.b)?);
     let document = compare(args, &a, &b)?;
     if args.json {
         json::write(&document, out)?;
@@ -153,10 +152,6 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
     let pairs: Vec<Pair<'a>> =
         names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
-    let of_both = pairs.iter().filter_map(comparable);
-    values::warn_of_scales(
-        of_both.filter(|(a, b)| a.dtype() != b.dtype()).flat_map(|(a, b)| [a, b]),
-    );
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
     let (mut tensors, mut equal_tensors) = (Vec::new(), 0);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
+use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
@@ -21,6 +22,17 @@ pub(super) struct Document<'a> {
     dtypes: BTreeMap<&'a str, Totals>,
     files: Vec<FileEntry>,
     tensors: TensorList<'a>,
+    quantized_weights: Vec<WeightEntry<'a>>,
+}
+
+/// A quantised weight, and the tensors that store it.
+#[derive(Serialize)]
+struct WeightEntry<'a> {
+    name: &'a str,
+    scheme: &'a str,
+    shape: &'a [usize],
+    bytes: u64,
+    tensors: &'a [String],
 }
 
 #[derive(Default, Serialize)]
@@ -80,9 +92,17 @@ impl<'a> TensorEntry<'a> {
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,
+    weights: &'a [QuantizedWeight],
     dtypes: &Dtypes<'a>,
     layouts: &[FileLayout],
 ) -> Document<'a> {
+    let entry = |weight: &'a QuantizedWeight| WeightEntry {
+        name: &weight.name,
+        scheme: weight.scheme,
+        shape: &weight.shape,
+        bytes: weight.byte_len,
+        tensors: &weight.tensors,
+    };
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| {
         let (path, tensors) = (path(shard.path()), shard.safetensors().header().len());
@@ -118,5 +138,6 @@ pub(super) fn document<'a>(
         dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
         files: files.collect(),
         tensors: TensorList(tensors),
+        quantized_weights: weights.iter().map(entry).collect(),
     }
 }

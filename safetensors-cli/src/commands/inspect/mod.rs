@@ -14,10 +14,10 @@ use std::process::ExitCode;
 
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
-use crate::input::Tensor;
 use crate::input::other::Kind;
 use crate::input::select::Select;
 use crate::input::targets::Target;
+use crate::input::{self, Tensor};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
@@ -25,7 +25,8 @@ use crate::terminal::stdout::Out;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// Only headers are read. Tensors are shown as a tree of modules. Layers that differ only in their
+/// Only headers are read, and what describes quantised weights, of which the bits that an element
+/// takes are shown. Tensors are shown as a tree of modules. Layers that differ only in their
 /// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
 /// --flat lists each tensor. Unprintable characters in names are escaped. Very long names and
 /// values are shortened.
@@ -100,12 +101,13 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     let dtypes = Totals::by_kind(tensors.iter().copied());
     let shown = ShownInput::new(dtypes.values().copied().sum());
+    let weights = input::quantized_weights(&checkpoint);
     if args.json || args.flat {
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }
     if args.json {
         crate::terminal::json::write(
-            &json::document(&checkpoint, &tensors, &dtypes, &layouts),
+            &json::document(&checkpoint, &tensors, &weights, &dtypes, &layouts),
             &mut out,
         )?;
         return Ok(shown);
@@ -120,6 +122,10 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     }
     writeln!(out)?;
     tables::totals(&checkpoint, &dtypes, &mut out)?;
+    if !weights.is_empty() {
+        writeln!(out)?;
+        tables::quantized(&weights, args.flat, &mut out)?;
+    }
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;

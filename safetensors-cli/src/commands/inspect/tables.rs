@@ -1,10 +1,12 @@
 //! The output for people: the tensors as a tree or one by one, the totals, the metadata, the files.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::quantized::QuantizedWeight;
 use safetensors_formats::TensorFile;
 
 use super::{Dtypes, Tensors};
@@ -131,6 +133,71 @@ pub(super) fn totals(
         writeln!(out, "\n{shown} of {all} shown")?;
     }
     Ok(())
+}
+
+/// The quantised weights, one by one or the sums for each scheme, with the bits that an element
+/// takes together with its scales.
+pub(super) fn quantized(
+    weights: &[QuantizedWeight],
+    one_by_one: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let parameters = |weight: &QuantizedWeight| {
+        weight.shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64))
+    };
+    if one_by_one {
+        let columns = [
+            Column::name("quantised weight").rank(0).distinct(),
+            Column::word("stored as").rank(1),
+            Column::name("shape").rank(3),
+            Column::number("size").rank(4),
+            Column::number("bits each").rank(2),
+        ];
+        return table::write(&columns, out, |rows| {
+            for weight in weights {
+                rows.row([
+                    text::name(&weight.name),
+                    weight.scheme.to_owned(),
+                    text::shape(&weight.shape),
+                    text::size(weight.byte_len),
+                    bits_each(weight.byte_len, parameters(weight)),
+                ]);
+            }
+        });
+    }
+    let columns = [
+        ("quantised as", Left),
+        ("weights", Right),
+        ("parameters", Right),
+        ("size", Right),
+        ("bits each", Right),
+    ];
+    let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
+    for weight in weights {
+        let sum = sums.entry(weight.scheme).or_default();
+        for (sum, more) in sum.iter_mut().zip([1, parameters(weight), weight.byte_len]) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+    table::write(&columns, out, |rows| {
+        for (&scheme, &[count, parameters, bytes]) in &sums {
+            rows.row([
+                scheme,
+                &*text::count(count),
+                &text::count(parameters),
+                &text::size(bytes),
+                &bits_each(bytes, parameters),
+            ]);
+        }
+    })
+}
+
+/// The bits of an element, with one digit after the point.
+fn bits_each(bytes: u64, parameters: u64) -> String {
+    match parameters {
+        0 => "–".into(),
+        _ => format!("{:.1}", bytes as f64 * 8.0 / parameters as f64),
+    }
 }
 
 /// The metadata, one row per entry.

@@ -23,10 +23,9 @@ use safetensors_core::framework::Quoted;
 use safetensors_core::{LazyTensor, ReadAt};
 
 use super::Run;
-use crate::input::Input;
 use crate::input::find;
 use crate::input::slicing::{Selection, Slice};
-use crate::model::values;
+use crate::input::{self, Input};
 use crate::terminal::screen::Screen;
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
@@ -97,9 +96,13 @@ impl Run for Args {
 
 /// Shows values of one tensor.
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.input.open()?;
+    let stored = args.input.open()?;
+    let weights = input::quantized_weights(&stored);
+    let is_weight = weights.iter().any(|weight| weight.name == args.name);
+    // A tensor that stores a part of a weight, such as its scales, is shown as it is.
+    let is_stored = weights.is_empty() || stored.get(&args.name).is_some() && !is_weight;
+    let checkpoint = if is_stored { stored } else { stored.dequantized()?.into_boxed() };
     let tensor = find::tensor(&checkpoint, &args.name)?;
-    values::warn_of_scales([tensor]);
     let selection = match &args.slice {
         Some(slice) => slice.select(&tensor)?,
         None => Selection::whole(tensor.shape()),

@@ -32,11 +32,10 @@ use serde::{Serialize, Serializer};
 
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
-use crate::input::Tensor;
 use crate::input::select::Select;
 use crate::input::targets::Target;
+use crate::input::{self, Tensor};
 use crate::model::totals::Totals;
-use crate::model::values;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::report;
 use crate::terminal::stdout::Out;
@@ -210,9 +209,8 @@ fn show(
     target: &Target,
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
-    let checkpoint = target.open()?;
+    let checkpoint = input::numbers(target.open()?)?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    values::warn_of_scales(tensors.iter().copied());
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
     let summary = |found: TensorValues| Summary::new(&found, percentiles, args.bins);

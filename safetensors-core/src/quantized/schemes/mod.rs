@@ -51,7 +51,8 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
         return Err(unsupported(method, "the quant_method is not known"));
     }
     let mut weights = Vec::new();
-    for tensor in &model.tensors {
+    for tensor in model.tensors() {
+        let tensor = &tensor;
         let mut found: Option<Weight> = None;
         for scheme in &schemes {
             let Some(weight) = scheme.weight(model, tensor)? else { continue };
