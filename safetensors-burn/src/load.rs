@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::{Bytes, DType, Shape, TensorData};
-use safetensors_core::{Checkpoint, Error, LoadOptions, Result, TensorBuf, framework};
+#[cfg(doc)]
+use safetensors_core::Checkpoint;
+use safetensors_core::{Error, LoadOptions, Result, TensorBuf, framework};
 
 use crate::{Burn, dtype};
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-use safetensors_core::{Checkpoint, LoadOptions, Result, framework};
+#[cfg(doc)]
+use safetensors_core::Checkpoint;
+use safetensors_core::{LoadOptions, Result, framework};
 
 use crate::Candle;
 

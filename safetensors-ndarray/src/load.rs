@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ndarray::{Array, ArrayD, Dimension, IxDyn};
+#[cfg(doc)]
+use safetensors_core::Checkpoint;
 use safetensors_core::load::LazySlice;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
-    framework,
+    ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, framework,
 };
 
 use crate::array::{array_from_buf, wrong_dtype};

@@ -8,6 +8,8 @@
 
 mod documented;
 mod loading;
+#[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
+mod quantised;
 mod sample;
 mod saving;
 mod scaled;
