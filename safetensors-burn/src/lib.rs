@@ -45,6 +45,8 @@
 //! With [`Widening::Refuse`](safetensors_core::Widening::Refuse), loading a dtype that needs
 //! widening is an error. So is a weight of 8-bit floats whose scales are another tensor:
 //! [`LoadOptions::scaled_weights`](safetensors_core::LoadOptions::scaled_weights) multiplies it.
+//! With it, [`load_with`] and [`CheckpointStore`] read the weights of every quantised
+//! [scheme](safetensors_core::quantized) as numbers.
 //!
 //! Every boolean is saved as BOOL, however the backend stores it. `Flex32` is saved as F32, because
 //! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an

@@ -60,8 +60,8 @@
 //!
 //! A weight of 8-bit floats may have its scales in another tensor: DeepSeek's checkpoints have
 //! `weight_scale_inv` for blocks of 128 × 128, others `weight_scale` for each output channel or for
-//! the whole weight. Without its scales such a weight has wrong values. So it is an error to load it
-//! in another dtype than the file's, which includes F8_E5M2, which candle lacks.
+//! the whole weight. Without its scales such a weight has wrong values. So it is an error to load
+//! it in another dtype than the file's, which includes F8_E5M2, which candle lacks.
 //! [`LoadOptions::scaled_weights`] decides:
 //!
 //! ```
@@ -92,6 +92,10 @@
 //! assert!(builder.get((1, 2), "fc.weight").unwrap_err().to_string().contains("scales"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! With this option [`load_with`] reads the weights of every [scheme](safetensors_core::quantized)
+//! as numbers: GPTQ, AWQ, NF4, NVFP4 and others. A `VarBuilder` does over a checkpoint that has
+//! them as numbers: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`.
 //!
 //! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
 //! [`LoadOptions::scale_block`] sets another size of blocks.

@@ -53,8 +53,8 @@ impl Quantized {
         Checkpoint::open(self.directory.join("expected.safetensors")).unwrap()
     }
 
-    /// Compares numbers that were read as F32 with the expected ones, after rounding to the dtype of
-    /// the reference. Both zeros are equal, because references differ in them.
+    /// Compares numbers that were read as F32 with the expected ones, after rounding to the dtype
+    /// of the reference. Both zeros are equal, because references differ in them.
     pub fn compare(&self, name: &str, shape: &[usize], found: &[f32]) {
         let expected = self.expected();
         let expected = expected.tensor(name).unwrap();

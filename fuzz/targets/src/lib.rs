@@ -14,6 +14,7 @@
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
+//! | [`quantized`] | quantised weights are refused, or read in parts as they are whole |
 //! | [`tensor_file`] | any file of PyTorch, GGUF or NumPy is read in parts as it is whole, or refused |
 //!
 //! Nothing may panic, overflow, hang or take memory out of proportion. Inputs are read by
@@ -27,6 +28,7 @@ pub mod index;
 pub mod input;
 pub mod modelspec;
 pub mod npy;
+pub mod quantized;
 pub mod scratch;
 pub mod serialize;
 pub mod slice;
@@ -44,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     ("index", index::run),
     ("modelspec", modelspec::run),
     ("npy", npy::run),
+    ("quantized", quantized::run),
     ("serialize", serialize::run),
     ("slice", slice::run),
     ("tensor_file", tensor_file::run),

@@ -302,9 +302,7 @@ pub enum ErrorKind {
     #[error("no digest is recorded")]
     NoDigest,
 
-    // Progress.
-    /// The caller's progress callback ended a load, a save, or the computing or checking of
-    /// digests.
+    /// The caller's progress callback ended the work.
     #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,
@@ -314,8 +312,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
-    /// The new file is in its place, or the old directory is removed, but the system failed to
-    /// write that to the disk, so a power cut may bring back what the path had before.
+    /// The path is changed as asked, but the system failed to write that to the disk.
     #[cfg(feature = "std")]
     #[error("the path is changed as asked, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
@@ -344,8 +341,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
-    /// A directory has no checkpoint, or several. `found` lists its files and indexes, and `below`
-    /// lists those in its subdirectories.
+    /// A directory has no checkpoint, or several: `found`; `below` has those in subdirectories.
     #[cfg(feature = "std")]
     #[error(
         "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
@@ -369,9 +365,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
-    /// Another save is changing the files of the directory, or has changed them since this one
-    /// began. [`Contention`](crate::checkpoint::Contention) says that this save does not wait for
-    /// others.
+    /// Another save changes the files of the directory, or has since this one began, and
+    /// [`Contention`](crate::checkpoint::Contention) says that this one does not wait.
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
@@ -441,11 +436,10 @@ pub enum ErrorKind {
     TieReserved { kept: String },
 
     // Loading into a model.
-    /// A checkpoint does not match the tensors in memory that it is loaded into. `mismatches` has
-    /// every difference; the message shows the first.
+    /// A checkpoint does not match the tensors in memory that it is loaded into.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
-    /// Something is wrong with ranks: their numbers, the plan of their parts, or what they save.
+    /// Something is wrong with ranks, their plan, or what they save.
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Ranks { problem: RankProblem },

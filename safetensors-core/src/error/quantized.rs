@@ -16,7 +16,10 @@ pub enum QuantizationProblem {
     #[error("it is stored as {scheme}, which needs tensor {}; there is none", Quoted(.expected))]
     Missing { scheme: &'static str, expected: String },
     /// A tensor of the weight has another dtype, shape or content than the scheme says.
-    #[error("as part of a weight stored as {scheme} it should have {}, found {}", Escaped(.expected), Escaped(.found))]
+    #[error(
+        "as part of a weight stored as {scheme} it should have {}, found {}",
+        Escaped(.expected), Escaped(.found)
+    )]
     Mismatch { scheme: &'static str, expected: String, found: String },
     /// Two schemes fit.
     #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]

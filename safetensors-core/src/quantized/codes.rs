@@ -11,8 +11,8 @@ pub(super) enum Order {
     LowFirst,
     /// Two codes of four bits in a byte. The first lies in the high bits.
     HighFirst,
-    /// Words of 32 bits with as many whole codes as fit, the first in the lowest bits. The bits that
-    /// are left are empty.
+    /// Words of 32 bits with as many whole codes as fit, the first in the lowest bits. The bits
+    /// that are left are empty.
     WholeWords,
     /// Words of 32 bits with eight codes of four bits, in the order of AWQ.
     Awq,

@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::model::bad_config;
 use crate::checkpoint::Checkpoint;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
 
 /// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
@@ -100,6 +99,11 @@ impl Config {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
+}
+
+/// The settings cannot be read, or lack what a scheme needs.
+pub(super) fn bad_config(problem: String) -> Error {
+    ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
 /// `config.json` of a model: `quantization_config`, or `quantization` of MLX.

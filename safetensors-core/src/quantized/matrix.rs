@@ -94,8 +94,8 @@ pub(super) enum Lies {
     Tiles,
 }
 
-/// A matrix of numbers, of which any part can be read. Several matrices that lie one after the other
-/// are one: its rows are the rows of all.
+/// A matrix of numbers, of which any part can be read. Several matrices that lie one after the
+/// other are one: its rows are the rows of all.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,

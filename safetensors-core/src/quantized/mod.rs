@@ -2,8 +2,8 @@
 //!
 //! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
 //! F32, under the name, and with the shape, that its model knows. The numbers are computed when
-//! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by slice,
-//! by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
+//! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by
+//! slice, by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
 //!
 //! | scheme | stored tensors of module `X` |
 //! |---|---|
@@ -26,7 +26,8 @@
 //! and a scheme that is known but cannot be read are errors
 //! ([`ErrorKind::Quantization`](crate::ErrorKind::Quantization)), before anything is read.
 //!
-//! Each operation is rounded to F32, in the order of the scheme's reference implementation on a CPU.
+//! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
+//! CPU.
 
 mod codes;
 mod config;
@@ -144,7 +145,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// The tensors as they are stored, as the same type as [`dequantized`](Checkpoint::dequantized).
+    /// The tensors as they are stored, as the same type as
+    /// [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn as_stored(self) -> Result<Checkpoint<Dequantized<S>>> {
         source::dequantized(self, Vec::new())
     }

@@ -165,11 +165,6 @@ fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
 
-/// The settings cannot be read.
-pub(super) fn bad_config(problem: String) -> Error {
-    error(QuantizationProblem::Config { problem })
-}
-
 /// The scheme stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })

@@ -89,6 +89,7 @@ fn scales_of_another_shape_are_an_error_of_their_weight() {
     let path = dir.path().join("model.safetensors");
     file(&path, &[3]);
     let error = module().load_from(&mut store(&path, dequantize())).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongScales { .. }), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+    let scales = (Some("w_scale_inv"), path.to_str());
+    assert_eq!((error.tensor(), error.file()), scales);
 }

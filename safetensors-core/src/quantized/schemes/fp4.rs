@@ -1,8 +1,8 @@
 //! Floats of 4 and 6 bits with scales of small groups: NVFP4 and MXFP4 of compressed-tensors and
 //! ModelOpt, MXFP6, the experts of gpt-oss and of DeepSeek-V4.
 //!
-//! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied (ModelOpt)
-//! by the scale of the weight first, in F32.
+//! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied
+//! (ModelOpt) by the scale of the weight first, in F32.
 
 use super::super::matrix::{Lies, Matrix, Numbers, Stored};
 use super::super::model::{Model, Scheme, check_dtype, check_shape, mismatch, weight};

@@ -3,9 +3,10 @@
 //! W = q · scale + bias, in F32. The number of bits is in the model's settings only.
 
 use super::super::codes::{Codes, Order};
+use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, bad_config, check_numbers, check_shape, mismatch, unsupported, weight,
+    Model, Scheme, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grouped, Weight};
 use super::scales::{grid, plain_numbers};
