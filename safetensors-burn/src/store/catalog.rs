@@ -11,7 +11,7 @@ use safetensors_core::{
 use super::ids::Ids;
 use super::names::Naming;
 use super::pack::{self, PackTensor};
-use super::place::StorePlace;
+use super::place::{StorePlace, StoredTensor};
 
 /// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
 /// catalog is opened.
@@ -80,7 +80,7 @@ impl Catalog {
     /// Adds a tensor under a name.
     fn add(
         &mut self,
-        tensor: &LazyTensor<'_, Box<dyn ReadAt>>,
+        tensor: &StoredTensor<'_>,
         name: String,
         id: Option<u64>,
         options: &LoadOptions,
@@ -122,14 +122,14 @@ impl Catalog {
     }
 
     /// The tensor of this name in the catalog. Nothing is read yet.
-    pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Box<dyn ReadAt>>> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<StoredTensor<'_>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
     /// Reads tensors of the checkpoint in parallel, quantised weights with their scales.
     pub(crate) fn read(
         &self,
-        tensors: &[LazyTensor<'_, Box<dyn ReadAt>>],
+        tensors: &[StoredTensor<'_>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         self.checkpoint.read_named(tensors.iter().map(|tensor| tensor.name()), options)

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use safetensors_core::framework::prepare;
-use safetensors_core::{Checkpoint, Error, LoadOptions, ReadAt, Result};
+use safetensors_core::{Checkpoint, Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::{Burn, StoreError};
 
 /// Stands for the path of a file in memory, in errors.
 const IN_MEMORY: &str = "bytes in memory";
+
+/// A tensor of the checkpoint of a store.
+pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
 /// Where the checkpoint of a store lies.
 #[derive(Clone, Debug)]

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::TensorData;
 use safetensors_core::framework::Framework;
-use safetensors_core::{Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Dtype, ErrorKind, LoadOptions, Result};
 
 use super::adopt::NewValue;
 use super::catalog::Catalog;
 use super::pack;
 use super::parameters::Kind;
+use super::place::StoredTensor;
 use super::plan::Match;
 use crate::Burn;
 
@@ -48,8 +49,7 @@ pub(crate) fn read(
     let tensors =
         matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
     // Several parameters may share one tensor under different names. It is read only once.
-    let mut of_one: BTreeMap<&str, (LazyTensor<'_, Box<dyn ReadAt>>, Vec<&Match>)> =
-        BTreeMap::new();
+    let mut of_one: BTreeMap<&str, (StoredTensor<'_>, Vec<&Match>)> = BTreeMap::new();
     for (found, tensor) in matches.iter().zip(&tensors) {
         of_one.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(found);
     }

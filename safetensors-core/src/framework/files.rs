@@ -87,7 +87,7 @@ pub fn prepare<S: ReadAt + 'static>(
 ) -> Result<Checkpoint<Dequantized<S>>> {
     match options.reads_numbers() {
         true => checkpoint.dequantized_by(options.block()),
-        false => checkpoint.as_stored(),
+        false => checkpoint.without_numbers(),
     }
 }
 

@@ -219,7 +219,7 @@ mod tests {
             let columns = 48;
             for start in [0, 32, 64] {
                 let expected: Vec<_> = (0..columns).map(|i| (i * 7 + 3) % (1 << bits)).collect();
-                let mut row = vec![0_u8; 64];
+                let mut row = [0_u8; 64];
                 for (column, &code) in expected.iter().enumerate() {
                     let at = (start + codes.bit(column as u64)) as usize;
                     for bit in 0..bits {

@@ -147,7 +147,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
 
     /// The tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
-    pub(crate) fn as_stored(self) -> Result<Checkpoint<Dequantized<S>>> {
+    pub(crate) fn without_numbers(self) -> Result<Checkpoint<Dequantized<S>>> {
         source::dequantized(self, Vec::new())
     }
 

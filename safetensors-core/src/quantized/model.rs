@@ -31,17 +31,33 @@ pub(super) trait Scheme: Sync {
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>;
 }
 
+/// The tensors of a checkpoint, whatever its sources.
+trait Tensors {
+    /// The position of the tensor of this name or alias.
+    fn position(&self, name: &str) -> Option<usize>;
+    /// The tensor at a position.
+    fn at(&self, position: usize) -> Option<Stored>;
+}
+
+impl<S> Tensors for Checkpoint<S> {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.position(name)
+    }
+
+    fn at(&self, position: usize) -> Option<Stored> {
+        self.tensor_at(position).map(|tensor| Stored::new(&tensor))
+    }
+}
+
 /// What is known of a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
     pub(super) config: Config,
     pub(super) metadata: &'a Metadata,
     /// The rows and columns that share a scale where nothing else says so.
     pub(super) block: [usize; 2],
+    tensors: &'a dyn Tensors,
     /// The tensors that were asked for by name. Most belong to no weight.
     asked: Vec<OnceCell<Stored>>,
-    at: Box<dyn Fn(usize) -> Option<Stored> + 'a>,
-    /// The position of a tensor by its name, or by an alias.
-    position: Box<dyn Fn(&str) -> Option<usize> + 'a>,
     /// The small tensors that describe others.
     notes: HashMap<String, TensorBuf>,
 }
@@ -82,26 +98,24 @@ impl<'a> Model<'a> {
         let read = read_tensors(&notes, &LoadOptions::new())?;
         let notes = notes.iter().map(|note| note.name().to_owned()).zip(read);
         let asked = vec![OnceCell::new(); checkpoint.len()];
-        let at = Box::new(|position| Some(Stored::new(&checkpoint.tensor_at(position)?)));
-        let position = Box::new(|name: &str| checkpoint.position(name));
         let block = block.or(config.block()).unwrap_or([128, 128]);
         let metadata = checkpoint.metadata();
-        Ok(Self { config, metadata, block, asked, at, position, notes: notes.collect() })
+        Ok(Self { config, metadata, block, tensors: checkpoint, asked, notes: notes.collect() })
     }
 
     /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Stored> {
-        let position = (self.position)(name)?;
+        let position = self.tensors.position(name)?;
         let tensor = self.asked.get(position)?;
         match tensor.get() {
-            None => (self.at)(position).map(|found| tensor.get_or_init(|| found)),
+            None => self.tensors.at(position).map(|found| tensor.get_or_init(|| found)),
             found => found,
         }
     }
 
     /// All tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
-        (0..self.asked.len()).filter_map(|position| (self.at)(position))
+        (0..self.asked.len()).filter_map(|position| self.tensors.at(position))
     }
 
     /// The tensor of this name, which a weight of this scheme needs.

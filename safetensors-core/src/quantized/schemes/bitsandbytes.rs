@@ -124,7 +124,7 @@ impl BitsAndBytes {
         let factors = grid(self, model, &tensor.shape, scales, plain_numbers(Dtype::F32))?;
         let mut numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
         // The constant of the library's code, which is 1/127 rounded to F32.
-        numbers.formula = Formula::Times(7.874_015_7e-3);
+        numbers.formula = Formula::Times(7.874_016e-3);
         Ok(weight(self, &tensor.name, &tensor.shape, &tensors, numbers))
     }
 }

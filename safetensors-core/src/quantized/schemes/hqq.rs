@@ -58,7 +58,7 @@ impl Scheme for Hqq {
         check_len(self, zeros, groups)?;
         check_numbers(self, scales)?;
         check_numbers(self, zeros)?;
-        if groups == 0 || len % groups != 0 {
+        if groups == 0 || !len.is_multiple_of(groups) {
             let expected = format!("a number of groups that divides {len} elements");
             return Err(mismatch(self, scales, expected, groups));
         }
