@@ -64,7 +64,7 @@ const METHODS: &[&str] = &[
 ];
 
 /// Dimensions that schemes expect, and others.
-const DIMS: &[usize] = &[0, 1, 2, 3, 4, 6, 8, 16, 24, 32, 64, 96, 128];
+const DIMS: &[usize] = &[0, 1, 2, 3, 4, 6, 8, 16, 24, 32, 64, 96, 128, 1 << 40, 1 << 60];
 
 /// Checks one input.
 pub fn run(input: &[u8]) {

@@ -45,7 +45,8 @@ impl<S> Tensors for Checkpoint<S> {
     }
 
     fn at(&self, position: usize) -> Option<Stored> {
-        self.tensor_at(position).map(|tensor| Stored::new(&tensor))
+        let tensor = self.tensor_at(position)?;
+        tensor.shape().iter().all(|&dim| dim <= LONGEST).then(|| Stored::new(&tensor))
     }
 }
 
@@ -78,6 +79,10 @@ const NOTES: &[&str] = &[
     ".packing",
     ".view_as_float",
 ];
+
+/// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
+/// without elements, and its number of bits may exceed 64 bits.
+const LONGEST: usize = 1 << 40;
 
 /// The largest description that is read.
 const MOST: u64 = 1 << 16;
@@ -144,6 +149,13 @@ impl<'a> Model<'a> {
     pub(super) fn integers(&self, name: &str) -> Option<Vec<i64>> {
         let numbers = self.notes.get(name)?.clone();
         numbers.convert(Dtype::I64, &ConvertOptions::new()).ok()?.into_vec().ok()
+    }
+
+    /// The dimensions in a small tensor that describes another.
+    pub(super) fn dims(&self, name: &str) -> Vec<usize> {
+        let dims = self.integers(name).unwrap_or_default().into_iter();
+        let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim <= LONGEST);
+        dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
     /// The numbers in a small tensor that describes another.
@@ -223,13 +235,46 @@ pub(super) fn check_shape(scheme: &dyn Scheme, tensor: &Stored, shape: &[usize])
     ))
 }
 
-/// Checks that a tensor has as many elements as this.
-pub(super) fn check_len(scheme: &dyn Scheme, tensor: &Stored, len: usize) -> Result<()> {
-    if tensor.len() == len {
+/// Checks that a tensor has as many elements as a matrix of this shape.
+pub(super) fn check_len(scheme: &dyn Scheme, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
+    // The product of what the file says may exceed 64 bits.
+    let [len, expected] =
+        [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
+    if len == expected {
         return Ok(());
     }
     let found = format!("shape {}", Shape(&tensor.shape));
-    Err(mismatch(scheme, tensor, format_args!("{len} elements"), found))
+    Err(mismatch(scheme, tensor, format_args!("{expected} elements"), found))
+}
+
+/// Checks a tensor with the group of each column, of which there are at most as many as columns.
+pub(super) fn check_groups(
+    scheme: &dyn Scheme,
+    indices: &Stored,
+    columns: usize,
+    groups: usize,
+) -> Result<()> {
+    check_dtype(scheme, indices, &[Dtype::I32])?;
+    check_len(scheme, indices, [columns, 1])?;
+    if groups <= columns {
+        return Ok(());
+    }
+    let expected = format_args!("at most {columns} groups");
+    Err(mismatch(scheme, indices, expected, format_args!("{groups} scales")))
+}
+
+/// Checks that a tensor has as many bytes as `rows` of `columns` words of `word` bytes.
+pub(super) fn check_bytes(
+    scheme: &dyn Scheme,
+    tensor: &Stored,
+    [rows, columns, word]: [usize; 3],
+) -> Result<()> {
+    let expected = rows as u128 * columns as u128 * word as u128;
+    if u128::from(tensor.byte_len) == expected {
+        return Ok(());
+    }
+    let found = format!("{} bytes", tensor.byte_len);
+    Err(mismatch(scheme, tensor, format_args!("{expected} bytes"), found))
 }
 
 /// Checks that the elements of a tensor are real numbers.

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_len, mismatch, unsupported, weight};
+use super::super::model::{
+    Model, Scheme, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
+};
 use super::super::weight::{Formula, Grid, Grouped, Weight};
 use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
@@ -56,19 +58,11 @@ impl BitsAndBytes {
         });
         let shape = shape.ok_or_else(|| mismatch(self, state, "a shape", "none"))?;
         let len = element_count(&shape)? as usize;
-        if tensor.byte_len != len.div_ceil(2) as u64 {
-            let expected = format!("{} bytes for {len} codes", len.div_ceil(2));
-            return Err(mismatch(
-                self,
-                tensor,
-                expected,
-                format_args!("{} bytes", tensor.byte_len),
-            ));
-        }
+        check_bytes(self, tensor, [len.div_ceil(2), 1, 1])?;
         let size = number("blocksize")?;
         let absmax = model.need(self, tensor, &format!("{name}.absmax"))?;
         let table = model.need(self, tensor, &format!("{name}.quant_map"))?;
-        check_len(self, absmax, len.div_ceil(size))?;
+        check_len(self, absmax, [len.div_ceil(size), 1])?;
         let values = self.table(model, table, 16)?;
         let mut tensors = vec![tensor, absmax, table, state];
         let grid = if absmax.dtype == Dtype::U8 {
@@ -76,7 +70,7 @@ impl BitsAndBytes {
             let table = model.need(self, tensor, &format!("{name}.nested_quant_map"))?;
             let nested_size = number("nested_blocksize")?;
             check_dtype(self, nested, &[Dtype::F32])?;
-            check_len(self, nested, absmax.len().div_ceil(nested_size))?;
+            check_len(self, nested, [absmax.len().div_ceil(nested_size), 1])?;
             let offset = json.get("nested_offset").and_then(Value::as_f64);
             let offset = offset.ok_or_else(|| mismatch(self, state, "a nested_offset", "none"))?;
             let codes = Codes::new(8, Order::LowFirst, self.table(model, table, 256)?);
@@ -100,7 +94,7 @@ impl BitsAndBytes {
     /// The numbers of a table.
     fn table(&self, model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
         check_dtype(self, table, &[Dtype::F32])?;
-        check_len(self, table, len)?;
+        check_len(self, table, [len, 1])?;
         model.numbers(&table.name).ok_or_else(|| mismatch(self, table, "a table", "none"))
     }
 

@@ -85,7 +85,7 @@ impl Comfy {
     /// Scales of groups of columns, in tiles of 128 rows and 4 groups.
     fn tiles(&self, scales: &Stored, shape: &[usize], dtype: Dtype, size: usize) -> Result<Grid> {
         let (rows, groups) = (shape[0], shape[1].div_ceil(size));
-        check_len(self, scales, rows.next_multiple_of(128) * groups.next_multiple_of(4))?;
+        check_len(self, scales, [rows.next_multiple_of(128), groups.next_multiple_of(4)])?;
         let codes = Codes::of_dtype(dtype, Order::LowFirst);
         // ComfyUI reads the smallest power of two as 0.
         let codes = codes.map(|c| if dtype == Dtype::F8_E8M0 { c.with(0, 0.0) } else { c });

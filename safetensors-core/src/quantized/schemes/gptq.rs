@@ -6,7 +6,7 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_dtype, check_len, check_numbers, check_shape, mismatch, unsupported,
+    Model, Scheme, check_dtype, check_groups, check_numbers, check_shape, mismatch, unsupported,
     weight,
 };
 use super::super::weight::{Grid, Grouped, Weight};
@@ -61,8 +61,7 @@ impl Scheme for Gptq {
         let [factors, zeros] = match indices {
             None => grids,
             Some(indices) => {
-                check_dtype(self, indices, &[Dtype::I32])?;
-                check_len(self, indices, inputs)?;
+                check_groups(self, indices, inputs, groups)?;
                 tensors.push(indices);
                 grids.map(|grid| grid.indexed(indices, groups))
             }

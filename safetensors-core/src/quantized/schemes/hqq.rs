@@ -4,7 +4,9 @@
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{Model, Scheme, check_len, check_numbers, mismatch, unsupported, weight};
+use super::super::model::{
+    Model, Scheme, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
+};
 use super::super::weight::{Grid, Grouped, Weight};
 use super::scales::plain_numbers;
 use crate::error::Result;
@@ -51,11 +53,10 @@ impl Scheme for Hqq {
             let number = number.and_then(|number| usize::try_from(number).ok());
             number.ok_or_else(|| mismatch(self, tensor, "a whole number", "none"))
         };
-        let shape = model.integers(&of_shape.name).unwrap_or_default();
-        let shape: Vec<_> = shape.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
+        let shape = model.dims(&of_shape.name);
         let len = element_count(&shape)? as usize;
         let groups = scales.len();
-        check_len(self, zeros, groups)?;
+        check_len(self, zeros, [groups, 1])?;
         check_numbers(self, scales)?;
         check_numbers(self, zeros)?;
         if groups == 0 || !len.is_multiple_of(groups) {
@@ -75,16 +76,7 @@ impl Scheme for Hqq {
             other => return Err(unsupported("HQQ", format!("{other} bits"))),
         };
         let apart = rows.div_ceil(word * 8 / bits);
-        if tensor.byte_len != (apart * columns * word) as u64 {
-            let expected =
-                format!("{} bytes for {len} codes of {bits} bits", apart * columns * word);
-            return Err(mismatch(
-                self,
-                tensor,
-                expected,
-                format_args!("{} bytes", tensor.byte_len),
-            ));
-        }
+        check_bytes(self, tensor, [apart, columns, word])?;
         let codes = Codes::unsigned(bits, Order::LowFirst, 0);
         let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
         let codes = Matrix::new(tensor, codes, lies, columns);

@@ -6,7 +6,7 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_dtype, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Scheme, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped, Weight};
 use super::scales::{comfy_format, factors_of_columns, grid, of_activations, plain_numbers};
@@ -56,9 +56,8 @@ impl Packed {
     fn compressed(&self, model: &Model<'_>, tensor: &Stored, module: &str) -> Result<Weight> {
         let scales = model.need(self, tensor, &format!("{module}.weight_scale"))?;
         let of_shape = model.need(self, tensor, &format!("{module}.weight_shape"))?;
-        let shape = model.integers(&of_shape.name).unwrap_or_default();
-        let shape: Vec<_> = shape.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
-        let [rows, words] = tensor.matrix();
+        let shape = model.dims(&of_shape.name);
+        let [_, words] = tensor.matrix();
         let is_of_tensor = shape.len() == tensor.shape.len()
             && shape.len() > 1
             && shape[..shape.len() - 1] == tensor.shape[..shape.len() - 1];
@@ -82,14 +81,12 @@ impl Packed {
             }
         };
         if let Some(groups) = model.get(&format!("{module}.weight_g_idx")) {
-            check_dtype(self, groups, &[Dtype::I32])?;
-            check_len(self, groups, columns)?;
             let count = scales.matrix()[1];
+            check_groups(self, groups, columns, count)?;
             factors = factors.indexed(groups, count);
             zeros = zeros.map(|zeros| zeros.indexed(groups, count));
             tensors.push(groups);
         }
-        debug_assert!(rows > 0 || tensor.len() == 0);
         let matrix = Matrix::rows(tensor, codes, columns);
         let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
         tensors.extend(of_activations(model, module));
@@ -114,7 +111,7 @@ impl Packed {
             let reason = format!("packed zero points of shape {} and {bits} bits", Shape(shape));
             return Err(unsupported("compressed-tensors", reason).in_tensor(&zeros.name));
         }
-        check_len(self, zeros, (rows * bits).div_ceil(32) * groups)?;
+        check_len(self, zeros, [(rows * bits).div_ceil(32), groups])?;
         let codes = Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1));
         let matrix = Matrix::new(zeros, codes, Lies::Down { word: 32 }, groups);
         let size = if groups == 0 { columns } else { columns.div_ceil(groups) };

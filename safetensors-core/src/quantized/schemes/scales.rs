@@ -111,7 +111,7 @@ pub(super) fn factors_of_columns(
 ) -> Result<Grid> {
     check_numbers(scheme, tensor)?;
     let columns = weight.last().copied().unwrap_or(1);
-    check_len(scheme, tensor, columns)?;
+    check_len(scheme, tensor, [columns, 1])?;
     let rows = weight.iter().product::<usize>() / columns.max(1);
     let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), columns);
     Ok(Grid::new(matrix, rows, 1, [rows, 1]))
