@@ -24,7 +24,7 @@
 //! The scheme is the `quant_method` of the `config.json` beside the files if there is one, and else
 //! follows from names and dtypes. Settings that contradict the tensors, a tensor that is missing,
 //! and a scheme that is known but cannot be read are errors
-//! ([`ErrorKind::Quantization`](crate::ErrorKind::Quantization)), before anything is read.
+//! ([`ErrorKind::Quantization`]), before anything is read.
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
