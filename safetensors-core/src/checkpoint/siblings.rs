@@ -42,8 +42,12 @@ impl<T: Store> Siblings for T {
     }
 
     fn read(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
-        if Store::kind(self, path)? != Some(FileKind::File) {
-            return Ok(None);
+        match Store::kind(self, path) {
+            Ok(Some(FileKind::File)) => {}
+            Ok(_) => return Ok(None),
+            // Credentials may be good for some files only, as those in a signed address are.
+            Err(error) if is_refused(&error) => return Ok(None),
+            Err(error) => return Err(error),
         }
         let file = self.open(path)?;
         let len = file.byte_len();
@@ -61,6 +65,12 @@ impl<T: Store> Siblings for T {
         let read = self.open(path).map(|file| file.read_exact_at(&mut found, 0));
         matches!(read, Ok(Ok(()))) && found == BACKUP_MAGIC
     }
+}
+
+/// Whether a store refuses to tell what a path leads to.
+fn is_refused(error: &Error) -> bool {
+    let kind = std::io::ErrorKind::PermissionDenied;
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
 }
 
 impl<S: ReadAt> Checkpoint<S> {
@@ -92,7 +102,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// The path and the bytes of a file of this name beside the index or the first file, if the
-    /// store has one. A file over `most` bytes is an error.
+    /// store has one and lets it be read. A file over `most` bytes is an error.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         let first = || self.files().first().map(|file| &*file.path);
         let (Some(siblings), Some(path)) = (&self.siblings, self.index.as_deref().or_else(first))

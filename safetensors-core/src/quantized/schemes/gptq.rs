@@ -4,6 +4,7 @@
 //! version 1 store z − 1; gptqmodel's `convert_gptq_file` adds 1 within the bits of a code.
 
 use super::super::codes::{Codes, Order};
+use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
     Model, Scheme, check_dtype, check_groups, check_numbers, check_shape, mismatch, unsupported,
@@ -46,7 +47,8 @@ impl Scheme for Gptq {
         let inputs = words * 32 / bits;
         check_shape(self, zeros, &[groups, outputs * bits / 32])?;
         let mask = (1 << bits) - 1;
-        let first = i32::from(self.is_first_version(model)?);
+        let first = self.is_first_version(model).map_err(|error| error.in_tensor(&tensor.name))?;
+        let first = i32::from(first);
         let values = (0..=mask).map(|code: i32| ((code + first) & mask) as f32).collect();
         let mut tensors = vec![tensor, zeros, scales];
         let lies = Lies::Down { word: 32 };
@@ -107,6 +109,11 @@ impl Gptq {
         let is_auto_round =
             model.config.method.as_deref().is_some_and(|method| method.ends_with("auto-round"));
         match format {
+            None if model.config.method.is_none() => {
+                let problem = "GPTQ needs \"quantization_config\" in the config.json beside the \
+                               files, which tells whether zero points are stored as one less";
+                Err(bad_config(problem.into()))
+            }
             None => Ok(!is_auto_round),
             Some("gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
             Some("gptq_v2" | "auto_round" | "auto_round:gptqmodel") => Ok(false),

@@ -1,8 +1,12 @@
 //! Bad quantised weights are errors that name the tensor, what was expected and what was found,
 //! before anything is read.
 
+use std::io;
+use std::path::Path;
+
+use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
 use safetensors_core::error::QuantizationProblem;
-use safetensors_core::{Dtype, ErrorKind, TensorBuf};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, Limits, SaveOptions, TensorBuf, serialize};
 
 use super::checkpoint;
 
@@ -133,6 +137,57 @@ fn schemes_that_cannot_be_read_are_named() {
     }
 }
 
+/// The two versions of GPTQ have the same tensors and other numbers.
+#[test]
+fn gptq_is_not_guessed_without_its_settings() {
+    let tensors = [
+        ("a.qweight", Dtype::I32, &[4, 8][..]),
+        ("a.scales", Dtype::F16, &[4, 8]),
+        ("a.qzeros", Dtype::I32, &[4, 1]),
+    ];
+    let (problem, text) = problem(None, &tensors);
+    assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
+    assert!(text.contains("a.qweight") && text.contains("config.json"), "{text}");
+}
+
+/// A store may refuse to tell whether there are settings, as one of signed addresses does. An error
+/// of another kind is none to pass over: the settings may be there.
+#[test]
+fn settings_that_a_store_refuses_are_absent() {
+    struct Refusing(MemoryStore<Vec<u8>>, io::ErrorKind);
+    impl Store for Refusing {
+        type File = MemoryFile<Vec<u8>>;
+
+        fn open(&self, path: &Path) -> safetensors_core::Result<Self::File> {
+            self.0.open(path)
+        }
+
+        fn kind(&self, path: &Path) -> safetensors_core::Result<Option<FileKind>> {
+            match path.extension() {
+                Some(end) if end == "json" => Err(ErrorKind::Io(self.1.into()).into()),
+                _ => self.0.kind(path),
+            }
+        }
+
+        fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<StoreEntry>> {
+            self.0.list(directory)
+        }
+    }
+    for (kind, is_absent) in
+        [(io::ErrorKind::PermissionDenied, true), (io::ErrorKind::TimedOut, false)]
+    {
+        let weight = buf(Dtype::F8_E4M3, &[2, 2]);
+        let scale = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
+        let tensors = [("a.weight", &weight), ("a.weight_scale", &scale)];
+        let file = serialize(tensors, &SaveOptions::new()).unwrap();
+        let store = MemoryStore::from_iter([("m/model.safetensors", file)]);
+        let path = "m/model.safetensors";
+        let checkpoint =
+            Checkpoint::open_in(Refusing(store, kind), path, &Limits::default()).unwrap();
+        assert_eq!(checkpoint.quantized_weights().is_ok(), is_absent);
+    }
+}
+
 #[test]
 fn a_config_that_is_no_json_is_named() {
     let (problem, text) = problem(Some("{"), &[("a", Dtype::F32, &[1])]);
@@ -149,7 +204,7 @@ fn a_group_that_does_not_exist_is_an_error_when_it_is_read() {
         ("a.qzeros", buf(Dtype::I32, &[2, 1])),
         ("a.g_idx", index),
     ];
-    let (_directory, checkpoint) = checkpoint(None, &tensors);
+    let (_directory, checkpoint) = checkpoint(GPTQ, &tensors);
     let checkpoint = checkpoint.dequantized().unwrap();
     let error = checkpoint.tensor("a.weight").unwrap().read().unwrap_err().to_string();
     assert!(error.contains("a.g_idx") && error.contains("found 2"), "{error}");
