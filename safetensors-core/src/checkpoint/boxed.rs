@@ -41,19 +41,19 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
 
 impl<S> Checkpoint<S> {
     /// The same checkpoint with other files in place of its own, and with other tensors in them.
-    /// `change` gets the files, the places of the tensors and the metadata of all.
+    /// `change` gets and returns the files, the places of the tensors and the metadata of all.
     pub(crate) fn with_files<T>(
         self,
         change: impl FnOnce(
             Vec<CheckpointFile<S>>,
-            &[CatalogPlace],
-            &Metadata,
-        ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>)>,
+            Vec<CatalogPlace>,
+            Metadata,
+        ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>, Metadata)>,
     ) -> Result<Checkpoint<T>> {
         let metadata = self.metadata().clone();
         let is_single = self.catalog.is_single_file();
         let (files, places) = self.catalog.into_parts();
-        let (files, places) = change(files, &places, &metadata)?;
+        let (files, places, metadata) = change(files, places, metadata)?;
         Ok(Checkpoint {
             catalog: Catalog::new(files, places, (!is_single).then_some(&metadata)),
             metadata: (!is_single).then_some(metadata),

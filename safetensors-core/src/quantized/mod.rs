@@ -37,6 +37,8 @@ mod schemes;
 mod source;
 mod weight;
 
+use std::collections::HashSet;
+
 pub use source::Dequantized;
 
 use crate::checkpoint::{Checkpoint, CheckpointFile};
@@ -130,8 +132,13 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         self,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Dequantized<S>>> {
-        let mut weights = self.find_weights(None)?;
-        weights.retain(|(about, _)| wanted(about));
+        let weights = self.find_weights(None)?.into_iter();
+        let (mut weights, others): (Vec<_>, Vec<_>) = weights.partition(|(about, _)| wanted(about));
+        // A mark may belong to several weights, and stays as long as one needs it.
+        let needed: HashSet<_> = others.iter().flat_map(|(about, _)| &about.tensors).collect();
+        for (about, _) in &mut weights {
+            about.tensors.retain(|tensor| !needed.contains(tensor));
+        }
         source::dequantized(self, weights)
     }
 

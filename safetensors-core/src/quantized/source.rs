@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use serde_json::Value;
+
 use super::QuantizedWeight;
 use super::matrix::Files;
 use super::weight::Weight;
@@ -180,8 +182,8 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
     let weights = Arc::new(weights);
     checkpoint.with_files(|files, places, metadata| {
         let files = Arc::new(files);
-        let view = View::new(&weights, metadata);
-        let mut places = places.iter().peekable();
+        let view = View::new(&weights);
+        let mut places = places.into_iter().peekable();
         let (mut new_files, mut new_places) = (Vec::new(), Vec::new());
         for number in 0..files.len() {
             let mut kept = Vec::new();
@@ -197,7 +199,7 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
             new_places.extend(kept.into_iter().map(place));
             new_files.push(file);
         }
-        Ok((new_files, new_places))
+        Ok((new_files, new_places, view.metadata(&metadata)))
     })
 }
 
@@ -209,23 +211,20 @@ struct View<'w> {
     codes: HashMap<&'w str, usize>,
     /// The tensors that store weights.
     members: BTreeSet<&'w str>,
-    is_torchao: bool,
 }
 
 impl<'w> View<'w> {
-    fn new(weights: &'w Arc<Vec<(QuantizedWeight, Weight)>>, metadata: &Metadata) -> Self {
+    fn new(weights: &'w Arc<Vec<(QuantizedWeight, Weight)>>) -> Self {
         let names = weights.iter().enumerate().map(|(at, (about, _))| (about.name.clone(), at));
         let codes = weights.iter().enumerate();
         let codes =
             codes.filter_map(|(at, (about, _))| Some((about.tensors.first()?.as_str(), at)));
         let members = weights.iter().flat_map(|(about, _)| &about.tensors).map(String::as_str);
-        let is_torchao = metadata.contains_key(TENSOR_NAMES);
         Self {
             weights,
             names: Arc::new(names.collect()),
             codes: codes.collect(),
             members: members.collect(),
-            is_torchao,
         }
     }
 
@@ -292,16 +291,55 @@ impl<'w> View<'w> {
         })
     }
 
-    /// The metadata without what describes the stored tensors.
+    /// The metadata without what describes how the weights are stored.
     fn metadata(&self, metadata: &Metadata) -> Metadata {
-        let is_kept = |key: &str, value: &str| {
-            key != "_quantization_metadata"
-                && !(self.is_torchao && (key == TENSOR_NAMES || value.starts_with("{\"_type\"")))
+        let mut kept = metadata.clone();
+        if self.names.is_empty() {
+            return kept;
+        }
+        if let Some(json) = kept.remove(LAYERS) {
+            let json = self.without(&json, "/layers");
+            kept.extend(json.map(|json| (LAYERS.to_owned(), json)));
+        }
+        if let Some(json) = kept.remove(TENSOR_NAMES) {
+            let before = kept.len();
+            kept.retain(|key, _| !self.names.contains_key(key));
+            // Without a weight of torchao, what is left says of each tensor that it is one.
+            let is_plain = |json: &String| json.starts_with("{\"_type\": \"Tensor\"");
+            let others = kept.values().filter(|json| json.starts_with("{\"_type\""));
+            if before > kept.len() && others.clone().all(is_plain) {
+                kept.retain(|_, json| !is_plain(json));
+            } else if let Some(json) = self.without(&json, "") {
+                kept.insert(TENSOR_NAMES.to_owned(), json);
+            }
+        }
+        kept
+    }
+
+    /// A JSON without what it says of the modules of these weights, in the object or list at
+    /// this pointer. `None` if nothing is left there.
+    fn without(&self, json: &str, pointer: &str) -> Option<String> {
+        let Ok(mut value) = serde_json::from_str::<Value>(json) else {
+            return Some(json.to_owned());
         };
-        let kept = metadata.iter().filter(|(key, value)| is_kept(key, value));
-        kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let is_left = match value.pointer_mut(pointer) {
+            Some(Value::Object(layers)) => {
+                layers.retain(|module, _| !self.names.contains_key(&format!("{module}.weight")));
+                !layers.is_empty()
+            }
+            Some(Value::Array(names)) => {
+                let is_number = |name: &str| self.names.contains_key(name);
+                names.retain(|name| !name.as_str().is_some_and(is_number));
+                !names.is_empty()
+            }
+            _ => true,
+        };
+        is_left.then(|| value.to_string())
     }
 }
+
+/// The key of ComfyUI's metadata with the formats of modules.
+const LAYERS: &str = "_quantization_metadata";
 
 /// The key of torchao's metadata that lists its tensors.
 const TENSOR_NAMES: &str = "tensor_names";

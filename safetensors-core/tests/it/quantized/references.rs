@@ -111,3 +111,51 @@ fn what_is_saved_is_not_quantised() {
         }
     }
 }
+
+/// One of two weights becomes numbers, and the other stays what it is: with its marks, and
+/// with what the metadata says of it.
+#[test]
+fn a_weight_that_stays_keeps_what_describes_it() {
+    for name in ["comfy-old-fp8", "comfy-fp8-metadata", "torchao-float8", "gptq-v1-4bits"] {
+        let fixture = Quantized::named(name);
+        let stored = fixture.open();
+        // The same weight twice.
+        let twice = |name: &str| name.replace("layer", "other");
+        let mut metadata = stored.metadata().clone();
+        for value in metadata.values_mut() {
+            *value = value.replace(
+                r#""layer": {"format": "float8_e4m3fn"}"#,
+                r#""layer": {"format": "float8_e4m3fn"}, "other": {"format": "float8_e4m3fn"}"#,
+            );
+            *value = value.replace("\"layer.weight\"", "\"layer.weight\", \"other.weight\"");
+        }
+        if let Some(json) = metadata.get("layer.weight").cloned() {
+            metadata.insert("other.weight".into(), json);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        let again = stored.tensors().filter(|tensor| tensor.name().contains("layer"));
+        let again = again.map(|tensor| (twice(tensor.name()), tensor));
+        let all = stored.tensors().map(|tensor| (tensor.name().to_owned(), tensor)).chain(again);
+        save(&path, all, &SaveOptions::new().durable(false).metadata(metadata)).unwrap();
+        if let Ok(config) = std::fs::read(fixture.directory.join("config.json")) {
+            std::fs::write(directory.path().join("config.json"), config).unwrap();
+        }
+        let open = || Checkpoint::open(&path).unwrap();
+        assert_eq!(open().quantized_weights().unwrap().len(), 2, "{name}");
+        let mixed = open().dequantized_if(|weight| weight.name == "layer.weight").unwrap();
+        let out = directory.path().join("out.safetensors");
+        let options = SaveOptions::new().durable(false).metadata(mixed.metadata().clone());
+        save(&out, mixed.tensors().map(|tensor| (tensor.name(), tensor)), &options).unwrap();
+        let saved = Checkpoint::open(&out).unwrap();
+        let left = saved.quantized_weights().unwrap();
+        assert_eq!(left.len(), 1, "{name}");
+        assert_eq!(left[0].name, "other.weight");
+        let numbers = saved.dequantized().unwrap();
+        for weight in ["layer.weight", "other.weight"] {
+            let tensor = numbers.tensor(weight).unwrap();
+            let values = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            fixture.compare("layer.weight", tensor.shape(), values.as_slice().unwrap());
+        }
+    }
+}
