@@ -4,6 +4,7 @@ Each folder in safetensors-testing/fixtures/quantised has a checkpoint as a sche
 (model.safetensors and its settings), and expected.safetensors: its weights as the reference
 implementation of the scheme dequantises them on a CPU. The metadata of that file says which
 function that is. The codes and scales are random, from fixed seeds, so all codes occur.
+quantize.safetensors beside that folder has a weight, and what compressed-tensors makes of it.
 
 Run with: python scripts/quantised_fixtures.py [CASE ...]
 
@@ -663,6 +664,53 @@ def comfy():
             model["layer.weight_scale"] = params.scale
         reference = f"comfy_kitchen {layout.__name__}.dequantize"
         write(name, model, {"layer.weight": found}, reference)
+
+
+# Weights that are quantised.
+
+
+@case
+def quantize():
+    """Writes a weight, and what compressed-tensors makes of it by each scheme."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme, preset_name_to_scheme
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    weight = torch.randn((136, 160), generator=seed(190)) * 0.05
+    weight[3] = 0.0
+    weight[5, 7], weight[6, 32:64] = 3.0, 0.0
+    weight[7] = weight[7] * 1e-38
+    weight[130:, 130:] = 0.0
+    # Numbers halfway between two codes.
+    weight[9] = torch.linspace(-6.0, 6.0, 160 + 1)[1:]
+    tensors = {"weight": weight}
+    for name, preset, form, cells in [
+        ("fp8-block128", "FP8_BLOCK", "float-quantized", (128, 128)),
+        ("fp8-channel", "FP8_DYNAMIC", "float-quantized", (1, 160)),
+        ("fp8-tensor", "FP8", "float-quantized", (136, 160)),
+        ("int8-channel", "INT8", "int-quantized", (1, 160)),
+        ("nvfp4", "NVFP4A16", "nvfp4-pack-quantized", (1, 16)),
+        ("mxfp4", "MXFP4A16", "mxfp4-pack-quantized", (1, 32)),
+    ]:
+        scheme = preset_name_to_scheme(preset, ["Linear"])
+        height, width = cells
+        pad = (0, -160 % width, 0, -136 % height)
+        padded = torch.nn.functional.pad(weight, pad)
+        rows, columns = padded.shape[0] // height, padded.shape[1] // width
+        grouped = padded.view(rows, height, columns, width).transpose(1, 2).flatten(2)
+        low, high = grouped.amin(-1), grouped.amax(-1)
+        state, extra = {"weight": weight}, {}
+        if name == "nvfp4":
+            extra["global_scale"] = generate_gparam(weight.amin(), weight.amax())
+            state["weight_global_scale"] = extra["global_scale"]
+        scale, _ = calculate_qparams(low, high, scheme.weights, **extra)
+        state["weight_scale"] = scale.reshape(1) if name == "fp8-tensor" else scale
+        found = BaseCompressor.get_value_from_registry(form).compress(state, scheme)
+        for key, tensor in found.items():
+            key = "weight_scale_inv" if name == "fp8-block128" and key != "weight" else key
+            tensors[f"{name}/{key}"] = tensor.contiguous()
+    save_file(tensors, OUT.parent / "quantize.safetensors", {"reference": "compressed_tensors"})
+    print({name: str(t.dtype)[6:] + str(list(t.shape)) for name, t in tensors.items()})
 
 
 if __name__ == "__main__":

@@ -77,3 +77,10 @@ impl Quantized {
         }
     }
 }
+
+/// A weight, and what compressed-tensors makes of it by each scheme, under `SCHEME/weight` and so
+/// on.
+pub fn made_by_reference() -> Checkpoint {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Checkpoint::open(package.join("fixtures/quantize.safetensors")).unwrap()
+}

@@ -28,17 +28,23 @@
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
+//!
+//! [`Quantization`] makes such tensors of a weight, and
+//! [`Rewrite::quantize`](crate::Rewrite::quantize) those of a checkpoint.
 
 mod codes;
 mod config;
 mod matrix;
 mod model;
+mod quantize;
 mod schemes;
 mod source;
 mod weight;
 
 use std::collections::HashSet;
 
+pub(crate) use quantize::with_settings;
+pub use quantize::{Quantization, QuantizedPart};
 pub use source::Dequantized;
 
 use crate::checkpoint::{Checkpoint, CheckpointFile};

@@ -126,7 +126,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Leaves out the scales that all their weights are multiplied by.
-    fn drop_used_scales(&mut self) {
+    pub(super) fn drop_used_scales(&mut self) {
         let scales_of = |is_scaled: bool| {
             let weights = self.tensors.iter().map(|(_, planned)| planned);
             let weights = weights.filter(move |planned| planned.is_scaled() == is_scaled);
@@ -150,7 +150,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// that one. This is not done as soon as the tensor is left out, because a later
     /// [`exclude`](Rewrite::exclude) for that first alias would then leave out the other aliases
     /// too.
-    fn settle_aliases(&mut self) {
+    pub(super) fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors
             .iter()

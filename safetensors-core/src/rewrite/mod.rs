@@ -7,6 +7,7 @@ mod gathered;
 mod origin;
 mod plan;
 mod planned;
+mod quantized;
 mod unchanged;
 
 use std::collections::{HashMap, HashSet};

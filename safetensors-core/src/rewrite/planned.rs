@@ -9,6 +9,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
+use crate::quantized::{Quantization, QuantizedPart};
 use crate::ranks::GatheredTensor;
 use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
 
@@ -16,7 +17,7 @@ use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
 #[derive(Debug)]
 pub struct PlannedTensor<'a, S = FileSource> {
     pub(super) origin: Origin<'a, S>,
-    cast: Option<Converted<Origin<'a, S>>>,
+    written: Written<'a, S>,
     byte_len: u64,
     source_name: Cow<'a, str>,
     /// The tie number: the same for all names of one tensor.
@@ -26,6 +27,15 @@ pub struct PlannedTensor<'a, S = FileSource> {
     pub(super) alias: bool,
 }
 
+/// What becomes of the source.
+#[derive(Debug)]
+enum Written<'a, S> {
+    AsIs,
+    Cast(Converted<Origin<'a, S>>),
+    /// One of the tensors that store the weight.
+    Quantized(QuantizedPart<Origin<'a, S>>),
+}
+
 impl<'a, S> PlannedTensor<'a, S> {
     /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
@@ -33,7 +43,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         let byte_len = tensor.byte_len();
         Self {
             origin: Origin::new(OriginTensor::Lazy(tensor)),
-            cast: None,
+            written: Written::AsIs,
             byte_len,
             source_name: name.into(),
             tie,
@@ -52,7 +62,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         let origin = Origin::new(OriginTensor::Added(Arc::new(tensor), name.into()));
         Ok(Self {
             origin,
-            cast: None,
+            written: Written::AsIs,
             byte_len,
             source_name: name.to_owned().into(),
             tie,
@@ -74,7 +84,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
         let source_name = name.to_owned().into();
         let origin = Origin::new(OriginTensor::Gathered(tensor));
-        Ok(Self { origin, cast: None, byte_len, source_name, tie, alias })
+        Ok(Self { origin, written: Written::AsIs, byte_len, source_name, tie, alias })
     }
 
     /// The tensor in its file; `None` if it was [added](super::Rewrite::add), or
@@ -88,7 +98,7 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// The tensor in its file, if it is written as it is there.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
-        self.tensor().filter(|_| self.cast.is_none())
+        self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
 
     /// The original name: that in the checkpoint, which may be an
@@ -109,9 +119,10 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.byte_len
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
-    pub(crate) fn shape(&self) -> &[usize] {
-        self.origin.tensor.shape()
+    /// Whether this is a tensor that stores a weight which this rewrite
+    /// [quantises](super::Rewrite::quantize).
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.written, Written::Quantized(_))
     }
 
     /// The dtype in the source, before a conversion.
@@ -120,24 +131,68 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 }
 
-impl<S: ReadAt> PlannedTensor<'_, S> {
+impl<'a, S: ReadAt> PlannedTensor<'a, S> {
     /// The dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
-        self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
+        match &self.written {
+            Written::AsIs => self.source_dtype(),
+            Written::Cast(converted) => converted.dtype(),
+            Written::Quantized(part) => part.dtype(),
+        }
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub(crate) fn shape(&self) -> &[usize] {
+        match &self.written {
+            Written::AsIs | Written::Cast(_) => self.origin.tensor.shape(),
+            Written::Quantized(part) => part.shape(),
+        }
     }
 
     /// Whether the elements are multiplied by their scales.
     pub(super) fn is_scaled(&self) -> bool {
-        self.cast.as_ref().is_some_and(Converted::is_scaled)
+        match &self.written {
+            Written::AsIs => false,
+            Written::Cast(converted) => converted.is_scaled(),
+            Written::Quantized(part) => part.numbers().is_scaled(),
+        }
     }
 
     /// Sets the conversion, from the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
             .map_err(|error| self.origin.tensor.locate(error))?;
-        self.byte_len = shape::byte_len(to, self.shape())
+        self.set(Written::Cast(cast))
+    }
+
+    /// The tensors that store the weight, each with its name.
+    pub(super) fn quantized(
+        &self,
+        name: &str,
+        how: Quantization,
+        options: &ConvertOptions,
+    ) -> Result<Vec<(String, Self)>> {
+        let parts = how.quantize(name, self.origin.clone(), options);
+        let parts = parts.map_err(|error| self.origin.tensor.locate(error))?;
+        let planned = parts.into_iter().map(|(name, part)| {
+            let mut planned = Self {
+                origin: self.origin.clone(),
+                written: Written::AsIs,
+                byte_len: 0,
+                source_name: self.source_name.clone(),
+                tie: self.tie,
+                alias: self.alias,
+            };
+            planned.set(Written::Quantized(part))?;
+            Ok((name, planned))
+        });
+        planned.collect()
+    }
+
+    fn set(&mut self, written: Written<'a, S>) -> Result<()> {
+        self.written = written;
+        self.byte_len = shape::byte_len(self.dtype(), self.shape())
             .map_err(|kind| self.origin.tensor.locate(kind.into()))?;
-        self.cast = Some(cast);
         Ok(())
     }
 }
@@ -152,18 +207,19 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        match &self.cast {
-            Some(converted) => {
-                converted.write_to(sink).map_err(|error| self.origin.tensor.locate(error))
-            }
-            None => self.origin.write_to(sink),
-        }
+        let written = match &self.written {
+            Written::AsIs => return self.origin.write_to(sink),
+            Written::Cast(converted) => converted.write_to(sink),
+            Written::Quantized(part) => part.write_to(sink),
+        };
+        written.map_err(|error| self.origin.tensor.locate(error))
     }
 
     fn scales(&self) -> Option<ScaleSource<'_>> {
-        match &self.cast {
-            Some(converted) => converted.scales(),
-            None => self.origin.scales(),
+        match &self.written {
+            Written::AsIs => self.origin.scales(),
+            Written::Cast(converted) => converted.scales(),
+            Written::Quantized(_) => None,
         }
     }
 

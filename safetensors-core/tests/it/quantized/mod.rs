@@ -2,6 +2,7 @@
 //! to read; and the errors.
 
 mod errors;
+mod making;
 mod references;
 
 use std::path::Path;

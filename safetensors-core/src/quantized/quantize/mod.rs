@@ -1,0 +1,178 @@
+//! [`Quantization`]: weights become codes and scales, without calibration.
+
+mod part;
+mod settings;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use part::QuantizedPart;
+pub(crate) use settings::with_settings;
+
+use super::config::bad_config;
+use crate::convert::{ConvertOptions, Converted};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
+use crate::tensor::TensorSource;
+
+/// How weights are quantised. The scales follow from the weights alone: the largest magnitude of
+/// each group becomes the largest number of the codes. Codes are rounded to nearest, ties to even.
+///
+/// The formulas are those of compressed-tensors for weights of F32; a weight of another dtype
+/// becomes F32 before. The stored tensors are those that [the module](crate::quantized) reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Quantization {
+    /// F8_E4M3 with a scale for each block of 128 by 128, as DeepSeek stores it.
+    Fp8Block128,
+    /// F8_E4M3 with a scale for each row.
+    Fp8Channel,
+    /// F8_E4M3 with one scale.
+    Fp8Tensor,
+    /// E2M1 with a scale of F8_E4M3 for 16 columns, and a scale of these scales.
+    Nvfp4,
+    /// E2M1 with a power of two for 32 columns.
+    Mxfp4,
+    /// I8 with a scale for each row.
+    Int8Channel,
+}
+
+impl Quantization {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Fp8Block128,
+        Self::Fp8Channel,
+        Self::Fp8Tensor,
+        Self::Nvfp4,
+        Self::Mxfp4,
+        Self::Int8Channel,
+    ];
+
+    /// The name on a command line, such as `fp8-block128`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fp8Block128 => "fp8-block128",
+            Self::Fp8Channel => "fp8-channel",
+            Self::Fp8Tensor => "fp8-tensor",
+            Self::Nvfp4 => "nvfp4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Int8Channel => "int8-channel",
+        }
+    }
+
+    /// Whether weights of this name and shape are usually quantised: matrices named `*.weight`
+    /// whose rows are whole groups, but no embedding, no head, no norm and no router, because these
+    /// lose the most and save the least.
+    ///
+    /// ```
+    /// use safetensors_core::quantized::Quantization;
+    ///
+    /// let nvfp4 = Quantization::Nvfp4;
+    /// assert!(nvfp4.suits("model.layers.0.mlp.gate_proj.weight", &[96, 64]));
+    /// assert!(!nvfp4.suits("model.layers.0.mlp.gate.weight", &[8, 64]));
+    /// assert!(!nvfp4.suits("lm_head.weight", &[1000, 64]));
+    /// assert!(!nvfp4.suits("model.layers.0.mlp.up_proj.weight", &[64, 72]));
+    /// ```
+    pub fn suits(self, name: &str, shape: &[usize]) -> bool {
+        let Some(module) = name.strip_suffix(".weight") else { return false };
+        let last = module.rsplit('.').next().unwrap_or_default();
+        let is_left = |part: &str| {
+            let part = part.to_ascii_lowercase();
+            part.contains("embed") || part.contains("norm") || part.contains("router")
+        };
+        let stays = module.split('.').any(is_left)
+            || ["gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"].contains(&last);
+        !stays && self.fits(shape)
+    }
+
+    /// Whether a weight of this shape can be quantised: a matrix, whose rows are whole groups.
+    fn fits(self, shape: &[usize]) -> bool {
+        matches!(*shape, [_, columns] if columns.is_multiple_of(self.group()))
+    }
+
+    /// The number of columns that share a scale, if the rows must be whole groups of them; else 1.
+    fn group(self) -> usize {
+        match self {
+            Self::Nvfp4 => 16,
+            Self::Mxfp4 => 32,
+            _ => 1,
+        }
+    }
+
+    /// The dtype of one code.
+    fn code(self) -> Dtype {
+        match self {
+            Self::Nvfp4 | Self::Mxfp4 => Dtype::F4,
+            Self::Int8Channel => Dtype::I8,
+            _ => Dtype::F8_E4M3,
+        }
+    }
+
+    /// The tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
+    /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: the codes
+    /// once or twice, and scales at most once more.
+    ///
+    /// ```
+    /// use safetensors_core::quantized::Quantization;
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// let weight = TensorView::from_slice(&[2, 2], &[1.0_f32, -2.0, 8.0, 4.0])?;
+    /// let parts = Quantization::Fp8Channel.quantize("up.weight", weight, &Default::default())?;
+    /// let names: Vec<_> = parts.iter().map(|(name, _)| &**name).collect();
+    /// assert_eq!(names, ["up.weight", "up.weight_scale"]);
+    ///
+    /// let bytes = serialize(parts, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?.dequantized()?;
+    /// let read = checkpoint.tensor("up.weight")?.read()?;
+    /// assert_eq!(read.as_slice::<f32>()?, [1.0, -2.0, 8.0, 4.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`] if the name does not end in `.weight`, or if the shape is not
+    /// that of a matrix whose rows are whole groups; the errors of [`Converted::new`], because the
+    /// weight becomes F32 with these options. [`ErrorKind::DoesNotFit`], while it is written, for
+    /// NaN and infinity.
+    pub fn quantize<S: TensorSource + Send>(
+        self,
+        name: &str,
+        weight: S,
+        options: &ConvertOptions,
+    ) -> Result<Vec<(String, QuantizedPart<S>)>> {
+        let wrong = |expected: String, found: String| {
+            let problem = QuantizationProblem::Mismatch { scheme: self.name(), expected, found };
+            Error::from(ErrorKind::Quantization { problem }).in_tensor(name)
+        };
+        if !name.ends_with(".weight") {
+            return Err(wrong("a name that ends in .weight".into(), "another name".into()));
+        }
+        if !self.fits(weight.shape()) {
+            let expected = match self.group() {
+                1 => "two dimensions".to_owned(),
+                group => format!("rows of a multiple of {group} columns"),
+            };
+            return Err(wrong(expected, format!("shape {:?}", weight.shape())));
+        }
+        let weight = Converted::new(weight, Dtype::F32, options)?;
+        Ok(part::parts(self, name, weight))
+    }
+}
+
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Quantization {
+    type Err = Error;
+
+    /// The quantisation of a [name](Quantization::name).
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            bad_config(format!("there is no way to quantise named {name:?}, only {known}"))
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! The `quantization_config` of `config.json` that describes what a [`Quantization`] makes.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::Quantization;
+use super::super::config::bad_config;
+use crate::error::Result;
+
+/// The text of a `config.json`, with the description of weights that were quantised. Everything
+/// else in it stays as it is. `modules` are those that were not quantised.
+pub(crate) fn with_settings(how: Quantization, config: &str, modules: &[&str]) -> Result<String> {
+    let wrong = |error: serde_json::Error| bad_config(error.to_string());
+    let mut entries: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(config).map_err(wrong)?;
+    entries.remove("compression_config");
+    let settings = settings(how, modules).to_string();
+    entries.insert("quantization_config".into(), RawValue::from_string(settings).map_err(wrong)?);
+    let entries = entries.iter().map(|(key, value)| format!("  {}: {value}", Value::from(&**key)));
+    Ok(format!("{{\n{}\n}}\n", entries.collect::<Vec<_>>().join(",\n")))
+}
+
+/// What transformers and vLLM expect.
+fn settings(how: Quantization, modules: &[&str]) -> Value {
+    let dynamic = |bits: u32, kind: &str| {
+        json!({
+            "num_bits": bits, "type": kind, "symmetric": true, "strategy": "token",
+            "group_size": null, "dynamic": true,
+        })
+    };
+    let weights = |bits: u32, kind: &str, strategy: &str, group: Option<u32>, scale: Option<&str>| {
+        json!({
+            "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
+            "group_size": group, "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
+        })
+    };
+    let (format, weights, activations) = match how {
+        Quantization::Fp8Block128 => {
+            return json!({
+                "quant_method": "fp8",
+                "fmt": "e4m3",
+                "activation_scheme": "dynamic",
+                "weight_block_size": [128, 128],
+                "modules_to_not_convert": modules,
+            });
+        }
+        Quantization::Fp8Channel => (
+            "float-quantized",
+            weights(8, "float", "channel", None, None),
+            dynamic(8, "float"),
+        ),
+        Quantization::Fp8Tensor => {
+            ("float-quantized", weights(8, "float", "tensor", None, None), dynamic(8, "float"))
+        }
+        Quantization::Int8Channel => {
+            ("int-quantized", weights(8, "int", "channel", None, None), dynamic(8, "int"))
+        }
+        Quantization::Nvfp4 => (
+            "nvfp4-pack-quantized",
+            weights(4, "float", "tensor_group", Some(16), Some("torch.float8_e4m3fn")),
+            Value::Null,
+        ),
+        Quantization::Mxfp4 => (
+            "mxfp4-pack-quantized",
+            weights(4, "float", "group", Some(32), Some("torch.uint8")),
+            Value::Null,
+        ),
+    };
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "quantization_status": "compressed",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": weights,
+                "input_activations": activations,
+                "output_activations": null,
+                "format": format,
+            }
+        },
+        "ignore": modules,
+    })
+}
