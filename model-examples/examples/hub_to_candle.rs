@@ -24,6 +24,7 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
 use safetensors_bridge::ShardOptions;
 use safetensors_bridge::candle::{save_sharded, var_builder, var_builder_from};
+use safetensors_bridge::hub::client::ClientOptions;
 use safetensors_bridge::hub::{DownloadOptions, download};
 use safetensors_bridge::remote::RemoteOptions;
 use server::Server;
@@ -113,7 +114,7 @@ fn of_a_server() -> Result<()> {
 
     // Downloaded; the second time from the cache alone.
     let options = DownloadOptions::new()
-        .endpoint(&server.endpoint)
+        .client(ClientOptions::new().endpoint(&server.endpoint))
         .cache(dir.path().join("cache"))
         .include("config.json");
     for offline in [false, true] {

@@ -18,11 +18,10 @@ const SCHEME: &str = "hf://";
 /// ```
 /// use safetensors_hub::HubAddress;
 ///
-/// let address = HubAddress::parse("hf://owner/name@refs/pr/1/unet/model.safetensors")?;
-/// assert_eq!(address.repo().as_str(), "owner/name");
-/// assert_eq!(address.revision().as_str(), "refs/pr/1");
+/// let address: HubAddress = "hf://owner/name@refs/pr/1/unet/model.safetensors".parse()?;
+/// assert_eq!(address.repo().to_string(), "owner/name");
+/// assert_eq!(address.revision().to_string(), "refs/pr/1");
 /// assert_eq!(address.path(), "unet/model.safetensors");
-/// assert_eq!(HubAddress::parse("hf://gpt2/name")?.revision().as_str(), "main");
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,18 +32,13 @@ pub struct HubAddress {
 }
 
 impl HubAddress {
-    /// Whether a text begins like such an address.
-    pub fn is_address(text: &str) -> bool {
-        text.starts_with(SCHEME)
-    }
-
     /// Parses an address.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::BadAddress`], [`ErrorKind::BadRepoId`], [`ErrorKind::BadRevision`],
     /// [`ErrorKind::UnsafeName`].
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let bad = || Error::from(ErrorKind::BadAddress { found: text.into() });
         let rest = text.strip_prefix(SCHEME).ok_or_else(bad)?.trim_end_matches('/');
         let (owner, rest) = rest.split_once('/').ok_or_else(bad)?;
@@ -82,7 +76,7 @@ impl HubAddress {
 }
 
 impl fmt::Display for HubAddress {
-    /// The address, which [`parse`](HubAddress::parse) reads back.
+    /// The address, which `parse` reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}", self.repo)?;
         if self.revision != Revision::main() {

@@ -61,7 +61,7 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 /// ```
 /// use safetensors_hub::{ErrorKind, RepoId};
 ///
-/// let error = RepoId::parse("owner/../name").unwrap_err();
+/// let error = "owner/../name".parse::<RepoId>().unwrap_err();
 /// assert!(matches!(error.other(), Some(ErrorKind::BadRepoId { .. })));
 /// ```
 #[derive(Debug, thiserror::Error)]

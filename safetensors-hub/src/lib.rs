@@ -38,6 +38,8 @@ mod error;
 #[cfg(feature = "download")]
 mod etag;
 #[cfg(feature = "download")]
+mod parallel;
+#[cfg(feature = "download")]
 mod proxy;
 mod repo;
 mod text;

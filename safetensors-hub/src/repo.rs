@@ -15,9 +15,9 @@ const LONGEST_NAME: usize = 96;
 /// ```
 /// use safetensors_hub::RepoId;
 ///
-/// let repo = RepoId::parse("openai-community/gpt2")?;
-/// assert_eq!(repo.as_str(), "openai-community/gpt2");
-/// assert!(RepoId::parse("../gpt2").is_err());
+/// let repo: RepoId = "openai-community/gpt2".parse()?;
+/// assert_eq!(repo.to_string(), "openai-community/gpt2");
+/// assert!("../gpt2".parse::<RepoId>().is_err());
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +29,7 @@ impl RepoId {
     /// # Errors
     ///
     /// [`ErrorKind::BadRepoId`].
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let is_name = |name: &str| {
             let is_inner = |c: char| matches!(c, '-' | '.');
             (1..=LONGEST_NAME).contains(&name.len())
@@ -51,11 +51,6 @@ impl RepoId {
         }
     }
 
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The name of the repository's folder in a cache, such as `models--owner--name`.
     pub(crate) fn folder(&self) -> String {
         format!("models--{}", self.0.replace('/', "--"))
@@ -67,27 +62,14 @@ impl RepoId {
     }
 }
 
-impl fmt::Display for RepoId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for RepoId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
-
 /// A branch, a tag, a pull request such as `refs/pr/1`, or a commit.
 ///
 /// ```
 /// use safetensors_hub::Revision;
 ///
-/// assert!(!Revision::parse("main")?.is_commit());
-/// assert!(Revision::parse("607a30d783dfa663caf39e06633721c8d4cfcd7e")?.is_commit());
+/// let revision: Revision = "refs/pr/1".parse()?;
+/// assert_eq!(revision.to_string(), "refs/pr/1");
+/// assert_eq!(Revision::default(), "main".parse()?);
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +81,7 @@ impl Revision {
     /// # Errors
     ///
     /// [`ErrorKind::BadRevision`].
-    pub fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let is_part = |part: &str| {
             !part.is_empty() && !part.starts_with('.') && !part.ends_with('.') && part != "@"
         };
@@ -116,41 +98,57 @@ impl Revision {
     }
 
     /// The branch `main`.
-    pub fn main() -> Self {
+    pub(crate) fn main() -> Self {
         Self("main".into())
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 
     /// Whether it is a whole commit id: 40 lower-case hex digits. What such a revision has never
     /// changes.
-    pub fn is_commit(&self) -> bool {
+    pub(crate) fn is_commit(&self) -> bool {
         is_hex(&self.0, 40)
     }
 }
 
 impl Default for Revision {
+    /// The branch `main`.
     fn default() -> Self {
         Self::main()
     }
 }
 
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// What both types have of a text.
+macro_rules! text {
+    ($($name:ident),+) => {$(
+        impl $name {
+            /// The text.
+            pub(crate) fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Self::parse(text)
+            }
+        }
+    )+};
 }
 
-impl FromStr for Revision {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
+text!(RepoId, Revision);
 
 /// Whether a text has `digits` lower-case hex digits, and nothing else.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {

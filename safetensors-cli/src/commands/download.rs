@@ -144,9 +144,9 @@ mod what {
             let wrong = |error: safetensors_core::Error| wrong_usage(error);
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
-            let (repo, revision, path) = if HubAddress::is_address(&args.repo) {
-                let address = HubAddress::parse(&args.repo).map_err(wrong)?;
-                let revision = Some(address.revision()).filter(|it| **it != Revision::main());
+            let (repo, revision, path) = if args.repo.starts_with("hf://") {
+                let address: HubAddress = args.repo.parse().map_err(wrong)?;
+                let revision = Some(address.revision()).filter(|it| **it != Revision::default());
                 let path = Some(address.path().to_owned()).filter(|path| !path.is_empty());
                 (address.repo().to_string(), revision.map(ToString::to_string), path)
             } else {
@@ -154,7 +154,7 @@ mod what {
                     Some((repo, revision)) => (repo, Some(revision.to_owned())),
                     None => (args.repo.as_str(), None),
                 };
-                (RepoId::parse(repo).map_err(wrong)?.to_string(), revision, None)
+                (repo.parse::<RepoId>().map_err(wrong)?.to_string(), revision, None)
             };
             if let (Some(_), Some(path)) = (asks_for_files.then_some(()), &path) {
                 let path = crate::terminal::text::name(path);
@@ -172,13 +172,16 @@ mod what {
                 (revision, other) => revision.or_else(|| other.clone()),
             };
             if let Some(revision) = &revision {
-                Revision::parse(revision).map_err(wrong)?;
+                revision.parse::<Revision>().map_err(wrong)?;
             }
             Ok(Self { repo, revision, path })
         }
 
         pub(super) fn options(&self, args: &Args, progress: &Progress) -> DownloadOptions {
-            let client = ClientOptions::new().follow_renames(args.follow_renames);
+            let mut client = ClientOptions::new().follow_renames(args.follow_renames);
+            if let Some(token) = &args.token {
+                client = client.token(Some(token));
+            }
             let mut options =
                 DownloadOptions::new().threads(args.max_workers.into()).client(client);
             if let Some(revision) = &self.revision {
@@ -186,9 +189,6 @@ mod what {
             }
             if let Some(dir) = &args.cache_dir {
                 options = options.cache(dir);
-            }
-            if let Some(token) = &args.token {
-                options = options.token(token);
             }
             if let Some(path) = &self.path {
                 options = options.checkpoint(path);

@@ -53,7 +53,7 @@ pub use scan::CachedSnapshot;
 #[cfg(feature = "download")]
 pub(crate) use space::free_bytes;
 #[cfg(feature = "download")]
-pub use verify::{DamagedFile, UnverifiedFile, Verification};
+pub use verify::Verification;
 
 use crate::environment::Environment;
 use crate::error::{Result, io_at};
@@ -87,7 +87,7 @@ impl Cache {
     }
 
     /// The part of one repository. It need not exist.
-    pub fn repo(&self, id: &RepoId) -> CachedRepo {
+    pub(crate) fn repo(&self, id: &RepoId) -> CachedRepo {
         let folder = id.folder();
         CachedRepo {
             dir: self.dir.join(&folder),
@@ -134,7 +134,7 @@ impl CachedRepo {
     /// # Errors
     ///
     /// [`Io`](safetensors_core::ErrorKind::Io) if the reference cannot be read.
-    pub fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
+    pub(crate) fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
         }

@@ -18,32 +18,14 @@ use crate::etag::Etag;
 pub struct Verification {
     /// The number of files that were read and have the digest that the Hub gave them.
     pub intact: usize,
-    /// The files that were read and have another one, or could not be read. A link of a snapshot
-    /// whose blob is missing is among them.
-    pub damaged: Vec<DamagedFile>,
-    /// The files whose content was compared with nothing, because no digest of them is known.
-    pub unverified: Vec<UnverifiedFile>,
-}
-
-/// A file whose content is not what the Hub sent.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct DamagedFile {
-    /// The path of the file. Remove it to have the next download replace it.
-    pub path: PathBuf,
-    /// What is wrong: [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an error of the
-    /// system.
-    pub error: Error,
-}
-
-/// A file whose digest is not known.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct UnverifiedFile {
-    /// The path of the file.
-    pub path: PathBuf,
-    /// Why nothing is known of its content.
-    pub reason: &'static str,
+    /// The files that were read and have another one, or could not be read, each with what is
+    /// wrong: [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an error of the system.
+    /// A link of a snapshot whose blob is missing is among them. Remove a file to have the next
+    /// download replace it.
+    pub damaged: Vec<(PathBuf, Error)>,
+    /// The files whose content was compared with nothing, each with the reason why no digest of it
+    /// is known.
+    pub unverified: Vec<(PathBuf, &'static str)>,
 }
 
 /// Why a blob is not verified.
@@ -84,7 +66,7 @@ impl CachedRepo {
                         by_len.entry(byte_len).or_default().push(digest);
                     }
                 }
-                None => found.unverified.push(UnverifiedFile { path, reason: NO_DIGEST }),
+                None => found.unverified.push((path, NO_DIGEST)),
             }
         }
         for snapshot in self.snapshots()? {
@@ -95,7 +77,7 @@ impl CachedRepo {
                     _ if is_link_to(&path, &blobs, &names) => {}
                     Some(digest) => found.compare(path, digest),
                     None if is_copy(&path, &by_len) => found.intact += 1,
-                    None => found.unverified.push(UnverifiedFile { path, reason: COPY }),
+                    None => found.unverified.push((path, COPY)),
                 }
             }
             for file in broken_links_below(&snapshot.dir)? {
@@ -134,7 +116,7 @@ impl Verification {
 
     fn add_damaged(&mut self, error: Error, path: PathBuf) {
         let error = error.in_path(&path);
-        self.damaged.push(DamagedFile { path, error });
+        self.damaged.push((path, error));
     }
 }
 
@@ -198,8 +180,8 @@ mod tests {
     fn found(repo: &CachedRepo) -> (usize, Vec<String>, Vec<String>) {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let Verification { intact, damaged, unverified } = repo.verify().unwrap();
-        let damaged = damaged.iter().map(|file| name(&file.path)).collect();
-        (intact, damaged, unverified.iter().map(|file| name(&file.path)).collect())
+        let damaged = damaged.iter().map(|(path, _)| name(path)).collect();
+        (intact, damaged, unverified.iter().map(|(path, _)| name(path)).collect())
     }
 
     #[test]
@@ -210,9 +192,10 @@ mod tests {
         assert_eq!(found(&repo), (1, vec![], vec![]));
         fs::write(repo.blobs().join(GIT), "abd").unwrap();
         let damaged = repo.verify().unwrap().damaged;
-        assert!(damaged[0].path.ends_with(GIT) && damaged.len() == 1);
-        assert!(matches!(damaged[0].error.other(), Some(ErrorKind::WrongDigest { .. })));
-        assert_eq!(damaged[0].error.file(), damaged[0].path.to_str());
+        let [(path, error)] = &damaged[..] else { panic!("{damaged:?}") };
+        assert!(path.ends_with(GIT));
+        assert!(matches!(error.other(), Some(ErrorKind::WrongDigest { .. })));
+        assert_eq!(error.file(), path.to_str());
     }
 
     #[test]
@@ -278,7 +261,7 @@ mod tests {
         symlink(format!("../../blobs/{SHA256}"), snapshot.join(".0123abcd.tmp")).unwrap();
         assert_eq!(found(&repo), (2, vec!["lost".into()], vec![]));
         let damaged = repo.verify().unwrap().damaged;
-        assert!(matches!(damaged[0].error.kind(), core::ErrorKind::Io(_)), "{}", damaged[0].error);
+        assert!(matches!(damaged[0].1.kind(), core::ErrorKind::Io(_)), "{damaged:?}");
         // A blob may itself be a link into a store for all models.
         let blob = repo.blobs().join(GIT);
         fs::rename(&blob, dir.path().join("stored")).unwrap();

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use safetensors_core::ReadAt;
-use safetensors_core::digest::Sha256;
 
 use super::Client;
 use super::body::{self, RangeBody};
@@ -28,6 +27,8 @@ const FORGIVING: u64 = 1 << 20;
 /// never given. A file that is not the same any more is [`ErrorKind::Changed`].
 ///
 /// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
+/// The errors of its reads are of the system; the [`ErrorKind`] is inside:
+/// [`other`](Error::other) of the core's error finds it.
 pub struct HubFile {
     client: Client,
     path: String,
@@ -86,13 +87,8 @@ impl HubFile {
     }
 
     /// The name of the file in the repository.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
-    }
-
-    /// The number of bytes, as the Hub says.
-    pub fn byte_len(&self) -> u64 {
-        self.resolved.size
     }
 
     /// What the Hub calls the content: the SHA-256 of a large file, git's SHA-1 of a small one.
@@ -100,30 +96,17 @@ impl HubFile {
         self.resolved.etag.as_str()
     }
 
-    /// The SHA-256 of a large file, as the Hub says.
-    pub fn sha256(&self) -> Option<Sha256> {
-        self.resolved.etag.sha256()
-    }
-
     pub(crate) fn checked_etag(&self) -> &Etag {
         &self.resolved.etag
     }
 
-    /// Fills `buf` with the bytes from `offset` on.
+    /// Fills `buf` with the bytes from `offset` on, as [`ReadAt::read_exact_at`] does, and ends soon
+    /// after another thread sets `stop`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongSize`] if the file ends before `buf` is full; [`ErrorKind::Changed`];
-    /// [`ErrorKind::Network`] and the like.
-    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.read_until(buf, offset, &AtomicBool::new(false))
-    }
-
-    /// [`read_exact_at`](HubFile::read_exact_at), which ends soon after another thread sets `stop`.
-    ///
-    /// # Errors
-    ///
-    /// `Cancelled`, and the errors of [`read_exact_at`](HubFile::read_exact_at).
+    /// [`ErrorKind::Network`] and the like; `Cancelled`.
     pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.byte_len()) else {
@@ -251,6 +234,6 @@ impl ReadAt for HubFile {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        HubFile::read_exact_at(self, buf, offset).map_err(to_io)
+        self.read_until(buf, offset, &AtomicBool::new(false)).map_err(to_io)
     }
 }

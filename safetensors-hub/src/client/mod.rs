@@ -31,16 +31,17 @@ use url::Url;
 /// A connection to the Hub. Clones share it.
 ///
 /// ```no_run
+/// use safetensors_core::ReadAt;
+/// use safetensors_hub::Revision;
 /// use safetensors_hub::client::{Client, ClientOptions};
-/// use safetensors_hub::{RepoId, Revision};
 ///
 /// let client = Client::new(&ClientOptions::new())?;
-/// let repo = RepoId::parse("openai-community/gpt2")?;
-/// let file = client.file(&repo, &Revision::main(), "model.safetensors")?;
+/// let repo = "openai-community/gpt2".parse()?;
+/// let file = client.file(&repo, &Revision::default(), "model.safetensors")?;
 /// let mut length = [0; 8];
 /// file.read_exact_at(&mut length, 0)?;
 /// println!("{} bytes, {} of them header", file.byte_len(), u64::from_le_bytes(length));
-/// # Ok::<(), safetensors_hub::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Client {
@@ -131,12 +132,12 @@ mod tests {
     #[test]
     fn endpoints_are_checked_without_showing_passwords() {
         for bad in ["", "huggingface.co", "ftp://x", "http://", "http://x?y", "http://a:pw@x"] {
-            let options = ClientOptions::new().anonymous().endpoint(bad);
+            let options = ClientOptions::new().token(None).endpoint(bad);
             let error = Client::new(&options).unwrap_err();
             assert!(matches!(error.other(), Some(ErrorKind::BadEndpoint { .. })), "{bad}");
             assert!(!format!("{error} {error:?}").contains("pw"), "{error}");
         }
-        let options = ClientOptions::new().endpoint("http://x/y//").token("hf_secret");
+        let options = ClientOptions::new().endpoint("http://x/y//").token(Some("hf_secret"));
         let client = Client::new(&options).unwrap();
         assert_eq!(client.endpoint(), "http://x/y");
         assert!(!format!("{client:?} {options:?}").contains("hf_secret"));

@@ -62,20 +62,16 @@ impl ClientOptions {
         Self { endpoint: Some(endpoint.into()), ..self }
     }
 
-    /// Sets the token. By default that is `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`.
-    /// It is sent to the endpoint only, never to another host, and no message shows it.
+    /// Sets the token, such as `"hf_..."`. By default that is `HF_TOKEN`, or the content of the file
+    /// `HF_TOKEN_PATH`. It is sent to the endpoint only, never to another host, and no message
+    /// shows it. With `None`, no token is sent, whatever the environment says.
     ///
     /// A logger of the program that records the level `TRACE` of the HTTP client (`ureq`,
     /// `ureq_proto`) gets whole requests, and with them the token. Turn these targets off.
     #[must_use]
-    pub fn token(self, token: impl Into<String>) -> Self {
-        Self { token: TokenChoice::Given(Secret(token.into())), ..self }
-    }
-
-    /// Sends no token, whatever the environment says.
-    #[must_use]
-    pub fn anonymous(self) -> Self {
-        Self { token: TokenChoice::Anonymous, ..self }
+    pub fn token(self, token: Option<&str>) -> Self {
+        let given = |token: &str| TokenChoice::Given(Secret(token.into()));
+        Self { token: token.map_or(TokenChoice::Anonymous, given), ..self }
     }
 
     /// Whether a repository that was renamed is read under its new name. By default it is an error

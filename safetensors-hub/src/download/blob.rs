@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use safetensors_core as core;
+use safetensors_core::{self as core, ReadAt};
 
 use super::progress::Meter;
 use crate::cache::{CachedRepo, Incomplete, Lock, link, progress as progress_of};

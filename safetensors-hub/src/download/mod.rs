@@ -2,7 +2,6 @@
 
 mod blob;
 mod options;
-mod parallel;
 mod progress;
 mod select;
 
@@ -12,11 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use options::DownloadOptions;
 pub use progress::DownloadProgress;
+use safetensors_core::ReadAt;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
 use crate::client::{Client, HubFile, RepoFiles};
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::parallel::each;
 use crate::repo::{RepoId, Revision};
 use progress::Meter;
 use select::{Cached, FoundCheckpoint, Missing, WantedFiles};
@@ -180,14 +181,14 @@ impl Job<'_> {
             return Ok(());
         }
         self.has_fetched.store(true, Ordering::Relaxed);
-        let ask = |name: &&String| {
+        let ask = |name: &String| {
             self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
         };
-        let files = parallel::each(&missing, self.threads, self.meter, ask)?;
+        let files = each(missing, self.threads.max(1), self.meter.stop(), ask)?;
         self.check_space(&files)?;
         self.meter.expect(files.iter().map(HubFile::byte_len).fold(0, u64::saturating_add));
         let fetch = |file: &HubFile| blob::fetch(self.cached, file, self.meter);
-        parallel::each(&files, self.threads, self.meter, fetch).map(drop)
+        each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
     }
 
     /// Fails if the disk has no room for the files. It is only a look ahead: other programs write

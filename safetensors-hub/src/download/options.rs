@@ -93,22 +93,10 @@ impl DownloadOptions {
         self
     }
 
-    /// Sets how to talk to the Hub.
+    /// Sets how to talk to the Hub: with which token, at which address, how patiently.
     #[must_use]
     pub fn client(self, client: ClientOptions) -> Self {
         Self { client, ..self }
-    }
-
-    /// Sets the token; see [`ClientOptions::token`].
-    #[must_use]
-    pub fn token(self, token: impl Into<String>) -> Self {
-        Self { client: self.client.token(token), ..self }
-    }
-
-    /// Sets the address of the Hub; see [`ClientOptions::endpoint`].
-    #[must_use]
-    pub fn endpoint(self, endpoint: impl Into<String>) -> Self {
-        Self { client: self.client.endpoint(endpoint), ..self }
     }
 
     /// Sets the directory of the cache. By default that is the one that Python uses:

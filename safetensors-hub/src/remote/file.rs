@@ -12,7 +12,6 @@ use super::hub_reads::{self, Slots};
 use super::object::{IN_FLIGHT, Object, Service};
 use super::plan::{Request, plan};
 use crate::client::HubFile;
-use crate::error::to_io;
 
 /// The bytes that opening fetches. They have the whole header of most files, and the tensors of
 /// small ones. A longer header takes one more request.
@@ -122,7 +121,7 @@ impl RemoteFile {
     /// Opens a file on the Hub.
     pub(super) fn of_hub(file: HubFile, slots: Arc<Slots>) -> io::Result<Self> {
         let mut start = vec![0; file.byte_len().min(START) as usize];
-        file.read_exact_at(&mut start, 0).map_err(to_io)?;
+        file.read_exact_at(&mut start, 0)?;
         let origin = Origin::Hub(Box::new(file), slots);
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }

@@ -40,12 +40,12 @@ impl HubFiles {
                 return Err(core::ErrorKind::Io(io::Error::other(message)).into());
             }
         } else {
-            client = client.anonymous().endpoint(DEFAULT_ENDPOINT);
+            client = client.token(None).endpoint(DEFAULT_ENDPOINT);
         }
         for (name, value) in options.pairs(None) {
             match name.to_ascii_lowercase().as_str() {
                 "endpoint" => client = client.endpoint(value),
-                "token" => client = client.token(value),
+                "token" => client = client.token(Some(&value)),
                 _ => {}
             }
         }

@@ -22,7 +22,7 @@ pub enum AddressKind {
 
 impl AddressKind {
     /// Each scheme, and the kind of its addresses.
-    pub const SCHEMES: [(&'static str, Self); 13] = [
+    pub(super) const SCHEMES: [(&'static str, Self); 13] = [
         ("s3", Self::S3),
         ("s3a", Self::S3),
         ("gs", Self::Gcs),
@@ -54,11 +54,6 @@ impl AddressKind {
         row.map(|(_, kind)| *kind)
     }
 
-    /// Whether files are saved to such a place. Neither the Hub nor a web server takes them.
-    pub fn is_written(self) -> bool {
-        !matches!(self, Self::Web | Self::Hub)
-    }
-
     /// How the variables begin that configure such a place.
     pub(super) fn variables(self) -> Option<&'static str> {
         match self {
@@ -75,12 +70,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_addresses_has_every_scheme() {
+    fn every_table_of_addresses_has_every_scheme() {
         let table = include_str!("mod.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
         let table: String = table.collect();
+        // Those of the command and of Ray are in other packages.
+        let [guide, places] =
+            ["../safetensors-cli/README.md", "../distributed/ray/places.py"].map(|file| {
+                let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+                std::fs::read_to_string(path).unwrap()
+            });
         for (scheme, _) in AddressKind::SCHEMES {
-            let is_there = [format!("`{scheme}://"), format!("`{scheme}`")];
-            assert!(is_there.iter().any(|written| table.contains(written)), "{scheme}");
+            for table in [&table, &guide] {
+                let is_there = [format!("`{scheme}://"), format!("`{scheme}`")];
+                assert!(is_there.iter().any(|written| table.contains(written)), "{scheme}");
+            }
+            assert!(places.contains(&format!("\"{scheme}\"")), "places.py lacks {scheme}");
         }
     }
 }

@@ -13,7 +13,7 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::files::{Files, Objects};
 use super::hub::HubFiles;
 use super::place::RemotePlace;
-use super::{RemoteFile, RemoteOptions, local_path};
+use super::{AddressKind, RemoteFile, RemoteOptions, local_path};
 use crate::HubAddress;
 
 /// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
@@ -73,7 +73,7 @@ impl RemoteStore {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });
         }
-        if !HubAddress::is_address(address) {
+        if AddressKind::of(address) != Some(AddressKind::Hub) {
             return Ok(Self::of(&RemotePlace::of(address, options)?));
         }
         let address = HubAddress::parse(address)?;

@@ -4,7 +4,7 @@ use crate::server::repo::{Access, Repo};
 use crate::server::{Kind, Origin, Server, TOKEN};
 use crate::support::{self, *};
 use safetensors_hub::client::Client;
-use safetensors_hub::{DownloadOptions, Error, ErrorKind, RepoId, Revision, download};
+use safetensors_hub::{DownloadOptions, Error, ErrorKind, Revision, download};
 
 /// A server with a public, a private, a gated and a renamed repository.
 fn start() -> Server {
@@ -31,8 +31,8 @@ fn errors_say_what_to_do() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
     let open = options(&server, cache.path());
-    let right = open.clone().token(TOKEN);
-    let wrong = open.clone().token("hf_wrong");
+    let with = |token| open.clone().client(client(&server).token(Some(token)));
+    let (right, wrong) = (with(TOKEN), with("hf_wrong"));
 
     let error = fails("owner/absent", &open, &["no such repository", "HF_TOKEN"]);
     assert!(matches!(error.other(), Some(ErrorKind::RepoNotFound { has_token: false })));
@@ -76,13 +76,14 @@ fn a_renamed_repository_is_an_error_or_followed() {
     let error = fails("old/name", &open, &said);
     assert!(matches!(error.other(), Some(ErrorKind::Renamed { to }) if to == "new/name"));
     let client = client(&server);
-    let repo = RepoId::parse("old/name").unwrap();
-    let asked = Client::new(&client).unwrap().file(&repo, &Revision::main(), "model.safetensors");
+    let repo = "old/name".parse().unwrap();
+    let asked =
+        Client::new(&client).unwrap().file(&repo, &Revision::default(), "model.safetensors");
     assert!(matches!(asked.unwrap_err().other(), Some(ErrorKind::Renamed { .. })));
 
     let follow = client.follow_renames(true);
-    let asked = Client::new(&follow).unwrap().file(&repo, &Revision::main(), "config.json");
-    assert_eq!(asked.unwrap().repo().as_str(), "new/name");
+    let asked = Client::new(&follow).unwrap().file(&repo, &Revision::default(), "config.json");
+    assert_eq!(asked.unwrap().repo().to_string(), "new/name");
     let snapshot = download("old/name", &open.clone().client(follow)).unwrap();
     // As in Python, the cache has it under the name that was asked for.
     assert!(snapshot.dir().starts_with(cache.path().join("models--old--name")));
@@ -93,7 +94,8 @@ fn a_renamed_repository_is_an_error_or_followed() {
 fn the_token_goes_to_the_hub_only() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
-    let wanted = options(&server, cache.path()).token(TOKEN).include("config.json");
+    let client = client(&server).token(Some(TOKEN));
+    let wanted = options(&server, cache.path()).client(client).include("config.json");
     download(REPO, &wanted).unwrap();
     let log = server.log();
     let bearer = format!("Bearer {TOKEN}");

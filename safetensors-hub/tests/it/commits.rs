@@ -4,14 +4,14 @@ use crate::server::repo::Repo;
 use crate::server::{Origin, Server};
 use crate::support::*;
 use safetensors_hub::client::{Client, HubFile};
-use safetensors_hub::{ErrorKind, RepoId, Result, Revision, download};
+use safetensors_hub::{Error, ErrorKind, Revision, download};
 
 const LEN: usize = 100_000;
 
 fn file(server: &Server) -> HubFile {
-    let repo = RepoId::parse(REPO).unwrap();
+    let repo = REPO.parse().unwrap();
     let client = Client::new(&client(server)).unwrap();
-    client.file(&repo, &Revision::main(), "model.safetensors").unwrap()
+    client.file(&repo, &Revision::default(), "model.safetensors").unwrap()
 }
 
 /// A server of two commits with files of the same length. `main` leads to the first.
@@ -23,9 +23,9 @@ fn server() -> (Server, Repo, [String; 2]) {
     (Server::start([(REPO, repo.clone())]), repo, [first, next])
 }
 
-fn read(file: &HubFile, start: u64) -> Result<Vec<u8>> {
+fn read(file: &HubFile, start: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0; 1000];
-    file.read_exact_at(&mut bytes, start).map(|()| bytes)
+    read_exact(file, &mut bytes, start).map(|()| bytes)
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_model_in_one_file_comes_with_three_requests() {
     assert_eq!(tensors(&snapshot)["w"].len(), 3_000_000);
     assert_eq!(snapshot.files(), ["model.safetensors"]);
     assert_eq!(snapshot.path(), snapshot.dir());
-    assert_eq!(snapshot.commit().as_str(), server.commit(REPO, "main"));
+    assert_eq!(snapshot.commit().to_string(), server.commit(REPO, "main"));
     // The listing, the question for the file, and the file.
     assert_eq!(server.log().len(), 3, "{:?}", server.log());
     assert_eq!(server.bytes(Origin::Cdn), tensor_file("w", 3_000_000).len());
@@ -104,7 +104,7 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
     let first = download(REPO, &wanted).unwrap();
     server.clear_log();
     assert_eq!(offline(&wanted).unwrap().dir(), first.dir());
-    let commit = wanted.clone().revision(first.commit().as_str());
+    let commit = wanted.clone().revision(first.commit().to_string());
     for found in [download(REPO, &commit), offline(&commit)] {
         let found = found.unwrap();
         assert_eq!((found.dir(), tensors(&found)), (first.dir(), tensors(&first)));
@@ -228,10 +228,10 @@ fn a_commit_that_changes_between_two_requests_is_not_mixed() {
     server.change_after_listing(&next);
     let cache = tempfile::tempdir().unwrap();
     let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
-    assert_eq!(snapshot.commit().as_str(), old.refs["main"]);
+    assert_eq!(snapshot.commit().to_string(), old.refs["main"]);
     assert_eq!(tensors(&snapshot).len(), 3);
     let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
-    assert_eq!(snapshot.commit().as_str(), next);
+    assert_eq!(snapshot.commit().to_string(), next);
     assert_eq!(tensors(&snapshot).keys().collect::<Vec<_>>(), ["new"]);
 }
 

@@ -17,7 +17,7 @@ fn attempt(prepare: impl FnOnce(&Server)) -> (Server, Result<Snapshot, Error>) {
     let server = Server::start([(REPO, single(LEN))]);
     prepare(&server);
     let cache = tempfile::tempdir().unwrap();
-    let patient = client(&server).token(TOKEN).timeout(Duration::from_millis(700));
+    let patient = client(&server).token(Some(TOKEN)).timeout(Duration::from_millis(700));
     let wanted = options(&server, cache.path()).client(patient).include("config.json");
     let result = download(REPO, &wanted);
     assert_blobs_are_right(cache.path());
@@ -86,7 +86,7 @@ fn a_server_that_cannot_be_reached_is_given_up_soon() {
     let no_such_host = format!("http://{}.invalid", "x".repeat(64));
     let nothing_answers = full.as_ref().map(|full| format!("http://{}", full.address));
     for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
-        let client = ClientOptions::new().anonymous().endpoint(&endpoint).retries(1000);
+        let client = ClientOptions::new().token(None).endpoint(&endpoint).retries(1000);
         let client = client.retry_delay(patience / 20).connect_timeout(patience);
         let wanted = DownloadOptions::new().client(client).cache(cache.path()).offline(false);
         let begin = Instant::now();

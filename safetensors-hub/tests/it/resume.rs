@@ -21,7 +21,7 @@ const LEN: usize = 4_000_000;
 #[test]
 fn child() {
     let Ok(task) = std::env::var("HUB_TEST_TASK") else { return };
-    let client = ClientOptions::new().anonymous().timeout(Duration::from_secs(60)).retries(0);
+    let client = ClientOptions::new().token(None).timeout(Duration::from_secs(60)).retries(0);
     let filler = std::env::var("HUB_TEST_FILLER");
     let options = DownloadOptions::new().client(client).progress(move |_| {
         if let Ok(path) = &filler {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use safetensors_hub::Revision;
 use safetensors_hub::client::{Client, ClientOptions};
-use safetensors_hub::{RepoId, Revision};
 use safetensors_testing::process::command_of;
 
 const COMMIT: &str = "0123456789012345678901234567890123456789";
@@ -85,9 +85,9 @@ fn ask(endpoint: &str, certificates: Option<&Path>) -> String {
 #[test]
 fn child() {
     let Ok(endpoint) = std::env::var("HUB_TEST_ENDPOINT") else { return };
-    let options = ClientOptions::new().endpoint(endpoint).token("hf_secret");
-    let repo = RepoId::parse("owner/name").unwrap();
-    let listed = Client::new(&options).and_then(|client| client.files(&repo, &Revision::main()));
+    let options = ClientOptions::new().endpoint(endpoint).token(Some("hf_secret"));
+    let repo = "owner/name".parse().unwrap();
+    let listed = Client::new(&options).and_then(|client| client.files(&repo, &Revision::default()));
     match listed {
         Ok(listed) => println!("listed {:?} at {}", listed.files, listed.commit),
         Err(error) => println!("failed: {error}"),

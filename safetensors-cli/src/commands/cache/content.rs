@@ -7,9 +7,7 @@ use std::process::ExitCode;
 
 use safetensors_core::framework::in_order;
 use safetensors_hub::RepoId;
-use safetensors_hub::cache::{
-    Cache, CachedRepo, CachedSnapshot, DamagedFile, UnverifiedFile, Verification,
-};
+use safetensors_hub::cache::{Cache, CachedRepo, CachedSnapshot, Verification};
 use serde::Serialize;
 
 use super::Which;
@@ -126,7 +124,7 @@ fn chosen(which: &Which) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
     if which.repos.is_empty() {
         return Ok((cache, repos));
     }
-    let names = which.repos.iter().map(|name| RepoId::parse(name));
+    let names = which.repos.iter().map(|name| name.parse::<RepoId>());
     let names = names.collect::<Result<Vec<_>, _>>().map_err(wrong_usage)?;
     if let Some(name) = names.iter().find(|name| repos.iter().all(|repo| repo.id() != *name)) {
         anyhow::bail!(
@@ -251,19 +249,20 @@ pub(super) fn verify(
         if !which.json {
             show(repo, bytes, &found, is_strict, out)?;
         }
-        let damaged =
-            |file: &DamagedFile| Damaged { path: lossy(&file.path), error: file.error.to_string() };
-        let unverified =
-            |file: &UnverifiedFile| Unverified { path: lossy(&file.path), reason: file.reason };
         let state = State::of(&found);
+        let damaged = found.damaged.iter();
+        let damaged =
+            damaged.map(|(path, error)| Damaged { path: lossy(path), error: error.to_string() });
+        let unverified = found.unverified.iter();
+        let unverified = unverified.map(|(path, reason)| Unverified { path: lossy(path), reason });
         verified.state = verified.state.max(state);
         verified.repos.push(VerifiedRepo {
             repo: repo.id().to_string(),
             state,
             bytes,
             verified: found.intact,
-            damaged: found.damaged.iter().map(damaged).collect(),
-            unverified: found.unverified.iter().map(unverified).collect(),
+            damaged: damaged.collect(),
+            unverified: unverified.collect(),
         });
         Ok(())
     })?;
@@ -307,11 +306,11 @@ fn show(
     }
     // Standard error is not buffered. Its lines must not overtake earlier ones.
     out.flush()?;
-    for file in &found.damaged {
-        report(format!("{}; remove the file, and download it again", file.error));
+    for (_, error) in &found.damaged {
+        report(format!("{error}; remove the file, and download it again"));
     }
-    for file in &found.unverified {
-        let message = format!("{}: not verified: {}", text::path(&file.path), file.reason);
+    for (path, reason) in &found.unverified {
+        let message = format!("{}: not verified: {reason}", text::path(path));
         if is_strict { report(message) } else { warn(message) }
     }
     Ok(())

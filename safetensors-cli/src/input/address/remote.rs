@@ -88,7 +88,7 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
 /// Refuses an address that nothing can be saved to.
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match AddressKind::of(address) {
-        Some(kind) if !kind.is_written() => Err(wrong_usage(format!(
+        Some(AddressKind::Hub | AddressKind::Web) => Err(wrong_usage(format!(
             "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \
              s3://bucket/model",
             printable(address)

@@ -21,7 +21,6 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
-use safetensors_hub::remote::AddressKind;
 
 /// The variables that would change what the command does with an address.
 const VARIABLES: [&str; 12] = [
@@ -126,18 +125,4 @@ pub(crate) fn repo() -> hub_server::repo::Repo {
 pub(crate) fn sharded_repo() -> hub_server::repo::Repo {
     let shards = shards();
     hub_server::repo::Repo::new(shards.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())))
-}
-
-#[test]
-fn every_scheme_is_in_the_guide_and_in_the_program_for_clusters() {
-    let [guide, places] = ["README.md", "../distributed/ray/places.py"].map(|file| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        std::fs::read_to_string(path).unwrap()
-    });
-    for (scheme, kind) in AddressKind::SCHEMES {
-        let is_known =
-            guide.contains(&format!("`{scheme}://")) || guide.contains(&format!("`{scheme}`"));
-        assert!(is_known, "the guide lacks {scheme}: {kind:?}");
-        assert!(places.contains(&format!("\"{scheme}\"")), "places.py lacks {scheme}");
-    }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
-use safetensors_hub::client::ClientOptions;
-use safetensors_hub::{DownloadOptions, Snapshot};
+use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
+use safetensors_hub::client::{ClientOptions, HubFile};
+use safetensors_hub::{DownloadOptions, Error, Snapshot};
 use safetensors_testing::process::command_of;
 
 use crate::server::Server;
@@ -56,7 +56,7 @@ pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
 /// How the tests talk to the server: without the environment, and impatiently.
 pub(crate) fn client(server: &Server) -> ClientOptions {
     ClientOptions::new()
-        .anonymous()
+        .token(None)
         .endpoint(&server.endpoint)
         .retries(3)
         .retry_delay(Duration::from_millis(1))
@@ -67,6 +67,11 @@ pub(crate) fn client(server: &Server) -> ClientOptions {
 /// Options for a download from the server into a cache.
 pub(crate) fn options(server: &Server, cache: &Path) -> DownloadOptions {
     DownloadOptions::new().client(client(server)).cache(cache).offline(false)
+}
+
+/// Fills `bytes` from a file of the Hub, as core reads it: the error has that of the Hub inside.
+pub(crate) fn read_exact(file: &HubFile, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
+    file.read_exact_at(bytes, offset).map_err(|error| safetensors_core::ErrorKind::Io(error).into())
 }
 
 /// The bytes of the tensors of a checkpoint, by name.

@@ -1,26 +1,27 @@
-//! [`each`]: files are worked on by several threads.
+//! [`each`]: files, and ranges of them, are worked on by several threads.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use safetensors_core::ErrorKind;
 use safetensors_core::framework::in_parallel;
 
-use super::progress::Meter;
 use crate::error::{Error, Result, cancelled};
 
 /// Does `work` for each item on up to `threads` threads, and returns the results in the order of
-/// the items. The first failure also stops the items that are worked on, and is the error.
-pub(super) fn each<I: Sync, T: Send>(
-    items: &[I],
+/// the items. The first failure sets `stop`, so that the items that are worked on end too, and is
+/// the error.
+pub(crate) fn each<I, T: Send>(
+    items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
-    meter: &Meter,
-    work: impl Fn(&I) -> Result<T> + Sync,
+    stop: &AtomicBool,
+    work: impl Fn(I) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let cause: Mutex<Option<Error>> = Mutex::new(None);
     let lock = || cause.lock().unwrap_or_else(|poison| poison.into_inner());
     let results = in_parallel(items, threads, |item, _: &mut ()| {
-        let _end = OnPanic(meter);
+        let _end = OnPanic(stop);
         work(item).map_err(|error| {
             // The threads that a failure stops report that they were stopped.
             let is_cause = |old: &Error| !matches!(old.kind(), ErrorKind::Cancelled);
@@ -28,7 +29,7 @@ pub(super) fn each<I: Sync, T: Send>(
             if !cause.as_ref().is_some_and(is_cause) {
                 *cause = Some(error);
             }
-            meter.fail();
+            stop.store(true, Ordering::Relaxed);
             cancelled()
         })
     });
@@ -37,12 +38,12 @@ pub(super) fn each<I: Sync, T: Send>(
 }
 
 /// Stops the transfers of the other threads, too, when a thread panics.
-struct OnPanic<'a>(&'a Meter);
+struct OnPanic<'a>(&'a AtomicBool);
 
 impl Drop for OnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.fail();
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -57,17 +58,17 @@ mod tests {
     #[test]
     fn results_in_order_and_the_cause_of_a_failure() {
         let items: Vec<u64> = (0..50).collect();
-        let meter = Meter::new(None);
-        let doubled = each(&items, 7, &meter, |item| Ok(item * 2)).unwrap();
+        let stop = AtomicBool::new(false);
+        let doubled = each(&items, 7, &stop, |item| Ok(item * 2)).unwrap();
         assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
 
-        let error = each(&items, 7, &meter, |item| {
+        let error = each(&items, 7, &stop, |item| {
             if *item == 3 {
                 thread::sleep(Duration::from_millis(10));
                 return Err(ErrorKind::FileNotFound.into());
             }
             loop {
-                crate::error::check_stop(meter.stop())?;
+                crate::error::check_stop(&stop)?;
                 thread::sleep(Duration::from_millis(1));
             }
             #[allow(unreachable_code, reason = "the type of the result")]
