@@ -6,7 +6,7 @@
 //! | load models of PyTorch, or save modules for PyTorch | [`CheckpointStore::pytorch`], see the module [`pytorch`] |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
-//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
+//! | load without a copy | [`share_checkpoint`], [`share_tensor`] |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | save and resume burn's training loop: model, optimizer, scheduler | `train`, with the feature `train` |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
@@ -77,8 +77,8 @@ pub use burn_store::{
 pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
-pub use share::{share, share_checkpoint, share_tensor};
-pub use store::{CheckpointStore, KeyRemapper};
+pub use share::{share_checkpoint, share_tensor};
+pub use store::CheckpointStore;
 
 /// Tests the examples of the README.
 #[cfg(all(doctest, feature = "train"))]

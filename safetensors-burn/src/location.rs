@@ -63,3 +63,33 @@ impl Location {
         !(self.skip_enum_variants && container.starts_with("Enum:"))
     }
 }
+
+/// Implements burn's `ModuleVisitor` for a type that has a `location`, and a method `add` which takes
+/// the kind of a parameter, the parameter, and whether it is a matrix in columns.
+macro_rules! visit_parameters {
+    ($visitor:ty) => {
+        impl burn::module::ModuleVisitor for $visitor {
+            fn enter_module(&mut self, name: &str, container_type: &str) {
+                self.location.enter(name, container_type);
+            }
+
+            fn exit_module(&mut self, _name: &str, container_type: &str) {
+                self.location.exit(container_type);
+            }
+
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.add(Kind::Float, param, || is_column(param));
+            }
+
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {
+                self.add(Kind::Int, param, || false);
+            }
+
+            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Bool>>) {
+                self.add(Kind::Bool, param, || false);
+            }
+        }
+    };
+}
+
+pub(crate) use visit_parameters;

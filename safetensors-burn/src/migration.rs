@@ -35,7 +35,7 @@
 //! | `with_full_path`, `with_full_paths` | [`with_full_path`], [`with_full_paths`] |
 //! | `with_predicate`, `with_predicates` | [`with_predicate`], [`with_predicates`]; on saving, too, they get the types that contain the parameter |
 //! | `match_all` | [`match_all`] |
-//! | `remap(KeyRemapper)` | [`remap`] with this crate's [`KeyRemapper`], or with `theirs.patterns` |
+//! | `remap(KeyRemapper)` | [`remap`] with its public field `patterns` |
 //! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
 //! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
 //! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
@@ -96,4 +96,4 @@
 //! [`save_aliases`]: CheckpointStore::save_aliases
 
 #[cfg(doc)]
-use crate::{ApplyError, CheckpointStore, KeyRemapper, StoreError};
+use crate::{ApplyError, CheckpointStore, StoreError};

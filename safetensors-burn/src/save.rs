@@ -20,7 +20,7 @@ use crate::{Burn, dtype};
 /// The elements are written directly from their memory.
 ///
 /// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once, for example
-/// one tensor under several names, or several tensors that [share](crate::share) the same bytes of
+/// one tensor under several names, or several tensors that [share](crate::share_tensor) the same bytes of
 /// a file.
 ///
 /// ```

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
 use safetensors_core::framework::Framework;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, Result, SafeTensors, TensorView, Widening};
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, Result, TensorView, Widening};
 
 use crate::{Burn, dtype, load};
 
-/// Loads a tensor that shares the bytes of a file in [`bytes::Bytes`].
+/// Loads a tensor that shares the bytes of a checkpoint in memory, such as a mapped one, or a file
+/// in [`bytes::Bytes`]. The tensor keeps the checkpoint alive.
 ///
 /// Nothing is copied if the bytes are aligned for the elements. burn copies shared bytes before it
 /// first writes to them. These tensors are copied at once instead:
@@ -19,18 +20,17 @@ use crate::{Burn, dtype, load};
 /// - tensors that are widened;
 /// - on a big-endian target, tensors whose elements are wider than a byte.
 ///
-/// `bytes::Bytes::from_owner` makes `Bytes` of a mapped file. [`share_checkpoint`] does this for a
-/// whole checkpoint, and [`share_tensor`] for one tensor of a checkpoint.
-///
 /// ```
 /// use burn::tensor::TensorData;
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, Widening, serialize};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, Widening, serialize};
+/// use std::sync::Arc;
 ///
 /// let values = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let file = bytes::Bytes::from(serialize([("values", values)], &SaveOptions::new())?);
 ///
-/// let archive = SafeTensors::parse(file)?;
-/// let values: TensorData = safetensors_burn::share(&archive, "values", Widening::Lossless)?;
+/// // `Checkpoint::mmap` maps the files of a path.
+/// let checkpoint = Arc::new(Checkpoint::from_source(file, "bytes in memory")?);
+/// let values = safetensors_burn::share_tensor(&checkpoint, "values", Widening::Lossless)?;
 /// assert_eq!(values, TensorData::from([1.0_f32, 2.0]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -41,43 +41,7 @@ use crate::{Burn, dtype, load};
 /// - [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool)
 /// - [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden)
 ///
-/// Each names the tensor.
-pub fn share(
-    archive: &SafeTensors<bytes::Bytes>,
-    name: &str,
-    widening: Widening,
-) -> Result<TensorData> {
-    let view = archive.view(name)?;
-    let lent = archive.source().slice_ref(view.data());
-    share_bytes(view.dtype(), view.shape(), lent, widening).map_err(|error| error.in_tensor(name))
-}
-
-/// Loads a tensor that shares the bytes of a checkpoint in memory, such as a mapped one.
-///
-/// The tensor keeps the checkpoint alive. The same tensors are copied as by [`share`].
-///
-/// ```
-/// use burn::tensor::TensorData;
-/// use safetensors_core::{Checkpoint, SaveOptions, Widening};
-/// use std::sync::Arc;
-///
-/// let dir = tempfile::tempdir()?;
-/// let path = dir.path().join("model.safetensors");
-/// let values = TensorData::from([1.0_f32, 2.0]);
-/// safetensors_burn::save(&path, [("values", &values)], &SaveOptions::new())?;
-///
-/// // SAFETY: nothing changes this file while it is mapped.
-/// let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }?);
-/// assert_eq!(
-///     safetensors_burn::share_tensor(&checkpoint, "values", Widening::Lossless)?,
-///     values
-/// );
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// The errors of [`share`]. Each names the file too.
+/// Each names the file and the tensor.
 pub fn share_tensor<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     name: &str,

@@ -4,7 +4,7 @@ use burn_store::PathFilter;
 use regex::Regex;
 
 use super::CheckpointStore;
-use super::rename::KeyRemapper;
+use super::rename::Rules;
 
 /// # Which parameters
 ///
@@ -93,18 +93,20 @@ impl CheckpointStore {
 /// module. Saving applies them to the names of the module, before they are written. It is an error
 /// if two tensors get the same name.
 impl CheckpointStore {
-    /// Replaces all rules for names by these.
+    /// Replaces all rules for names by these: compiled patterns, and what replaces their matches.
+    /// burn-store's `KeyRemapper` has them in its public field `patterns`.
     ///
     /// ```
-    /// use safetensors_burn::{CheckpointStore, KeyRemapper};
+    /// use regex::Regex;
+    /// use safetensors_burn::CheckpointStore;
     ///
-    /// let rules = KeyRemapper::from_patterns([(r"^model\.", ""), (r"\.gamma$", ".weight")])?;
+    /// let rules = [(r"^model\.", ""), (r"\.gamma$", ".weight")]
+    ///     .map(|(pattern, to)| (Regex::new(pattern).unwrap(), to.to_owned()));
     /// let store = CheckpointStore::from_file("model.safetensors").remap(rules);
-    /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]
-    pub fn remap(mut self, rules: impl Into<KeyRemapper>) -> Self {
-        self.naming.rules = rules.into();
+    pub fn remap(mut self, rules: impl IntoIterator<Item = (Regex, String)>) -> Self {
+        self.naming.rules = Rules(rules.into_iter().collect());
         self.catalog = None;
         self
     }
@@ -121,7 +123,7 @@ impl CheckpointStore {
         replacement: impl Into<String>,
     ) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {
-            self.naming.rules.push(pattern, replacement.into());
+            self.naming.rules.0.push((pattern, replacement.into()));
         }
         self.catalog = None;
         self

@@ -31,7 +31,6 @@ use pack::PackTensor;
 #[cfg(feature = "train")]
 pub(crate) use parameters::Kind;
 use place::StorePlace;
-pub use rename::KeyRemapper;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Error, LoadOptions, Result, SaveOptions};

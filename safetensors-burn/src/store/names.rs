@@ -3,12 +3,12 @@
 use regex::Regex;
 
 use super::indices::Renumbering;
-use super::rename::KeyRemapper;
+use super::rename::Rules;
 
 /// The rules of a store for names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
-    pub(crate) rules: KeyRemapper,
+    pub(crate) rules: Rules,
     /// Whether the entries of lists get consecutive numbers when they are loaded.
     pub(crate) map_indices: bool,
     /// The lists that keep their numbers.

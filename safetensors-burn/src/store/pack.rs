@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
+use burn::module::{Module, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{AllocationProperty, Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
@@ -20,8 +20,9 @@ use safetensors_core::{
 };
 
 use super::filter::Filter;
+use super::parameters::Kind;
 use crate::error::catch_panic;
-use crate::location::Location;
+use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
@@ -222,6 +223,7 @@ struct ParameterPart {
 impl Collector<'_> {
     fn add<const D: usize, K: Basic + 'static>(
         &mut self,
+        _: Kind,
         param: &Param<Tensor<D, K>>,
         is_column: impl FnOnce() -> bool,
     ) where
@@ -311,27 +313,7 @@ fn join(
     Ok((id, PackTensor::deferred(name.to_owned(), dtype, whole, None, byte_len, read)))
 }
 
-impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.location.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, container_type: &str) {
-        self.location.exit(container_type);
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(param, || is_column(param));
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(param, || false);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(param, || false);
-    }
-}
+visit_parameters!(Collector<'_>);
 
 /// A tensor of a module as a [`TensorSource`]. Its data is copied from its device when it is
 /// written.

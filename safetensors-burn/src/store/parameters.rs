@@ -1,10 +1,10 @@
 //! [`parameters`]: lists the parameters of a module without initializing them.
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter as BurnParameter};
+use burn::module::{Module, Param, ParamId, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
+use burn::tensor::{DType, Device, Shape, Tensor};
 
-use crate::location::Location;
+use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 
 /// The kind of a parameter's elements. Their width may differ from that in the file, because a
@@ -94,24 +94,4 @@ impl Visitor {
     }
 }
 
-impl ModuleVisitor for Visitor {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.location.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, container_type: &str) {
-        self.location.exit(container_type);
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(Kind::Float, param, || is_column(param));
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(Kind::Int, param, || false);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(Kind::Bool, param, || false);
-    }
-}
+visit_parameters!(Visitor);

@@ -28,7 +28,6 @@ pub struct Epochs {
 #[derive(Debug)]
 pub struct Epoch {
     number: usize,
-    path: PathBuf,
     manifest: Result<Manifest>,
 }
 
@@ -50,19 +49,14 @@ impl Epoch {
         self.number
     }
 
-    /// The directory of the epoch.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether all files are there, with the lengths and the headers that the manifest says.
-    pub fn is_complete(&self) -> bool {
-        self.manifest.is_ok()
-    }
-
-    /// Why the epoch is not complete.
+    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the headers
+    /// that the manifest says.
     pub fn problem(&self) -> Option<&Error> {
         self.manifest.as_ref().err()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.manifest.is_ok()
     }
 
     /// Whether something is wrong with the content. An epoch of another version may be complete.
@@ -192,7 +186,7 @@ impl Epochs {
     }
 
     fn describe(&self, number: usize) -> Epoch {
-        Epoch { number, path: self.path(number), manifest: self.read(number) }
+        Epoch { number, manifest: self.read(number) }
     }
 
     /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
@@ -298,7 +292,7 @@ impl Epochs {
             let number = epoch.number;
             // Another process may have put a complete epoch in place of a broken one.
             let is_stale = |_: &Path| epoch.is_complete() || self.describe(number).is_broken();
-            deleted(number, AtomicDirectory::remove_if(&epoch.path, is_stale))
+            deleted(number, AtomicDirectory::remove_if(self.path(number), is_stale))
         };
         let deleted = stale.filter_map(delete).collect::<Result<Vec<_>>>()?;
         self.clean();

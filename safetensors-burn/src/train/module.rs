@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
+use burn::module::{Module, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
@@ -13,13 +13,15 @@ use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
 use crate::dtype;
+use crate::location::{Location, visit_parameters};
 use crate::pytorch::is_column;
 use crate::store::Kind;
 
 /// The parameters of a module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parameters {
-    path: Vec<String>,
+    /// Paths are made as burn's records make them.
+    location: Location,
     all: BTreeMap<String, Parameter>,
     device: Option<Device>,
 }
@@ -46,7 +48,8 @@ pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameters {
     pub(super) fn of(module: &impl Module) -> Self {
-        let mut parameters = Self::default();
+        let location = Location::root(false);
+        let mut parameters = Self { location, all: BTreeMap::new(), device: None };
         module.visit(&mut parameters);
         parameters
     }
@@ -146,7 +149,7 @@ impl Parameters {
         let in_file = |dtype| dtype::to_file(dtype).ok();
         let (dtype, saved_dtype) = (in_file(dtype), saved_dtype.and_then(in_file));
         let parameter = Parameter { id, saved_shape, shape, dtype, saved_dtype };
-        self.all.insert(self.path.join("."), parameter);
+        self.all.insert(self.location.path(), parameter);
     }
 }
 
@@ -166,25 +169,4 @@ where
     catch_unwind(AssertUnwindSafe(saved)).ok()
 }
 
-/// Paths are made as burn's records make them.
-impl ModuleVisitor for Parameters {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(Kind::Float, param, || is_column(param));
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(Kind::Int, param, || false);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(Kind::Bool, param, || false);
-    }
-}
+visit_parameters!(Parameters);

@@ -10,11 +10,11 @@ use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16,
     flex32,
 };
-use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint, share_tensor};
+use safetensors_burn::{Burn, load, load_with, save, share_checkpoint, share_tensor};
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorBuf, TensorView,
-    Widening, serialize,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView, Widening,
+    serialize,
 };
 use tempfile::TempDir;
 
@@ -120,10 +120,9 @@ fn dtypes_that_burn_lacks_are_widened_or_refused() {
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
         assert!(error.to_string().contains("model.safetensors: tensor \"t\""), "{error}");
 
-        let archive =
-            SafeTensors::parse(bytes::Bytes::from(std::fs::read(&path).unwrap())).unwrap();
-        assert_eq!(share(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
-        let error = share(&archive, "t", Widening::Refuse).unwrap_err();
+        let archive = in_memory(bytes::Bytes::from(std::fs::read(&path).unwrap()));
+        assert_eq!(share_tensor(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
+        let error = share_tensor(&archive, "t", Widening::Refuse).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
         assert_eq!(error.tensor(), Some("t"));
     }
@@ -191,6 +190,11 @@ fn what_could_not_be_read_back_is_not_saved() {
     assert_eq!(dir.path().read_dir().unwrap().count(), 1);
 }
 
+/// A file in memory, as a checkpoint.
+fn in_memory(file: impl Into<bytes::Bytes>) -> Arc<Checkpoint<bytes::Bytes>> {
+    Arc::new(Checkpoint::from_source(file.into(), "a file").unwrap())
+}
+
 #[test]
 fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
     let values = [1.0_f32, 2.0, 3.0, 4.0];
@@ -203,9 +207,9 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
         let mut padded = vec![0_u8; distance];
         padded.extend_from_slice(&parsed);
         let all = bytes::Bytes::from(padded);
-        let archive = SafeTensors::parse(all.slice(distance..)).unwrap();
-        let view = archive.view("w").unwrap().data().as_ptr();
-        let data = share(&archive, "w", Widening::Refuse).unwrap();
+        let archive = in_memory(all.slice(distance..));
+        let view = archive.files()[0].safetensors().view("w").unwrap().data().as_ptr();
+        let data = share_tensor(&archive, "w", Widening::Refuse).unwrap();
         if view.addr().is_multiple_of(4) {
             assert_eq!(data.as_bytes().as_ptr(), view);
             assert_eq!(data.bytes().property(), AllocationProperty::File);
@@ -218,7 +222,7 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
         // The backend computes with the tensor. It would panic on misaligned bytes.
         let sum = Tensor::<2>::from_data(data, &Device::default()).sum();
         assert_eq!(sum.into_scalar::<f32>(), 10.0);
-        let none = share(&archive, "none", Widening::Refuse).unwrap();
+        let none = share_tensor(&archive, "none", Widening::Refuse).unwrap();
         let none = Tensor::<1, Int>::from_data(none, (&Device::default(), DType::I64));
         assert_eq!(none.add_scalar(1).dims(), [0]);
     }
@@ -229,8 +233,8 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
 fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
     let raw: Vec<u8> = [1_i32, 2, 3].iter().flat_map(|value| value.to_le_bytes()).collect();
     let bytes = bytes::Bytes::from(file(&[("t", Dtype::I32, &[3], &raw)]));
-    let archive = SafeTensors::parse(bytes.clone()).unwrap();
-    let mut data = share(&archive, "t", Widening::Refuse).unwrap();
+    let archive = in_memory(bytes.clone());
+    let mut data = share_tensor(&archive, "t", Widening::Refuse).unwrap();
     drop(archive);
     data.as_mut_slice::<i32>().unwrap()[0] = 9;
     assert_eq!(data, TensorData::from([9_i32, 2, 3]));
@@ -239,19 +243,19 @@ fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
 
 #[test]
 fn shared_booleans_are_checked() {
-    let archive =
-        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])])))
-            .unwrap();
-    let error = share(&archive, "m", Widening::Lossless).unwrap_err();
+    let archive = in_memory(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])]));
+    let error = share_tensor(&archive, "m", Widening::Lossless).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 5 }), "{error}");
     assert_eq!(error.tensor(), Some("m"));
-    let error = share(&archive, "absent", Widening::Lossless).unwrap_err();
+    let error = share_tensor(&archive, "absent", Widening::Lossless).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
     assert_eq!(error.tensor(), Some("absent"));
 
-    let archive =
-        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]))).unwrap();
-    assert_eq!(share(&archive, "m", Widening::Lossless).unwrap(), TensorData::from([true, false]));
+    let archive = in_memory(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]));
+    assert_eq!(
+        share_tensor(&archive, "m", Widening::Lossless).unwrap(),
+        TensorData::from([true, false])
+    );
 }
 
 #[test]

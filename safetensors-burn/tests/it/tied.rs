@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{BoolStore, Bytes, DType, Device, Distribution, Shape, Tensor, TensorData};
 use safetensors_burn::{
     BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
-    StoreError, load, save, save_sharded, share,
+    StoreError, load, save, save_sharded, share_tensor,
 };
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, Metadata, SafeTensors, SaveOptions, ShardOptions, Widening,
-    serialize,
+    Checkpoint, ErrorKind, LoadOptions, Metadata, SaveOptions, ShardOptions, Widening, serialize,
 };
 
 #[derive(Module, Debug)]
@@ -265,8 +265,8 @@ fn data_of_the_same_bytes_is_saved_once() {
         )
         .unwrap(),
     );
-    let archive = SafeTensors::parse(file).unwrap();
-    let [first, second] = [(); 2].map(|()| share(&archive, "w", Widening::Refuse).unwrap());
+    let archive = Arc::new(Checkpoint::from_source(file, "a file").unwrap());
+    let [first, second] = [(); 2].map(|()| share_tensor(&archive, "w", Widening::Refuse).unwrap());
     let shared = first.as_bytes().as_ptr() == second.as_bytes().as_ptr();
     save(&path, [("a", &first), ("b", &second)], &options).unwrap();
     assert_eq!(written(&path).0.len(), if shared { 1 } else { 2 });

@@ -19,9 +19,8 @@ use burn::nn::{
 use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
 use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
-    HalfPrecisionAdapter, IdentityAdapter, KeyRemapper, ModuleAdapter, ModuleContext,
-    ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, bridge, burn_pack,
-    load, save,
+    HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
+    ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, bridge, burn_pack, load, save,
 };
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,

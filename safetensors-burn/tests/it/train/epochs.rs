@@ -5,7 +5,7 @@ use super::*;
 /// The numbers of the epochs, and whether each is complete.
 fn listed(epochs: &Epochs) -> Vec<(usize, bool)> {
     let list = epochs.list().unwrap();
-    list.iter().map(|epoch| (epoch.number(), epoch.is_complete())).collect()
+    list.iter().map(|epoch| (epoch.number(), epoch.problem().is_none())).collect()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn an_epoch_appears_with_its_last_record() {
 fn the_list_says_what_an_epoch_holds() {
     let (_dir, epochs) = saved(3);
     let list = epochs.list().unwrap();
-    assert_eq!((list[0].number(), list[0].path()), (3, &*epochs.path(3)));
+    assert_eq!(list[0].number(), 3);
     let files: Vec<_> = list[0].files().map(|file| (file.name, file.tensors)).collect();
     let expected = [("model", 3), ("optimizer", 6), ("scheduler", 0)];
     assert_eq!(files, expected.map(|(name, count)| (format!("{name}.safetensors"), count)));
