@@ -86,7 +86,10 @@ fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
         }
         _ => {
             let converted = tensor.view()?.convert(Dtype::F64, &ConvertOptions::new())?;
-            (DynArray::from_buf(converted)?.as_array_dyn::<f64>()?.sum(), "converted to F64")
+            (
+                DynArray::from_buf(converted)?.as_array::<f64, ndarray::IxDyn>()?.sum(),
+                "converted to F64",
+            )
         }
     };
     Ok((sum.to_string(), data.into()))
@@ -98,10 +101,10 @@ fn sum<T: ArrayElement>(
     to_f64: impl Fn(T) -> f64,
 ) -> Result<(f64, &'static str)> {
     let sum = |array: ArrayViewD<'_, T>| array.iter().map(|&value| to_f64(value)).sum();
-    match tensor.as_array_dyn::<T>() {
+    match tensor.as_array::<T, ndarray::IxDyn>() {
         Ok(array) => Ok((sum(array), "borrowed, no copy")),
         Err(error) if matches!(error.kind(), ErrorKind::Misaligned { .. }) => {
-            Ok((sum(tensor.read_array_dyn::<T>()?.view()), "misaligned, read by copy"))
+            Ok((sum(tensor.read_array::<T, ndarray::IxDyn>()?.view()), "misaligned, read by copy"))
         }
         Err(error) => Err(error.into()),
     }

@@ -145,7 +145,7 @@ fn load_one(
 /// The address of the first element of ndarray's view.
 fn lend_to_ndarray(view: &TensorView<'_>) -> Result<*const u8> {
     fn first<T: ArrayElement>(view: &TensorView<'_>) -> Result<*const u8> {
-        Ok(view.as_array_dyn::<T>()?.as_ptr().cast())
+        Ok(view.as_array::<T, ndarray::IxDyn>()?.as_ptr().cast())
     }
     match view.dtype() {
         Dtype::BOOL => first::<bool>(view),

@@ -1,7 +1,7 @@
 //! The implementations that the macro writes.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::quote;
 use syn::{
     DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, Result, WherePredicate,
     parse_quote,
@@ -92,19 +92,24 @@ fn load(structure: &Structure<'_>) -> TokenStream {
 
     let checks = stored(structure).map(|(field, stored)| {
         let (field, ty, name) = (field.ident, field.ty, &stored.name);
-        let check = format_ident!("{}", if stored.default { "check_or_default" } else { "check" });
-        quote! {
-            file.#check::<#ty>(
-                current.map(|current| &current.#field), &__fields::join(name, #name),
-            );
+        let current = quote!(current.map(|current| &current.#field));
+        let name = quote!(&__fields::join(name, #name));
+        if stored.default {
+            quote!(file.check_or_default::<#ty>(#current, #name);)
+        } else {
+            quote!(<#ty as __fields::LoadField<#file>>::check(#current, #name, file);)
         }
     });
     let loads = structure.fields.iter().map(|field| {
         let (field_ident, ty) = (field.ident, field.ty);
         match &field.stored {
             Some(StoredField { name, default }) => {
-                let load = format_ident!("{}", if *default { "load_or_default" } else { "load" });
-                quote!(#field_ident: file.#load::<#ty>(&__fields::join(name, #name))?,)
+                let name = quote!(&__fields::join(name, #name));
+                if *default {
+                    quote!(#field_ident: file.load_or_default::<#ty>(#name)?,)
+                } else {
+                    quote!(#field_ident: <#ty as __fields::LoadField<#file>>::load(#name, file)?,)
+                }
             }
             None => quote!(#field_ident: <#ty as ::core::default::Default>::default(),),
         }

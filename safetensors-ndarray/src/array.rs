@@ -69,7 +69,7 @@ macro_rules! define_dyn_array {
             pub fn dtype(&self) -> Dtype {
                 match self {
                     $(Self::$variant(_) => Dtype::$dtype,)*
-                    Self::Packed(packed) => packed.dtype(),
+                    Self::Packed(packed) => packed.buf().dtype(),
                 }
             }
 
@@ -77,7 +77,7 @@ macro_rules! define_dyn_array {
             pub fn shape(&self) -> &[usize] {
                 match self {
                     $(Self::$variant(array) => array.shape(),)*
-                    Self::Packed(packed) => packed.shape(),
+                    Self::Packed(packed) => packed.buf().shape(),
                 }
             }
         }
@@ -138,15 +138,6 @@ impl DynArray {
         array.view().into_dimensionality().map_err(shape_error)
     }
 
-    /// Borrows the array as a view of elements `T` and any number of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
-    pub fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'_, T>> {
-        self.as_array::<T, IxDyn>()
-    }
-
     /// Converts the tensor into an array of elements `T` and dimension `D`. The elements are moved.
     ///
     /// # Errors
@@ -157,16 +148,6 @@ impl DynArray {
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;
         dimension::<D>(array.shape())?;
         array.into_dimensionality().map_err(shape_error)
-    }
-
-    /// Converts the tensor into an array of elements `T` and any number of dimensions. The elements
-    /// are moved.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
-    pub fn into_array_dyn<T: ArrayElement>(self) -> Result<ArrayD<T>> {
-        self.into_array::<T, IxDyn>()
     }
 }
 

@@ -27,7 +27,7 @@
 //! |---|---|---|
 //! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
 //! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
-//! | keep what a run has written when it is killed | [`Writer::sync`], [`recover`] | written once more |
+//! | keep what a run has written when it is killed | [`Writer::sync`], [`recover_synced`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
 //! | read a part of an array, by `s![]` | [`Reader::slice`], [`SliceArrayExt`] | only that part is read |
@@ -164,13 +164,13 @@ pub use fields::NamedArrays;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
-pub use safetensors_core::save::synced_directory;
+pub use safetensors_core::save::{recover_synced, synced_directory};
 #[cfg(feature = "derive")]
 pub use safetensors_derive::SafeTensors;
 pub use save::{save, save_sharded};
 pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
-pub use writer::{ArrayAppender, Writer, recover};
+pub use writer::{ArrayAppender, Writer};
 
 /// Tests the examples of the README.
 #[cfg(all(doctest, feature = "derive"))]

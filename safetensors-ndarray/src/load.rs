@@ -115,15 +115,6 @@ pub trait ReadArrayExt {
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
     fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>>;
 
-    /// Reads the tensor as an array of elements `T` and any number of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`read_array`](ReadArrayExt::read_array).
-    fn read_array_dyn<T: ArrayElement>(&self) -> Result<ArrayD<T>> {
-        self.read_array::<T, IxDyn>()
-    }
-
     /// Reads the tensor and converts it to an array of elements `T` and dimension `D`, by the rules
     /// of [`convert`](safetensors_core::convert). Memory holds at most one piece per thread in the
     /// tensor's own dtype.
@@ -161,15 +152,6 @@ pub trait ReadArrayExt {
         &self,
         options: &ConvertOptions,
     ) -> Result<Array<T, D>>;
-
-    /// [`read_array_as`](ReadArrayExt::read_array_as) with any number of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LazyTensor::read_as`].
-    fn read_array_dyn_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<ArrayD<T>> {
-        self.read_array_as::<T, IxDyn>(options)
-    }
 
     /// Reads the tensor in the dtype and shape that it has in the file, without conversion.
     ///

@@ -1,6 +1,6 @@
 //! [`Packed`]: a tensor of a sub-byte dtype, kept as packed bytes.
 
-use safetensors_core::{Dtype, Error, Result, TensorBuf};
+use safetensors_core::{Error, Result, TensorBuf};
 
 use crate::Ndarray;
 use crate::dtype::is_packed;
@@ -19,13 +19,10 @@ use crate::dtype::is_packed;
 /// // Four elements in two bytes, the first in the low half: 1.0, -1.0, 0.5, 6.0.
 /// let packed =
 ///     Packed::new(TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0xa2), F4Packed(0x71)])?)?;
-/// assert_eq!(
-///     (packed.dtype(), packed.shape(), packed.bytes()),
-///     (Dtype::F4, &[2, 2][..], &[0xa2, 0x71][..])
-/// );
+/// assert_eq!(packed.buf().bytes(), [0xa2, 0x71]);
 ///
 /// let halves = DynArray::from_buf(convert::widen(packed.into_buf(), Dtype::F16)?)?;
-/// let halves = halves.into_array_dyn::<half::f16>()?;
+/// let halves = halves.into_array::<half::f16, ndarray::IxDyn>()?;
 /// assert_eq!(halves.mapv(f32::from), ndarray::array![[1.0, -1.0], [0.5, 6.0]].into_dyn());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -49,22 +46,7 @@ impl Packed {
         Ok(Self(buf))
     }
 
-    /// The type of the elements: F4, F6_E2M3 or F6_E3M2.
-    pub fn dtype(&self) -> Dtype {
-        self.0.dtype()
-    }
-
-    /// The dimensions in elements, outermost first.
-    pub fn shape(&self) -> &[usize] {
-        self.0.shape()
-    }
-
-    /// The packed elements, in C order.
-    pub fn bytes(&self) -> &[u8] {
-        self.0.bytes()
-    }
-
-    /// The buffer, borrowed.
+    /// The buffer, borrowed. It has the dtype, the shape in elements, and the packed bytes in C order.
     pub fn buf(&self) -> &TensorBuf {
         &self.0
     }
@@ -78,9 +60,8 @@ impl Packed {
 /// Two tensors are equal if they have the same dtype, shape and bits.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
-        self.dtype() == other.dtype()
-            && self.shape() == other.shape()
-            && self.bytes() == other.bytes()
+        let parts = |Self(buf): &Self| (buf.dtype(), buf.shape(), buf.bytes());
+        parts(self) == parts(other)
     }
 }
 

@@ -337,7 +337,8 @@ impl<S> Reader<S> {
         Self { convert: options, ..self }
     }
 
-    /// The checkpoint that has the arrays.
+    /// The checkpoint that has the arrays. It has their number, and the metadata of all files
+    /// together.
     pub fn checkpoint(&self) -> &Checkpoint<S> {
         &self.checkpoint
     }
@@ -367,30 +368,10 @@ impl<S> Reader<S> {
         self.checkpoint.tensor(name)
     }
 
-    /// Whether there is an array of this name.
-    pub fn contains(&self, name: &str) -> bool {
-        self.checkpoint.get(name).is_some()
-    }
-
-    /// The number of arrays.
-    pub fn len(&self) -> usize {
-        self.checkpoint.len()
-    }
-
-    /// Whether there is no array.
-    pub fn is_empty(&self) -> bool {
-        self.checkpoint.is_empty()
-    }
-
-    /// The metadata of all files together, attributes of arrays included.
-    pub fn metadata(&self) -> &Metadata {
-        self.checkpoint.metadata()
-    }
-
     /// The attributes of an array, such as its units, sorted by name. Empty if the array does not
     /// exist.
     pub fn attributes(&self, array: &str) -> impl Iterator<Item = (&str, &str)> {
-        attributes(self.metadata(), array)
+        attributes(self.checkpoint.metadata(), array)
     }
 
     /// An attribute of an array.

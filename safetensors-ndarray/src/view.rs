@@ -39,15 +39,6 @@ pub trait ViewArrayExt<'a> {
     /// - [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses the shape of an empty
     ///   tensor whose non-zero dimensions have a product over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
-
-    /// Borrows the tensor as an array view of elements `T` and any number of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`as_array`](ViewArrayExt::as_array).
-    fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'a, T>> {
-        self.as_array::<T, IxDyn>()
-    }
 }
 
 impl<'a> ViewArrayExt<'a> for TensorView<'a> {

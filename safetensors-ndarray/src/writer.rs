@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use ndarray::{ArrayRef, Axis, Dimension, aview0};
-use safetensors_core::save::{GrowingTensor, GrowingWriter, recover_synced};
+use safetensors_core::save::{GrowingTensor, GrowingWriter};
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 
 use crate::ArrayElement;
@@ -171,12 +171,14 @@ impl Writer {
     /// until that file has reached the disk. They survive if the process is killed.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Every reader can open each of them, and [`recover`](crate::recover) makes one file of them.
+    /// Every reader can open each of them, and [`recover_synced`](crate::recover_synced) makes one
+    /// file of them.
     /// [`finish`](Writer::finish) removes them. Until then, all synced steps are on the disk twice.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1, array};
-    /// use safetensors_ndarray::{Reader, Writer, recover, synced_directory};
+    /// use safetensors_core::SaveOptions;
+    /// use safetensors_ndarray::{Reader, Writer, recover_synced, synced_directory};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("run.safetensors");
@@ -188,7 +190,7 @@ impl Writer {
     /// drop(w); // The run ends here, before it has finished the file.
     ///
     /// assert!(!path.exists());
-    /// recover(&path, &path)?;
+    /// recover_synced(&path, &path, &SaveOptions::new())?;
     /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 200);
     /// // Another run can write to this path when the old steps are gone.
     /// std::fs::remove_dir_all(synced_directory(&path))?;
@@ -300,19 +302,4 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
     pub fn steps(&self) -> u64 {
         self.tensor.steps()
     }
-}
-
-/// Makes one file of the arrays and steps that a killed run had [synced](Writer::sync). `path` is
-/// the path of that run's file, and `to` that of the new file. They can be the same.
-///
-/// The new file has the arrays that the run would have saved if it had finished at its last sync.
-/// If the run has finished and its file is at `to`, that file stays as it is. If that file is at
-/// `path` only, `to` gets a copy. The [directory](crate::synced_directory) of synced steps stays.
-/// Remove it before another run writes to `path`.
-///
-/// # Errors
-///
-/// The errors of [`recover_synced`]. Each names the file, and the array if it concerns one.
-pub fn recover(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-    recover_synced(path, to, &SaveOptions::new())
 }

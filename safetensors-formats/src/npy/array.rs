@@ -139,16 +139,6 @@ impl<S: ReadAt> Array<S> {
         &self.header
     }
 
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.header.dtype
-    }
-
-    /// The dimensions, outermost first; empty for a scalar.
-    pub fn shape(&self) -> &[usize] {
-        &self.header.shape
-    }
-
     /// Reads the elements into memory.
     ///
     /// # Errors

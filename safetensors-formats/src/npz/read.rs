@@ -58,16 +58,7 @@ impl Archive {
     /// An error of the core if there is no such regular file, and those of [`ErrorKind`] that are
     /// about archives.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, &Limits::default())
-    }
-
-    /// [`open`](Archive::open) with other limits.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Archive::open).
-    pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::of_input(Input::open(path.as_ref())?, limits)
+        Self::of_input(Input::open(path.as_ref())?, &Limits::default())
     }
 }
 
@@ -107,16 +98,6 @@ impl<S: ReadAt> Archive<S> {
         self.arrays.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The number of names.
-    pub fn len(&self) -> usize {
-        self.arrays.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.arrays.is_empty()
-    }
-
     /// Opens the array of a name: reads its header.
     ///
     /// # Errors
@@ -154,7 +135,7 @@ impl<S: ReadAt> Archive<S> {
 
     /// Opens all arrays, in the order of the archive, each when it is asked for.
     pub fn arrays(&self) -> impl ExactSizeIterator<Item = Result<Array<S>>> {
-        (0..self.len()).map(|position| self.array_at(position))
+        (0..self.arrays.len()).map(|position| self.array_at(position))
     }
 
     /// Checks what the members claim against what is in the archive, before memory or room on a

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::{fixture, given, npy, open_npy};
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::{Checkpoint, Dtype, TensorSource};
 use safetensors_formats::npy::{Array, ByteOrder, Order};
 use safetensors_formats::npz::Archive;
 use safetensors_formats::{ErrorKind, npy as formats};

@@ -7,7 +7,7 @@ use crate::support::{self, given, open, open_npy};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use safetensors_core::{Dtype, TensorBuf, TensorView, shape};
+use safetensors_core::{Dtype, TensorBuf, TensorSource, TensorView, shape};
 use safetensors_formats::ErrorKind;
 use safetensors_formats::npy::{self, ByteOrder, Header, Order};
 use safetensors_formats::npz::{Compression, Writer};
@@ -108,7 +108,7 @@ proptest! {
         let archive = open(writer.finish().unwrap().into_inner()).unwrap();
         archive.check().unwrap();
         prop_assert!(archive.names().eq(tensors.keys()));
-        prop_assert_eq!((archive.len(), archive.is_empty()), (tensors.len(), tensors.is_empty()));
+        prop_assert_eq!(archive.names().len(), tensors.len());
         for (name, (dtype, shape, bytes)) in &tensors {
             let array = archive.array(name).unwrap();
             prop_assert_eq!((array.name(), array.dtype()), (name.as_str(), *dtype));

@@ -67,12 +67,6 @@ pub trait InVec {}
 pub trait InOption {}
 
 impl<'r> Checking<'r> {
-    /// Compares a field.
-    #[doc(hidden)]
-    pub fn check<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
-        F::check(current, name, self);
-    }
-
     /// Compares a field, if the file has it.
     #[doc(hidden)]
     pub fn check_or_default<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
@@ -93,12 +87,6 @@ impl<'r> Checking<'r> {
 }
 
 impl<'r> Loading<'r> {
-    /// Makes a field.
-    #[doc(hidden)]
-    pub fn load<F: LoadField<'r>>(&mut self, name: &str) -> Result<F> {
-        F::load(name, self)
-    }
-
     /// Makes a field, which has its default value if the file does not have it.
     #[doc(hidden)]
     pub fn load_or_default<F: LoadField<'r> + Default>(&mut self, name: &str) -> Result<F> {

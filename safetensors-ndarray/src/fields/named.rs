@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use safetensors_core::{ReadAt, Result, SaveOptions};
+use safetensors_core::{ReadAt, Result};
 
 use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
 use crate::{Reader, Writer};
@@ -96,24 +96,16 @@ use crate::{Reader, Writer};
 /// ```
 pub trait NamedArrays: SaveField {
     /// Saves the struct to a file, atomically. Arrays of any memory layout are written in C order,
-    /// without a copy of a whole array.
+    /// without a copy of a whole array. With options, such as metadata, make a
+    /// [`Writer`](Writer::create_with) and [write](NamedArrays::write_to) the struct to it.
     ///
     /// # Errors
     ///
     /// The errors of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the
     /// file, and the array if it concerns one. After an error the path has its previous content.
     fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_with(path, &SaveOptions::new())
-    }
-
-    /// [`save_to`](NamedArrays::save_to) with options, such as metadata.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`save_to`](NamedArrays::save_to).
-    fn save_with(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
-        let writer = Writer::create_with(path, options)?;
+        let writer = Writer::create(path)?;
         self.write_to(&writer).map_err(|error| error.in_path(path))?;
         writer.finish()
     }

@@ -69,8 +69,8 @@ fn a_file_of_python_is_read_bit_by_bit() {
     assert_eq!(r.slice::<f64, _>("u", s![..;-2, 1, ..]).unwrap(), u().slice(s![..;-2, 1, ..]));
     assert_eq!(r.read::<i64, Ix0>("scalar").unwrap(), arr0(7));
     assert_eq!(r.read::<f32, Ix2>("empty").unwrap().dim(), (0, 3));
-    assert_eq!(r.len(), DTYPES.len() + 3);
-    assert_eq!(r.metadata()["title"], "wind");
+    assert_eq!(r.checkpoint().len(), DTYPES.len() + 3);
+    assert_eq!(r.checkpoint().metadata()["title"], "wind");
     let attributes = [("long_name", "Wind von Ost, »α«"), ("units", "m/s")];
     assert!(r.attributes("u").eq(attributes));
 }

@@ -36,7 +36,7 @@ fn arrays_added_by_all_threads_of_rayon_at_once_are_written() {
         });
         writer.finish().unwrap();
         let reader = Reader::open(&path).unwrap();
-        assert_eq!(reader.len(), 8);
+        assert_eq!(reader.checkpoint().len(), 8);
         assert_eq!(reader.read::<f32, Ix2>("7").unwrap(), array(7));
     });
 }

@@ -134,7 +134,7 @@ fn tensors_are_read_as_another_dtype() {
     // Reading as the tensor's own dtype converts nothing.
     assert_eq!(tensor("halves").read_array_as::<bf16, Ix2>(&options).unwrap(), halves);
     assert_eq!(
-        tensor("bytes").read_array_dyn_as::<f64>(&options).unwrap(),
+        tensor("bytes").read_array_as::<f64, ndarray::IxDyn>(&options).unwrap(),
         array![1.0, -448.0].into_dyn()
     );
     assert_eq!(

@@ -37,7 +37,7 @@ fn views_lie_in_the_files_bytes() {
     let array = view.as_array::<f32, Ix2>().unwrap();
     assert_eq!(array, array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
     assert_eq!(array.as_ptr().cast(), view.data().as_ptr());
-    let lazy = archive.tensor("floats").unwrap().as_array_dyn::<f32>().unwrap();
+    let lazy = archive.tensor("floats").unwrap().as_array::<f32, ndarray::IxDyn>().unwrap();
     assert_eq!(lazy.as_ptr(), array.as_ptr());
     // The view outlives the tensor that lent it.
     let mask = { archive.view("mask").unwrap().as_array::<bool, Ix1>().unwrap() };
@@ -73,7 +73,7 @@ fn another_dtype_or_ndim_is_an_error_that_says_which() {
 #[test]
 fn bytes_that_are_no_booleans_are_refused() {
     let archive = SafeTensors::parse(file()).unwrap();
-    let error = archive.tensor("bad mask").unwrap().as_array_dyn::<bool>().unwrap_err();
+    let error = archive.tensor("bad mask").unwrap().as_array::<bool, ndarray::IxDyn>().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 2 }), "{error}");
     assert!(error.to_string().contains("bad mask"), "{error}");
 }

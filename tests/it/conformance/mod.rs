@@ -71,7 +71,7 @@ mod ndarray {
         array: &DynArray,
         change: impl Fn(::ndarray::ArrayD<f32>) -> ::ndarray::ArrayD<f32>,
     ) -> DynArray {
-        change(array.as_array_dyn::<f32>().unwrap().to_owned()).into()
+        change(array.as_array::<f32, ndarray::IxDyn>().unwrap().to_owned()).into()
     }
 
     impl Fixture for Ndarray {

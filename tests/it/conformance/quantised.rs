@@ -33,7 +33,7 @@ fn of_candle(tensor: &candle_core::Tensor) -> (Vec<usize>, Vec<f32>) {
 }
 
 fn of_array(array: DynArray) -> (Vec<usize>, Vec<f32>) {
-    let array = array.into_array_dyn::<f32>().unwrap();
+    let array = array.into_array::<f32, ndarray::IxDyn>().unwrap();
     (array.shape().to_vec(), array.iter().copied().collect())
 }
 

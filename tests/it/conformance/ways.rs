@@ -133,7 +133,7 @@ const WAYS: [(&str, Way); 26] = [
     }),
     ("ndarray `read_array_as`", |file, ask| {
         ask.to?;
-        Some(w(file).read_array_dyn_as::<f32>(&ask.convert()).map(array))
+        Some(w(file).read_array_as::<f32, ndarray::IxDyn>(&ask.convert()).map(array))
     }),
     ("candle `load_with`", |file, ask| Some(loaded::<Candle>(file, &Device::Cpu, ask))),
     ("candle `VarBuilder`", |file, ask| {

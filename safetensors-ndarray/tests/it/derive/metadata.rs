@@ -61,9 +61,9 @@ fn numbers_and_texts_come_back() {
         ("labels.1", ""),
         ("nested.step", "3"),
     ] {
-        assert_eq!(reader.metadata()[key], value, "{key}");
+        assert_eq!(reader.checkpoint().metadata()[key], value, "{key}");
     }
-    assert!(reader.is_empty() && !reader.metadata().contains_key("note"));
+    assert!(reader.checkpoint().is_empty() && !reader.checkpoint().metadata().contains_key("note"));
 
     saved = Settings { note: Some(String::new()), rate: None, labels: vec![], ..saved };
     saved.save_to(&path).unwrap();
