@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::repo::{RepoId, Revision, check_file_name};
+use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_encoded};
 
 /// How the address of something on the Hub begins.
 const SCHEME: &str = "hf://";
@@ -49,7 +49,8 @@ impl HubAddress {
             None => (Revision::main(), rest),
             Some(rest) => {
                 let (revision, path) = rest.split_at(revision_end(rest));
-                (Revision::parse(&percent_decoded(revision).ok_or_else(bad)?)?, path)
+                let revision = percent_decoded(revision).and_then(|it| String::from_utf8(it).ok());
+                (Revision::parse(&revision.ok_or_else(bad)?)?, path)
             }
         };
         let path = path.strip_prefix('/').unwrap_or(path).to_owned();
@@ -80,7 +81,7 @@ impl fmt::Display for HubAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}", self.repo)?;
         if self.revision != Revision::main() {
-            let revision = crate::repo::percent_encoded(self.revision.as_str(), false);
+            let revision = percent_encoded(self.revision.as_str(), false);
             write!(f, "@{revision}")?;
         }
         match self.path.as_str() {
@@ -103,23 +104,6 @@ fn revision_end(text: &str) -> usize {
     let parts =
         if text.starts_with("refs/pr/") || text.starts_with("refs/convert/") { 3 } else { 1 };
     text.match_indices('/').nth(parts - 1).map_or(text.len(), |(end, _)| end)
-}
-
-/// Decodes `%2F` and the like; `None` if a code is malformed or the result is not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(out).ok()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 #[cfg(feature = "download")]
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
-#[cfg(feature = "download")]
-use crate::error::io_at;
 use crate::error::{ErrorKind, Result};
+#[cfg(feature = "download")]
+use crate::error::{io_at, is_absent};
 #[cfg(feature = "download")]
 use crate::token::Token;
 
@@ -159,12 +159,6 @@ impl Environment<'_> {
         let value = self.text(name).unwrap_or_default().to_ascii_uppercase();
         matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
     }
-}
-
-/// Whether an error says that there is no such file.
-#[cfg(feature = "download")]
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Reads a file of certificates that a variable names.

@@ -23,6 +23,11 @@ pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
     Error::from(core::ErrorKind::Io(error)).in_path(path)
 }
 
+/// Whether an error of the system says that there is no such file.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// The error with which work ends that was told to stop.
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {

@@ -185,6 +185,22 @@ pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
     out
 }
 
+/// The bytes for which escapes such as `%2F` stand. `None` if two hexadecimal digits are missing.
+pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        // It takes a sign, too.
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

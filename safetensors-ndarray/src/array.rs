@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use ndarray::{Array, ArrayBase, ArrayD, ArrayRef, ArrayView, ArrayViewD, Data, Dimension, IxDyn};
+use ndarray::{Array, ArrayBase, ArrayD, ArrayRef, ArrayView, ArrayViewD, Data, Dimension};
 use safetensors_core::element::Element;
 use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::tied::Storage;

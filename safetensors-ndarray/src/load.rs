@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ndarray::{Array, ArrayD, Dimension, IxDyn};
+use ndarray::{Array, Dimension};
 #[cfg(doc)]
 use safetensors_core::Checkpoint;
 use safetensors_core::load::LazySlice;

@@ -60,8 +60,8 @@ impl Packed {
 /// Two tensors are equal if they have the same dtype, shape and bits.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |Self(buf): &Self| (buf.dtype(), buf.shape(), buf.bytes());
-        parts(self) == parts(other)
+        let (Self(a), Self(b)) = (self, other);
+        (a.dtype(), a.shape(), a.bytes()) == (b.dtype(), b.shape(), b.bytes())
     }
 }
 

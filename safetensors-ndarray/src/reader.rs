@@ -5,7 +5,7 @@ use std::path::Path;
 use ndarray::{Array, ArrayView, ArrayViewMut, Dimension, IxDyn, SliceArg};
 use safetensors_core::header::attributes;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, Metadata, ReadAt, Result};
+use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, ReadAt, Result};
 
 use crate::{
     ArrayElement, ArraySlice, DynArray, FileBytes, ReadArrayExt, SliceArrayExt, ViewArrayExt,

@@ -1,6 +1,6 @@
 //! Views: arrays that borrow a file's bytes. Nothing in this file copies elements.
 
-use ndarray::{ArrayView, ArrayViewD, Dimension, IxDyn};
+use ndarray::{ArrayView, Dimension};
 use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
 
 use crate::ArrayElement;
@@ -79,13 +79,17 @@ mod tests {
     fn a_slice_of_another_length_than_the_shape_is_refused() {
         let elements = [1_u16, 2, 3, 4, 5, 6, 7];
         for length in [0, 5, 7] {
-            let error = view_of_slice::<u16, IxDyn>(&[2, 3], &elements[..length]).unwrap_err();
+            let error =
+                view_of_slice::<u16, ndarray::IxDyn>(&[2, 3], &elements[..length]).unwrap_err();
             let found = length as u64 * 2;
             assert!(
                 matches!(*error.kind(), ErrorKind::DataLength { expected: 12, found: f, .. } if f == found),
                 "{error}"
             );
         }
-        assert_eq!(view_of_slice::<u16, IxDyn>(&[2, 3], &elements[..6]).unwrap()[[1, 2]], 6);
+        assert_eq!(
+            view_of_slice::<u16, ndarray::IxDyn>(&[2, 3], &elements[..6]).unwrap()[[1, 2]],
+            6
+        );
     }
 }

@@ -221,7 +221,7 @@ mod what {
                     path.extend(file.split('/'));
                     path
                 }
-                _ => snapshot.path().to_owned(),
+                _ => snapshot.into(),
             }
         }
     }

@@ -301,11 +301,11 @@ impl<S: ReadAt> Array<S> {
 
 impl<S: ReadAt> TensorSource for Array<S> {
     fn dtype(&self) -> Dtype {
-        Self::dtype(self)
+        self.header.dtype
     }
 
     fn shape(&self) -> &[usize] {
-        Self::shape(self)
+        &self.header.shape
     }
 
     /// Reads the elements and gives them in pieces of at most 1 MiB.

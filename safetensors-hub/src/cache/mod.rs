@@ -56,7 +56,7 @@ pub(crate) use space::free_bytes;
 pub use verify::Verification;
 
 use crate::environment::Environment;
-use crate::error::{Result, io_at};
+use crate::error::{Result, io_at, is_absent};
 use crate::repo::{RepoId, Revision};
 
 /// A directory with the caches of repositories.
@@ -225,9 +225,4 @@ fn names(dir: &Path) -> Result<Vec<String>> {
         Err(error) if is_absent(&error) => Ok(Vec::new()),
         Err(error) => Err(io_at(error, dir)),
     }
-}
-
-/// Whether an error says that there is no such file.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

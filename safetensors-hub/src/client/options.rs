@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::token::Token;
 
 /// How a [`Client`](super::Client) talks to the Hub. What is not set here comes from the
-/// environment.
-#[derive(Clone)]
+/// environment. `Debug` does not show the token.
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     pub(super) endpoint: Option<String>,
     pub(super) token: TokenChoice,
@@ -137,19 +137,5 @@ impl ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// Without the token.
-impl fmt::Debug for ClientOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientOptions")
-            .field("endpoint", &self.endpoint)
-            .field("token", &self.token)
-            .field("follow_renames", &self.follow_renames)
-            .field("retries", &self.retries)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,10 @@
 //! [`Attempts`]: when a request that failed is made again.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cache::unique;
 use crate::error::{Error, Result, check_stop};
 
 /// The longest pause between two attempts, unless the server asks for one.
@@ -134,8 +134,7 @@ impl<'a> Attempts<'a> {
 
 /// A random number from 0.5 to 1, so that clients that failed together do not return together.
 fn random_part() -> f64 {
-    let bits = RandomState::new().build_hasher().finish();
-    0.5 + (bits >> 11) as f64 / (1_u64 << 54) as f64
+    0.5 + f64::from(unique::number()) / f64::from(u32::MAX) / 2.0
 }
 
 #[cfg(test)]

@@ -233,16 +233,6 @@ impl Snapshot {
         Self { dir, checkpoint: found.checkpoint, commit, files: found.files }
     }
 
-    /// What to open: the directory of the snapshot if the checkpoint lies in its root under a name
-    /// that opening finds, else the file or the index itself. Without a checkpoint it is the
-    /// directory.
-    pub fn path(&self) -> &Path {
-        match &self.checkpoint {
-            Some(path) if !self.opens_as(path) => path,
-            _ => &self.dir,
-        }
-    }
-
     /// The directory with all files, under their names in the repository.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -271,19 +261,25 @@ impl Snapshot {
 }
 
 impl AsRef<Path> for Snapshot {
+    /// What to open: the directory of the snapshot if the checkpoint lies in its root under a name
+    /// that opening finds, else the file or the index itself. Without a checkpoint it is the
+    /// directory.
     fn as_ref(&self) -> &Path {
-        self.path()
+        match &self.checkpoint {
+            Some(path) if !self.opens_as(path) => path,
+            _ => &self.dir,
+        }
     }
 }
 
 impl From<Snapshot> for PathBuf {
     fn from(snapshot: Snapshot) -> Self {
-        snapshot.path().to_owned()
+        snapshot.as_ref().to_owned()
     }
 }
 
 impl From<&Snapshot> for PathBuf {
     fn from(snapshot: &Snapshot) -> Self {
-        snapshot.path().to_owned()
+        snapshot.as_ref().to_owned()
     }
 }

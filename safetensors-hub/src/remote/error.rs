@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use object_store::Error;
 
-/// The most characters of a server's own words that a message repeats.
-const MOST: usize = 300;
+use crate::text::Plain;
 
 /// The message for an object that is not what it was when it was opened.
 pub(super) const CHANGED: &str = "the object has changed since it was opened";
@@ -106,13 +105,7 @@ impl Secrets {
         let words = text
             .split_whitespace()
             .map(|word| if word.contains("://") { shown_address(word) } else { word.to_owned() });
-        let text = words.collect::<Vec<_>>().join(" ");
-        let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
-        if text.chars().nth(MOST).is_some() {
-            shown.push_str("...");
-        }
-        // Quotes need no escape in a message.
-        shown.replace("\\\"", "\"").replace("\\'", "'")
+        Plain(&words.collect::<Vec<_>>().join(" ")).to_string()
     }
 }
 

@@ -10,7 +10,7 @@ use safetensors_core::checkpoint::store::{FileKind, StoreEntry};
 use super::RemoteFile;
 use super::bounded::{LISTING, together};
 use super::object::{Service, version_of};
-use super::place::{Listing, RemotePlace};
+use super::place::RemotePlace;
 use super::runtime::run;
 
 /// The files of a store, by keys such as `a/model.safetensors`.
@@ -32,12 +32,12 @@ pub(super) trait Files: Send + Sync {
 /// The objects of a store.
 pub(super) struct Objects {
     service: Arc<Service>,
-    listing: Listing,
+    lists: bool,
 }
 
 impl Objects {
     pub(super) fn of(place: &RemotePlace) -> Self {
-        Self { service: Arc::clone(&place.service), listing: place.listing }
+        Self { service: Arc::clone(&place.service), lists: place.lists }
     }
 }
 
@@ -52,7 +52,7 @@ impl Files for Objects {
     }
 
     fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>> {
-        if self.listing == Listing::Impossible {
+        if !self.lists {
             return Ok(None);
         }
         let (service, directory) = (Arc::clone(&self.service), parse(directory)?);
@@ -91,7 +91,7 @@ fn parse(key: &str) -> io::Result<Key> {
 }
 
 /// `None` in place of the error for what is not there.
-fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -33,8 +33,9 @@ struct State {
 impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
-        let mut client = ClientOptions::new().retries(options.retry_count());
-        if options.heeds_environment() {
+        let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
+        let mut client = ClientOptions::new().retries(retries);
+        if options.environment {
             if Environment::PROCESS.is_offline() {
                 let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
                 return Err(core::ErrorKind::Io(io::Error::other(message)).into());

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::error::shown_address;
+use crate::repo::percent_decoded;
 
 /// The path that an address such as `file:///directory/model.safetensors` means; `None` for an
 /// address of another kind, and for a path. Everything here reads and saves such an address as core
@@ -49,27 +50,12 @@ fn path(rest: &str) -> std::result::Result<PathBuf, &'static str> {
     if path.contains(['?', '#']) {
         return Err("in the name of a file, write %3F and %23 for ? and #");
     }
-    let bytes = decoded(path).ok_or("expected two hexadecimal digits after %, and %25 for it")?;
+    let decoded = percent_decoded(path);
+    let bytes = decoded.ok_or("expected two hexadecimal digits after %, and %25 for it")?;
     if bytes.contains(&0) {
         return Err("no name of a file has %00 in it");
     }
     native(bytes)
-}
-
-/// Bytes for which escapes such as `%20` may stand. `None` if two digits are missing.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        // It takes a sign, too.
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    Some(bytes)
 }
 
 #[cfg(unix)]

@@ -21,9 +21,9 @@ use super::error::Secrets;
 #[derive(Clone)]
 pub struct RemoteOptions {
     pairs: Vec<(String, String)>,
-    environment: bool,
+    pub(super) environment: bool,
     pub(super) limits: Limits,
-    retries: usize,
+    pub(super) retries: usize,
 }
 
 impl Default for RemoteOptions {
@@ -112,14 +112,6 @@ impl RemoteOptions {
     /// The values that no message may show.
     pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
-    }
-
-    pub(super) fn heeds_environment(&self) -> bool {
-        self.environment
-    }
-
-    pub(super) fn retry_count(&self) -> u32 {
-        u32::try_from(self.retries).unwrap_or(u32::MAX)
     }
 
     pub(super) fn retry_config(&self) -> RetryConfig {

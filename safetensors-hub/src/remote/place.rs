@@ -26,13 +26,6 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// The most bytes that S3 copies by one request. The others have no such limit.
 const COPIED_BY_S3: u64 = 5 << 30;
 
-/// Whether a store can list what is in a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listing {
-    Possible,
-    Impossible,
-}
-
 /// A store, and the part of it that an address means.
 #[derive(Debug)]
 pub(super) struct RemotePlace {
@@ -43,7 +36,8 @@ pub(super) struct RemotePlace {
     pub(super) shown: String,
     /// The address within the store.
     pub(super) key: Key,
-    pub(super) listing: Listing,
+    /// Whether the store can list what is in a directory, and takes files.
+    pub(super) lists: bool,
 }
 
 impl RemotePlace {
@@ -61,7 +55,7 @@ impl RemotePlace {
     /// The place of an address, if its store takes files.
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
         let place = Self::of(address, options)?;
-        if place.listing == Listing::Impossible {
+        if !place.lists {
             let message = "files are not saved to web servers; expected an address of a bucket";
             let error = io::Error::new(io::ErrorKind::Unsupported, message);
             return Err(Error::from(ErrorKind::Io(error)).in_file(&place.shown));
@@ -113,7 +107,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
         shown: format!("{root}{slash}{key}"),
         root,
         key,
-        listing: if is_web { Listing::Impossible } else { Listing::Possible },
+        lists: !is_web,
     })
 }
 

@@ -17,7 +17,7 @@ fn a_model_in_one_file_comes_with_three_requests() {
 
     assert_eq!(tensors(&snapshot)["w"].len(), 3_000_000);
     assert_eq!(snapshot.files(), ["model.safetensors"]);
-    assert_eq!(snapshot.path(), snapshot.dir());
+    assert_eq!(snapshot.as_ref(), snapshot.dir());
     assert_eq!(snapshot.commit().to_string(), server.commit(REPO, "main"));
     // The listing, the question for the file, and the file.
     assert_eq!(server.log().len(), 3, "{:?}", server.log());
@@ -169,7 +169,7 @@ fn a_checkpoint_in_a_folder_or_a_variant_comes_alone() {
         let snapshot = download(REPO, &wanted.clone().checkpoint(path)).unwrap();
         assert_eq!(tensors(&snapshot).keys().collect::<Vec<_>>(), [tensor]);
         let offline = wanted.clone().checkpoint(path).offline(true);
-        assert_eq!(download(REPO, &offline).unwrap().path(), snapshot.path());
+        assert_eq!(download(REPO, &offline).unwrap(), snapshot);
     }
     // Which of two is meant is not guessed.
     let error = download(REPO, &wanted.clone().checkpoint("unet")).unwrap_err();

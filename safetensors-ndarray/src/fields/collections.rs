@@ -24,7 +24,7 @@ impl<'r, F: LoadField<'r> + InOption> LoadField<'r> for Option<F> {
     }
 
     fn load(name: &str, file: &mut Loading<'r>) -> Result<Self> {
-        if F::is_in(name, file.names()) { file.load(name).map(Some) } else { Ok(None) }
+        if F::is_in(name, file.names()) { F::load(name, file).map(Some) } else { Ok(None) }
     }
 
     fn exchange(&mut self, loaded: &mut Self) {
@@ -54,8 +54,8 @@ impl<'r, F: LoadField<'r> + InVec> LoadField<'r> for Vec<F> {
         for index in 0..items {
             let name = item(name, index);
             match current.map(|current| current.get(index)) {
-                None => file.check::<F>(None, &name),
-                Some(Some(value)) => file.check(Some(value), &name),
+                None => F::check(None, &name, file),
+                Some(Some(value)) => F::check(Some(value), &name, file),
                 Some(None) => file.extra_item(&name),
             }
         }
@@ -66,7 +66,7 @@ impl<'r, F: LoadField<'r> + InVec> LoadField<'r> for Vec<F> {
 
     fn load(name: &str, file: &mut Loading<'r>) -> Result<Self> {
         let items = file.names().items(name, F::is_in);
-        (0..items).map(|index| file.load(&item(name, index))).collect()
+        (0..items).map(|index| F::load(&item(name, index), file)).collect()
     }
 
     fn exchange(&mut self, loaded: &mut Self) {

@@ -78,16 +78,13 @@ fn arrays_of_every_element_type_come_in_and_go_out() {
         let tensor = DynArray::from(array.clone());
         assert_eq!((tensor.dtype(), tensor.shape()), (T::DTYPE, &[2, 2][..]));
         assert_eq!(tensor.as_array::<T, Ix2>().unwrap(), array);
-        assert_eq!(tensor.as_array::<T, ndarray::IxDyn>().unwrap(), array.clone().into_dyn());
+        assert_eq!(tensor.as_array::<T, IxDyn>().unwrap(), array.clone().into_dyn());
 
         let file = serialize([("x", &tensor)], &SaveOptions::new()).unwrap();
         let archive = SafeTensors::parse(file).unwrap();
         let read = archive.tensor("x").unwrap();
         assert_eq!(read.read_array::<T, Ix2>().unwrap(), array);
-        assert_eq!(
-            read.read_any().unwrap().into_array::<T, ndarray::IxDyn>().unwrap(),
-            array.into_dyn()
-        );
+        assert_eq!(read.read_any().unwrap().into_array::<T, IxDyn>().unwrap(), array.into_dyn());
     }
     check([true, false, false, true]);
     check([0_u8, 1, 2, 255]);
@@ -115,7 +112,7 @@ fn loaded_elements_are_moved() {
     let buf = TensorBuf::from_vec(vec![2, 3], vec![1.0_f64; 6]).unwrap();
     let memory = buf.bytes().as_ptr();
     let tensor = Ndarray::from_exact(buf, &()).unwrap();
-    assert_eq!(tensor.as_array::<f64, ndarray::IxDyn>().unwrap().as_ptr().cast(), memory);
+    assert_eq!(tensor.as_array::<f64, IxDyn>().unwrap().as_ptr().cast(), memory);
     let array = tensor.into_array::<f64, Ix2>().unwrap();
     assert_eq!(array.as_ptr().cast(), memory);
 }
@@ -130,7 +127,7 @@ fn the_wrong_type_or_ndim_is_an_error() {
     );
     let error = tensor.clone().into_array::<i32, Ix1>().unwrap_err();
     assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 1, found: vec![2, 2] });
-    let error = tensor.into_array::<f32, ndarray::IxDyn>().unwrap_err();
+    let error = tensor.into_array::<f32, IxDyn>().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, found: Dtype::I32 }),
         "{error}"
@@ -139,7 +136,7 @@ fn the_wrong_type_or_ndim_is_an_error() {
     let packed = DynArray::from(
         Packed::new(TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()).unwrap(),
     );
-    let error = packed.as_array::<u8, ndarray::IxDyn>().unwrap_err();
+    let error = packed.as_array::<u8, IxDyn>().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U8, found: Dtype::F4 }),
         "{error}"
@@ -222,15 +219,12 @@ fn reading_one_tensor_names_it_and_its_file_in_errors() {
     assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 1, found: vec![2, 2] });
     named(&error, "w");
 
-    let error =
-        checkpoint.tensor("mask").unwrap().read_array::<bool, ndarray::IxDyn>().unwrap_err();
+    let error = checkpoint.tensor("mask").unwrap().read_array::<bool, IxDyn>().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 1, found: 7 }), "{error}");
     named(&error, "mask");
 
     let vast = checkpoint.tensor("vast").unwrap();
-    for error in
-        [vast.read_any().unwrap_err(), vast.read_array::<u8, ndarray::IxDyn>().unwrap_err()]
-    {
+    for error in [vast.read_any().unwrap_err(), vast.read_array::<u8, IxDyn>().unwrap_err()] {
         assert_eq!(said::<ndarray::ShapeError>(&error).kind(), ndarray::ErrorKind::Overflow);
         named(&error, "vast");
     }

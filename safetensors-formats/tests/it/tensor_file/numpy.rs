@@ -1,5 +1,6 @@
 //! Files of NumPy.
 
+use safetensors_core::TensorSource;
 use safetensors_formats::{Format, Options, npy, npz};
 
 use super::{assert_any_range, fixture};

@@ -19,6 +19,7 @@ use safetensors_core::ReadAt;
 use super::upload::Upload;
 use crate::remote::RemoteFile;
 use crate::remote::bounded::{LISTING, together};
+use crate::remote::files::found;
 use crate::remote::object::{Service, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
@@ -223,10 +224,7 @@ impl Directory {
     /// Removes a file. One that is not there is removed already.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
-        match self.ask(|service| async move { service.store.delete(&key).await }) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        found(self.ask(|service| async move { service.store.delete(&key).await })).map(drop)
     }
 
     /// Removes objects. Those that are not there are removed already.
@@ -313,11 +311,7 @@ impl Directory {
 
 /// What the store says of an object now; `None` if there is none.
 pub(super) fn head(service: &Arc<Service>, key: Key) -> io::Result<Option<ObjectMeta>> {
-    match ask(service, |service| async move { service.store.head(&key).await }) {
-        Ok(meta) => Ok(Some(meta)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    found(ask(service, |service| async move { service.store.head(&key).await }))
 }
 
 fn ask<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send + 'static>(

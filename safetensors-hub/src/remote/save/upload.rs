@@ -2,15 +2,15 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
 
 use object_store::path::Path as Key;
 use object_store::{PutPayload, PutResult, UploadPart};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::unfinished::{ABORT, Begun};
 use crate::remote::object::Service;
-use crate::remote::runtime::{ended_early, handle};
+use crate::remote::runtime::{ended_early, handle, run};
 
 /// The bytes of a part. Stores want at least 5 MiB.
 const PART: u64 = 8 << 20;
@@ -31,26 +31,16 @@ pub(super) struct Upload {
     buffer: Vec<u8>,
     /// `None` until the first part is full, so that an error before that makes no request.
     upload: Option<Begun>,
-    pending: usize,
-    sender: Sender<io::Result<()>>,
-    results: Receiver<io::Result<()>>,
+    /// The parts that are under way.
+    parts: JoinSet<io::Result<()>>,
 }
 
 impl Upload {
     /// An upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
-        let (sender, results) = channel();
-        Self {
-            service,
-            key,
-            part_len,
-            buffer: Vec::new(),
-            upload: None,
-            pending: 0,
-            sender,
-            results,
-        }
+        let (buffer, parts) = (Vec::new(), JoinSet::new());
+        Self { service, key, part_len, buffer, upload: None, parts }
     }
 
     /// Waits until all bytes have reached the store. They are not visible yet.
@@ -59,7 +49,7 @@ impl Upload {
         if !self.buffer.is_empty() || self.upload.is_none() {
             self.send_part()?;
         }
-        while self.pending > 0 {
+        while !self.parts.is_empty() {
             self.wait_for_one()?;
         }
         self.buffer = Vec::new();
@@ -73,28 +63,30 @@ impl Upload {
     }
 
     fn send_part(&mut self) -> io::Result<()> {
-        if self.pending == AT_ONCE {
-            self.pending -= 1;
-            self.results.recv().map_err(|_| ended_early())??;
+        if self.parts.len() == AT_ONCE {
+            self.wait_for_one()?;
         }
         let upload = match self.upload.take() {
             Some(upload) => upload,
             None => Begun::new(Arc::clone(&self.service), self.key.clone())?,
         };
         let payload = PutPayload::from(std::mem::take(&mut self.buffer));
-        let (service, sender) = (Arc::clone(&self.service), Report::new(self.sender.clone()));
+        let (service, parts) = (Arc::clone(&self.service), &mut self.parts);
         let spawn = |part: UploadPart| {
-            let send = async move { sender.send(part.await.map_err(|error| service.io(&error))) };
-            Ok(handle()?.spawn(send).abort_handle())
+            let send = async move { part.await.map_err(|error| service.io(&error)) };
+            Ok(parts.spawn_on(send, &handle()?))
         };
-        let sent = self.upload.insert(upload).put_part(payload, spawn);
-        self.pending += usize::from(sent.is_ok());
-        sent
+        self.upload.insert(upload).put_part(payload, spawn)
     }
 
     fn wait_for_one(&mut self) -> io::Result<()> {
-        self.pending -= 1;
-        self.results.recv().map_err(|_| ended_early())?
+        let mut parts = std::mem::take(&mut self.parts);
+        let (parts, ended) = run(async move {
+            let ended = parts.join_next().await;
+            (parts, ended)
+        })?;
+        self.parts = parts;
+        ended.map_or(Ok(()), |ended| ended.map_err(|_| ended_early())?)
     }
 }
 
@@ -120,38 +112,9 @@ impl Drop for Upload {
     fn drop(&mut self) {
         let Some(upload) = self.upload.take() else { return };
         // A part that arrives after the store was told to forget the upload would stay there.
-        let end = Instant::now() + ABORT;
-        while self.pending > 0 {
-            let left = end.saturating_duration_since(Instant::now());
-            if self.results.recv_timeout(left).is_err() {
-                break;
-            }
-            self.pending -= 1;
-        }
+        let mut parts = std::mem::take(&mut self.parts);
+        let ended = async move { while parts.join_next().await.is_some() {} };
+        let _ = run(async { timeout(ABORT, ended).await });
         upload.abort();
-    }
-}
-
-/// Sends one result, an error if the task ends without one.
-struct Report(Option<Sender<io::Result<()>>>);
-
-impl Report {
-    fn new(sender: Sender<io::Result<()>>) -> Self {
-        Self(Some(sender))
-    }
-
-    fn send(mut self, result: io::Result<()>) {
-        if let Some(sender) = self.0.take() {
-            // Fails if the upload was dropped.
-            let _ = sender.send(result);
-        }
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        if let Some(sender) = self.0.take() {
-            let _ = sender.send(Err(ended_early()));
-        }
     }
 }

@@ -56,7 +56,7 @@ fn names_are_those_of_pytorch() {
         "buffers.1",
         "grids.2.1",
     ] {
-        assert!(reader.contains(name), "{name}");
+        assert!(reader.array(name).is_ok(), "{name}");
     }
     assert!(reader.array("layers.1.bias").is_err() && reader.array("lm.head.bias").is_err());
     assert_eq!(Model::read_from(&reader).unwrap(), model());

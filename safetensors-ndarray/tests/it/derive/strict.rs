@@ -204,7 +204,7 @@ fn shards_are_loaded_as_one() {
     let (dir, path) = place();
     model().save_to(&path).unwrap();
     let arrays = safetensors_ndarray::load(&path).unwrap();
-    let metadata = Reader::open(&path).unwrap().metadata().clone();
+    let metadata = Reader::open(&path).unwrap().checkpoint().metadata().clone();
     std::fs::remove_file(&path).unwrap();
     let options = safetensors_core::ShardOptions::new()
         .max_shard_size(16.into())
