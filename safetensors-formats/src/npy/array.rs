@@ -41,7 +41,7 @@ const PIECE: usize = 1 << 20;
 ///
 /// // As a tensor in memory.
 /// let array = npy::Array::open(&path)?;
-/// assert_eq!((array.name(), array.shape()), ("weight", &[2, 2][..]));
+/// assert_eq!((array.name(), &*array.header().shape), ("weight", &[2, 2][..]));
 /// assert_eq!(array.read()?.into_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
 ///
 /// // From file to file.

@@ -73,15 +73,9 @@ impl Client {
             return Err(bad("it has a query").into());
         }
         let token = options.chosen_token(|| environment.token())?;
-        let (connect_timeout, timeout) = (options.connect_timeout, options.timeout);
-        let http = Http::new(url, token, connect_timeout, timeout, &environment)?;
-        let patience = Patience {
-            retries: options.retries,
-            retry_delay: options.retry_delay,
-            max_retry_delay: options.max_retry_delay,
-            connect_timeout,
-        };
-        let follow_renames = options.follow_renames;
+        let (patience, follow_renames) = (options.patience, options.follow_renames);
+        let connect_timeout = patience.connect_timeout;
+        let http = Http::new(url, token, connect_timeout, options.timeout, &environment)?;
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 

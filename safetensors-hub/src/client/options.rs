@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::retry::Patience;
 use crate::token::Token;
 
 /// How a [`Client`](super::Client) talks to the Hub. What is not set here comes from the
@@ -12,10 +13,7 @@ pub struct ClientOptions {
     pub(super) endpoint: Option<String>,
     pub(super) token: TokenChoice,
     pub(super) follow_renames: bool,
-    pub(super) retries: u32,
-    pub(super) retry_delay: Duration,
-    pub(super) max_retry_delay: Duration,
-    pub(super) connect_timeout: Duration,
+    pub(super) patience: Patience,
     pub(super) timeout: Duration,
 }
 
@@ -47,10 +45,12 @@ impl ClientOptions {
             endpoint: None,
             token: TokenChoice::Environment,
             follow_renames: false,
-            retries: 5,
-            retry_delay: Duration::from_millis(500),
-            max_retry_delay: Duration::from_secs(60),
-            connect_timeout: Duration::from_secs(10),
+            patience: Patience {
+                retries: 5,
+                retry_delay: Duration::from_millis(500),
+                max_retry_delay: Duration::from_secs(60),
+                connect_timeout: Duration::from_secs(10),
+            },
             timeout: Duration::from_secs(30),
         }
     }
@@ -85,22 +85,25 @@ impl ClientOptions {
     /// broken connection, a server that is overloaded, a signed address that has expired. Each
     /// mebibyte that arrives allows one more.
     #[must_use]
-    pub fn retries(self, retries: u32) -> Self {
-        Self { retries, ..self }
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.patience.retries = retries;
+        self
     }
 
     /// Sets the pause before the first retry (0.5 s by default). Each further pause is twice as
     /// long, and up to half of it is random.
     #[must_use]
-    pub fn retry_delay(self, delay: Duration) -> Self {
-        Self { retry_delay: delay, ..self }
+    pub fn retry_delay(mut self, delay: Duration) -> Self {
+        self.patience.retry_delay = delay;
+        self
     }
 
     /// Sets the longest time (60 s by default) that a server may ask to wait for by `Retry-After`.
     /// A longer one is an error.
     #[must_use]
-    pub fn max_retry_delay(self, delay: Duration) -> Self {
-        Self { max_retry_delay: delay, ..self }
+    pub fn max_retry_delay(mut self, delay: Duration) -> Self {
+        self.patience.max_retry_delay = delay;
+        self
     }
 
     /// Sets how long a request tries to reach a server that was not reached yet (10 s by default),
@@ -108,8 +111,9 @@ impl ClientOptions {
     /// A connection that is interrupted later is not given up by this time, only by
     /// [`retries`](Self::retries).
     #[must_use]
-    pub fn connect_timeout(self, timeout: Duration) -> Self {
-        Self { connect_timeout: timeout, ..self }
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.patience.connect_timeout = timeout;
+        self
     }
 
     /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,

@@ -3,13 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use object_store::ObjectStoreExt;
 use object_store::path::Path as Key;
 use safetensors_core::checkpoint::store::{FileKind, StoreEntry};
 
 use super::RemoteFile;
-use super::bounded::{LISTING, together};
-use super::object::{Service, version_of};
+use super::object::{Service, found, version_of};
 use super::place::RemotePlace;
 use super::runtime::run;
 
@@ -55,14 +53,7 @@ impl Files for Objects {
         if !self.lists {
             return Ok(None);
         }
-        let (service, directory) = (Arc::clone(&self.service), parse(directory)?);
-        let listed = run(async move {
-            let _permit = service.begin().await?;
-            let listed =
-                together(LISTING, service.store.list_with_delimiter(Some(&directory))).await;
-            listed.map_err(|error| service.io(&error))
-        });
-        let listed = listed.flatten()?;
+        let listed = self.service.list(parse(directory)?)?;
         let entry = |key: &Key, kind| Some(StoreEntry { name: key.filename()?.to_owned(), kind });
         let files = listed.objects.iter().filter_map(|meta| entry(&meta.location, FileKind::File));
         let below = &listed.common_prefixes;
@@ -74,12 +65,7 @@ impl Files for Objects {
         if fetched.is_some() {
             return Ok(fetched);
         }
-        let (service, key) = (Arc::clone(&self.service), parse(key)?);
-        let meta = run(async move {
-            let _permit = service.begin().await?;
-            service.store.head(&key).await.map_err(|error| service.io(&error))
-        });
-        Ok(found(meta.flatten())?.as_ref().map(version_of))
+        Ok(self.service.head(parse(key)?)?.as_ref().map(version_of))
     }
 }
 
@@ -88,13 +74,4 @@ fn parse(key: &str) -> io::Result<Key> {
         io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
     };
     Key::parse(key).map_err(bad)
-}
-
-/// `None` in place of the error for what is not there.
-pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }

@@ -1,5 +1,6 @@
 //! [`Object`]: one version of an object in a store, and its bytes as they arrive.
 
+use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,10 +10,14 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{
+    GetOptions, GetRange, GetResult, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::bounded::{LISTING, together};
 use super::error::{CHANGED, Secrets};
+use super::runtime::run;
 
 /// The most requests of one store that are under way at once.
 pub(super) const IN_FLIGHT: usize = 32;
@@ -62,9 +67,48 @@ impl Service {
         self.requests.clone().acquire_owned().await.map_err(io::Error::other)
     }
 
+    /// Asks the store when another request may begin, and waits for its answer.
+    pub(super) fn ask<T, F>(
+        self: &Arc<Self>,
+        question: impl FnOnce(Arc<dyn ObjectStore>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let service = Arc::clone(self);
+        run(async move {
+            let _permit = service.begin().await?;
+            let answer = question(Arc::clone(&service.store)).await;
+            answer.map_err(|error| service.io(&error))
+        })
+        .flatten()
+    }
+
+    /// What the store says of an object now; `None` if there is none.
+    pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
+        found(self.ask(|store| async move { store.head(&key).await }))
+    }
+
+    /// The objects just below a key, and the keys of what lies further below.
+    pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
+        self.ask(
+            |store| async move { together(LISTING, store.list_with_delimiter(Some(&key))).await },
+        )
+    }
+
     /// The error of a store, as one of input and output.
     pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
         self.secrets.io(error)
+    }
+}
+
+/// `None` in place of the error for what is not there.
+pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`Directory`]: the objects below one prefix, as the saves of several files change them.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -19,8 +18,7 @@ use safetensors_core::ReadAt;
 use super::upload::Upload;
 use crate::remote::RemoteFile;
 use crate::remote::bounded::{LISTING, together};
-use crate::remote::files::found;
-use crate::remote::object::{Service, unquoted, version_of};
+use crate::remote::object::{Service, found, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
 
@@ -120,10 +118,7 @@ impl Directory {
     /// All files by name, as [`list`](Self::list) gives them, and the names of the directories
     /// below.
     pub(super) fn list_all(&self, index: &str) -> io::Result<(Files, Vec<String>)> {
-        let key = self.key.clone();
-        let listed = self.ask(|service| async move {
-            together(LISTING, service.store.list_with_delimiter(Some(&key))).await
-        })?;
+        let listed = self.service.list(self.key.clone())?;
         let directories = listed.common_prefixes.iter().filter_map(Key::filename);
         let directories = directories.map(str::to_owned).collect();
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
@@ -156,21 +151,21 @@ impl Directory {
     /// All objects, also those further below.
     pub(super) fn list_below(&self) -> io::Result<Vec<ObjectMeta>> {
         let key = self.key.clone();
-        self.ask(|service| async move {
-            together(LISTING, service.store.list(Some(&key)).try_collect()).await
+        self.service.ask(|store| async move {
+            together(LISTING, store.list(Some(&key)).try_collect()).await
         })
     }
 
     /// What the store says of a file now; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
-        head(&self.service, self.file(name))
+        self.service.head(self.file(name))
     }
 
     /// All bytes of a small file, with what the store says of it; `None` if there is none.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
-        let got = self.ask(move |service| async move {
-            let answer = match service.store.get(&key).await {
+        let got = self.service.ask(move |store| async move {
+            let answer = match store.get(&key).await {
                 Err(Error::NotFound { .. }) => return Ok(None),
                 answer => answer?,
             };
@@ -193,7 +188,7 @@ impl Directory {
     /// Writes a small file, whatever was there.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
-        self.ask(|service| async move { service.store.put(&key, payload).await.map(drop) })
+        self.service.ask(|store| async move { store.put(&key, payload).await.map(drop) })
     }
 
     /// Copies a file of this many bytes within the store. A larger one than the store copies by one
@@ -203,7 +198,7 @@ impl Directory {
         if byte_len > self.service.most_copied {
             return self.send_again(from, to);
         }
-        self.ask(|service| async move { service.store.copy(&from, &to).await })
+        self.service.ask(|store| async move { store.copy(&from, &to).await })
     }
 
     fn send_again(&self, from: Key, to: Key) -> io::Result<()> {
@@ -224,7 +219,7 @@ impl Directory {
     /// Removes a file. One that is not there is removed already.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
-        found(self.ask(|service| async move { service.store.delete(&key).await })).map(drop)
+        found(self.service.ask(|store| async move { store.delete(&key).await })).map(drop)
     }
 
     /// Removes objects. Those that are not there are removed already.
@@ -232,9 +227,9 @@ impl Directory {
         if keys.is_empty() {
             return Ok(());
         }
-        self.ask(|service| async move {
+        self.service.ask(|store| async move {
             let keys = futures_util::stream::iter(keys.into_iter().map(Ok)).boxed();
-            let mut removed = service.store.delete_stream(keys);
+            let mut removed = store.delete_stream(keys);
             while let Some(removed) = removed.next().await {
                 match removed {
                     Ok(_) | Err(Error::NotFound { .. }) => {}
@@ -274,12 +269,12 @@ impl Directory {
     ) -> io::Result<Put> {
         let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
         let before = before.cloned();
-        self.ask(|service| async move {
+        self.service.ask(|store| async move {
             let mode = match &before {
                 None => PutMode::Create,
                 Some(before) => PutMode::Update(before.update.clone()),
             };
-            let put = service.store.put_opts(&key, payload.clone(), PutOptions::from(mode)).await;
+            let put = store.put_opts(&key, payload.clone(), PutOptions::from(mode)).await;
             match put {
                 Ok(put) => return Ok(Put::Done(put.into())),
                 Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
@@ -288,7 +283,7 @@ impl Directory {
                 Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {}
                 Err(error) => return Err(error),
             }
-            let now = match service.store.head(&key).await {
+            let now = match store.head(&key).await {
                 Ok(meta) => Some(ObjectVersion::from(meta)),
                 Err(Error::NotFound { .. }) => None,
                 Err(error) => return Err(error),
@@ -296,32 +291,7 @@ impl Directory {
             if now != before {
                 return Ok(Put::Overtaken);
             }
-            Ok(Put::Done(service.store.put(&key, payload).await?.into()))
+            Ok(Put::Done(store.put(&key, payload).await?.into()))
         })
     }
-
-    /// Asks the store, and waits for its answer.
-    fn ask<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send + 'static>(
-        &self,
-        question: impl FnOnce(Arc<Service>) -> F + Send + 'static,
-    ) -> io::Result<T> {
-        ask(&self.service, question)
-    }
-}
-
-/// What the store says of an object now; `None` if there is none.
-pub(super) fn head(service: &Arc<Service>, key: Key) -> io::Result<Option<ObjectMeta>> {
-    found(ask(service, |service| async move { service.store.head(&key).await }))
-}
-
-fn ask<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send + 'static>(
-    service: &Arc<Service>,
-    question: impl FnOnce(Arc<Service>) -> F + Send + 'static,
-) -> io::Result<T> {
-    let service = Arc::clone(service);
-    run(async move {
-        let answer = question(Arc::clone(&service)).await;
-        answer.map_err(|error| service.io(&error))
-    })
-    .flatten()
 }

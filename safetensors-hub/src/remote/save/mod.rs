@@ -14,7 +14,6 @@ use std::io;
 use std::sync::Arc;
 
 use bucket::BucketDirectory;
-use directory::head;
 use object_store::path::Path as Key;
 use problem::failed;
 use safetensors_core::checkpoint::{SavedShards, save_sharded_to};
@@ -216,7 +215,7 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// Fails if there is a file, and the options do not let a save replace it. Uploads in parts know no
 /// condition, so this is a look just before.
 fn unless_refused(place: &RemotePlace, options: &SaveOptions) -> Result<()> {
-    if options.overwrites() || head(&place.service, place.key.clone()).map_err(failed)?.is_none() {
+    if options.overwrites() || place.service.head(place.key.clone()).map_err(failed)?.is_none() {
         Ok(())
     } else {
         Err(ErrorKind::FileExists.into())

@@ -57,12 +57,10 @@ pub(super) struct Begun(u64);
 
 impl Begun {
     /// Begins an upload.
-    pub(super) fn new(service: Arc<Service>, key: Key) -> io::Result<Self> {
+    pub(super) fn new(service: &Arc<Service>, key: Key) -> io::Result<Self> {
         let _step = Step::begin()?;
-        let upload = run(async move {
-            service.store.put_multipart(&key).await.map_err(|error| service.io(&error))
-        });
-        let parts = Parts { upload: upload.flatten()?, under_way: Vec::new() };
+        let upload = service.ask(|store| async move { store.put_multipart(&key).await })?;
+        let parts = Parts { upload, under_way: Vec::new() };
         // Also if the process ends meanwhile: it waits for this step, and then aborts the upload.
         let mut uploads = locked();
         let number = uploads.next;
@@ -86,19 +84,18 @@ impl Begun {
     }
 
     /// Makes the object visible. If that fails, the upload is aborted.
-    pub(super) fn complete(self, service: Arc<Service>) -> io::Result<PutResult> {
+    pub(super) fn complete(self, service: &Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends meanwhile: it waits for this step.
         let parts = locked().parts.remove(&self.0);
         let mut parts = parts.ok_or_else(ended_early)?;
-        let completed = run(async move {
+        service.ask(|_| async move {
             let completed = parts.upload.complete().await;
             if completed.is_err() {
                 parts.abort().await;
             }
-            completed.map_err(|error| service.io(&error))
-        });
-        completed.flatten()
+            completed
+        })
     }
 
     /// Aborts the upload.

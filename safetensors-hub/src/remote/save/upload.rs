@@ -59,7 +59,7 @@ impl Upload {
     /// Makes the object visible, after [`close`](Upload::close).
     pub(super) fn commit(mut self) -> io::Result<PutResult> {
         let Some(upload) = self.upload.take() else { return Err(ended_early()) };
-        upload.complete(Arc::clone(&self.service))
+        upload.complete(&self.service)
     }
 
     fn send_part(&mut self) -> io::Result<()> {
@@ -68,7 +68,7 @@ impl Upload {
         }
         let upload = match self.upload.take() {
             Some(upload) => upload,
-            None => Begun::new(Arc::clone(&self.service), self.key.clone())?,
+            None => Begun::new(&self.service, self.key.clone())?,
         };
         let payload = PutPayload::from(std::mem::take(&mut self.buffer));
         let (service, parts) = (Arc::clone(&self.service), &mut self.parts);

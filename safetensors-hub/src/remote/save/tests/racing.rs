@@ -18,7 +18,7 @@ use object_store::{
 
 use crate::remote::error::Secrets;
 use crate::remote::object::Service;
-use crate::remote::place::{Listing, RemotePlace};
+use crate::remote::place::RemotePlace;
 
 /// What happens before or after a call: its name and number, and the store.
 type Hook = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
@@ -219,7 +219,7 @@ pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> RemotePlace
         root: "memory:///".into(),
         shown: "memory:///m".into(),
         key: Key::from("m"),
-        listing: Listing::Possible,
+        lists: true,
     }
 }
 
