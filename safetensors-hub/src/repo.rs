@@ -97,6 +97,11 @@ impl Revision {
         }
     }
 
+    /// The text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The branch `main`.
     pub(crate) fn main() -> Self {
         Self("main".into())
@@ -119,13 +124,6 @@ impl Default for Revision {
 /// What both types have of a text.
 macro_rules! text {
     ($($name:ident),+) => {$(
-        impl $name {
-            /// The text.
-            pub(crate) fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
         impl AsRef<str> for $name {
             fn as_ref(&self) -> &str {
                 &self.0

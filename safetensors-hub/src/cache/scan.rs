@@ -135,7 +135,7 @@ mod tests {
 
         let cache = Cache::at(dir.path());
         let [repo] = &cache.repos().unwrap()[..] else { panic!("one repository") };
-        assert_eq!(repo.id().as_str(), "a/b");
+        assert_eq!(repo.id().to_string(), "a/b");
         let [snapshot] = &repo.snapshots().unwrap()[..] else { panic!("one snapshot") };
         assert_eq!(snapshot.files, ["x/file"]);
         let revisions: Vec<_> = snapshot.revisions.iter().map(Revision::as_str).collect();

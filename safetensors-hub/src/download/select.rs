@@ -52,7 +52,7 @@ impl<'a> WantedFiles<'a> {
     pub(super) fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
         let Some(path) = self.checkpoint else { return Ok(None) };
         // The root is named after the repository, so that an error names it.
-        let root = Path::new(repo.as_str());
+        let root = Path::new(repo.as_ref());
         let safe = listed.iter().filter(|name| check_file_name(name).is_ok());
         let store = MemoryStore::from_iter(safe.map(|name| (format!("{repo}/{name}"), Vec::new())));
         let name = |path: &Path| -> Result<String> {
