@@ -60,7 +60,7 @@ impl Quantized {
         let expected = expected.tensor(name).unwrap();
         assert_eq!(shape, expected.shape(), "{}: {name}", self.name);
         let dtype = expected.dtype();
-        let expected = expected.read_as(Dtype::F32, &Default::default()).unwrap();
+        let expected = expected.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
         let found = safetensors_core::TensorBuf::from_vec(shape.to_vec(), found.to_vec()).unwrap();
         let found = found.convert(dtype, &Default::default()).unwrap();
         let found = found.convert(Dtype::F32, &Default::default()).unwrap();

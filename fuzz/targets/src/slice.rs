@@ -206,7 +206,7 @@ fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
 /// `narrow` and `shard` are ranges of one dimension.
 fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
     let (dim, start, len) = (input.below(8), input.below(10), input.below(10));
-    let narrowed = view.narrow(dim, start, len);
+    let narrowed = view.slice(TensorPart::span(dim, start, len));
     if dim >= view.shape().len() {
         assert!(matches!(narrowed.unwrap_err().kind(), ErrorKind::NoSuchDim { .. }));
     } else {
@@ -235,6 +235,6 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
         }
         assert_eq!(end, view.shape()[dim]);
         assert!(range.end <= end);
-        let _ = view.rank_part(shard);
+        let _ = view.slice(shard);
     }
 }

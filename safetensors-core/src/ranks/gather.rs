@@ -36,7 +36,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// let rules = RankRules::new().rule("w", Division::Split { dim: 1 })?;
 /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![2, 4])], 2)?;
 /// for rank in 0..2 {
-///     let part = whole.narrow(1, rank * 2, 2)?;
+///     let part = whole.slice((.., rank * 2..rank * 2 + 2))?;
 ///     RankSaver::new(&plan, rank, "step-1").save(dir.path(), [("w", part)], &ShardOptions::new())?;
 /// }
 ///

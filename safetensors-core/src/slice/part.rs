@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::RankPart;
+use super::{Index, IntoIndices, RankPart};
 use crate::error::ErrorKind;
 
 /// What one rank takes of a tensor.
@@ -71,6 +71,24 @@ impl TensorPart {
     /// The errors of [`ranges`](TensorPart::ranges).
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())
+    }
+}
+
+impl IntoIndices for TensorPart {
+    fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        // A dimension that is taken whole may be longer than an index can count: the tensor is
+        // empty then.
+        let index = |(range, &len): (Range<usize>, &usize)| match range {
+            whole if whole == (0..len) => Index::ALL,
+            range => Index::from(range),
+        };
+        Ok(self.ranges(shape)?.into_iter().zip(shape).map(index).collect())
+    }
+}
+
+impl IntoIndices for RankPart {
+    fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        TensorPart::from(self).into_indices(shape)
     }
 }
 

@@ -13,9 +13,9 @@ use crate::error::ErrorKind;
 ///
 /// let values: Vec<u8> = (0..8).collect();
 /// let weight = TensorView::from_slice(&[2, 4], &values)?;
-/// let part = weight.rank_part(RankPart::new(1, 1, 2))?;
+/// let part = weight.slice(RankPart::new(1, 1, 2))?;
 /// assert_eq!(part.to_buf()?.into_vec::<u8>()?, [2, 3, 6, 7]);
-/// assert!(weight.rank_part(RankPart::new(1, 0, 3)).is_err());
+/// assert!(weight.slice(RankPart::new(1, 0, 3)).is_err());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
