@@ -75,7 +75,7 @@ impl Etag {
     /// The SHA-256 of the content, if the ETag is one.
     pub(crate) fn sha256(&self) -> Option<safetensors_core::digest::Sha256> {
         match self.digest {
-            Algorithm::Sha256 => safetensors_core::digest::Sha256::from_hex(&self.text),
+            Algorithm::Sha256 => self.text.parse().ok(),
             Algorithm::Sha1 | Algorithm::Unknown => None,
         }
     }

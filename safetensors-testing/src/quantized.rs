@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 
 /// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
 #[derive(Clone, Debug)]

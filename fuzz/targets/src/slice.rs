@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use safetensors_core::failpoint::{Selected, select};
-use safetensors_core::slice::{Index, RankPart};
+use safetensors_core::slice::{Index, RankPart, TensorPart};
 use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize, shape};
 
 use crate::input::Input;

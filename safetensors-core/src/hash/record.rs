@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::Digest;
-use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
+use crate::error::{Error, ErrorKind, Escaped, Result};
 use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 
 /// The metadata key for the digests of a file's tensors.
@@ -61,19 +61,15 @@ impl TensorDigests {
         let texts = UniqueMap::new("an object from tensor names to digests")
             .parse(text)
             .map_err(malformed)?;
-        let digest = |(name, text): (String, String)| match Digest::from_hex(&text) {
-            Some(digest) => Ok((name, digest)),
-            None => Err(Error::from(ErrorKind::BadDigest {
-                expected: Digest::DIGITS,
-                found: excerpt(&text),
-            })
-            .in_tensor(&name)),
+        let digest = |(name, text): (String, String)| match text.parse() {
+            Ok(digest) => Ok((name, digest)),
+            Err(error) => Err(Error::in_tensor(error, &name)),
         };
         texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
     /// Writes the entry into a file's metadata. Replaces an existing entry.
-    pub fn insert_into(&self, metadata: &mut Metadata) {
+    pub(crate) fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_string());
     }
 }

@@ -248,7 +248,7 @@ impl<S: ReadAt> SafeTensors<S> {
     /// # Errors
     ///
     /// The errors of [`from_source`](SafeTensors::from_source).
-    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
+    pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
             Err(error) => {

@@ -95,7 +95,7 @@ impl RankRules {
     fn preset(rules: &[(&str, &str)]) -> Self {
         // A unit test reads every rule, so none is left out here.
         let rule = |(pattern, division): &(&str, &str)| {
-            Some((Pattern::parse(pattern).ok()?, division.parse().ok()?))
+            Some((pattern.parse().ok()?, division.parse().ok()?))
         };
         Self { rules: rules.iter().filter_map(rule).collect() }
     }
@@ -106,7 +106,7 @@ impl RankRules {
     ///
     /// [`RankProblem::BadRule`] if the text is no [`Pattern`].
     pub fn rule(mut self, pattern: &str, division: Division) -> Result<Self> {
-        let pattern = Pattern::parse(pattern).map_err(|error| {
+        let pattern = pattern.parse().map_err(|error| {
             let (expected, found) = (format!("expected a pattern: {error}"), pattern.into());
             Error::from(RankProblem::BadRule { expected, found })
         })?;
@@ -174,7 +174,7 @@ impl RankRules {
     /// # Errors
     ///
     /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
-    /// [`RankProblem::NoRule`]; the errors of [`Division::part`]; [`DuplicateTensor`]; and
+    /// [`RankProblem::NoRule`]; the errors of [`RankTensor::part`](super::RankTensor::part); [`DuplicateTensor`]; and
     /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor

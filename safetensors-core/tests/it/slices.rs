@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use safetensors_core::load::read_slices;
-use safetensors_core::slice::{Index, RankPart};
+use safetensors_core::slice::{Index, RankPart, TensorPart};
 use safetensors_core::{
     ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorSource,
     TensorView, serialize,

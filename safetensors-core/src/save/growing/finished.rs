@@ -133,7 +133,7 @@ fn is_same(a: &impl TensorSource, b: &impl TensorSource) -> Result<bool> {
 }
 
 fn digest(tensor: &impl TensorSource) -> Result<Digest> {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     tensor.write_to(&mut |bytes| {
         hasher.update(bytes);
         Ok(())

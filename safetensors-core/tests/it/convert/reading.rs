@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use safetensors_core::convert::{Overflow, can_convert};
 use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, SafeTensors,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SafeTensors,
     SaveOptions, TensorBuf, TensorView, save, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
@@ -90,10 +90,8 @@ fn large_tensors_are_converted_in_pieces() {
 
 #[test]
 fn the_source_tensor_is_never_whole_in_memory() {
-    let archive = SafeTensors::from_source_with(
-        NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
-        &Limits::default(),
-    );
+    let archive =
+        SafeTensors::from_source(NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])));
     let archive = archive.unwrap();
     let tensor = archive.tensor("w").unwrap();
     archive.source().take_reads();
