@@ -225,11 +225,15 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
         shard = shard.uneven();
     }
     // The parts of all ranks, one after the other, are the dimension.
-    if let Ok(range) = shard.range(view.shape()) {
+    let range_of = |shard: RankPart| {
+        let ranges = TensorPart::from(shard).ranges(view.shape())?;
+        Ok::<_, ErrorKind>(ranges[dim].clone())
+    };
+    if let Ok(range) = range_of(shard) {
         assert!(rank < world_size);
         let mut end = 0;
         for rank in 0..world_size {
-            let part = RankPart { rank, ..shard }.range(view.shape()).unwrap();
+            let part = range_of(RankPart { rank, ..shard }).unwrap();
             assert_eq!(part.start, end);
             end = part.end;
         }

@@ -172,7 +172,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
             for file in digest::verify(&checkpoint, &options)? {
                 outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
                 if file.checked.is_empty() && file.sha256.is_none() {
-                    let path = file.file.map(text::path).unwrap_or_default();
+                    let path = text::path(file.file);
                     let warning = format!(
                         "{path}: records no digests; `safetensors digest --record` writes them"
                     );

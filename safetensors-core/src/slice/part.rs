@@ -49,8 +49,10 @@ impl TensorPart {
     ///
     /// # Errors
     ///
-    /// The errors of [`RankPart::range`]; [`ErrorKind::NoSuchDim`] and
-    /// [`ErrorKind::IndexOutOfBounds`] for a span that the tensor does not have.
+    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if the rank of a part is not below its
+    /// number of parts; [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
+    /// [`uneven`](RankPart::uneven) is not set; [`ErrorKind::IndexOutOfBounds`] for a span that the
+    /// tensor does not have.
     pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range<usize>>, ErrorKind> {
         let mut ranges: Vec<_> = shape.iter().map(|&len| 0..len).collect();
         let (dim, range) = match *self {
@@ -101,11 +103,13 @@ impl From<RankPart> for TensorPart {
 fn span(shape: &[usize], dim: usize, offset: usize, len: usize) -> Result<Range<usize>, ErrorKind> {
     let &length = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
     let end = offset.saturating_add(len);
-    if end > length {
-        let index = isize::try_from(end).unwrap_or(isize::MAX);
-        return Err(ErrorKind::IndexOutOfBounds { dim, len: length, index });
+    match [offset, end].into_iter().find(|&position| position > length) {
+        None => Ok(offset..end),
+        Some(outside) => {
+            let index = isize::try_from(outside).unwrap_or(isize::MAX);
+            Err(ErrorKind::IndexOutOfBounds { dim, len: length, index })
+        }
     }
-    Ok(offset..end)
 }
 
 #[cfg(test)]

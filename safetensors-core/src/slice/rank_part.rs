@@ -51,7 +51,7 @@ impl RankPart {
     /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
     /// [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
     /// [`uneven`](RankPart::uneven) is not set.
-    pub fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
+    pub(super) fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
         if rank >= world_size {

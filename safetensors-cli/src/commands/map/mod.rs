@@ -21,6 +21,7 @@ mod treemap;
 mod xml;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
