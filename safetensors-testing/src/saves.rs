@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
-use safetensors_core::checkpoint::store::{Store, WritableDirectory};
+use safetensors_core::checkpoint::store::{Store, Versions, WritableDirectory};
 use safetensors_core::checkpoint::{FilePattern, save_sharded_to};
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
@@ -130,15 +130,11 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
         self.faults.call("write", || self.directory.write(name, tensors, options))
     }
 
-    fn begin(
-        &mut self,
-        pattern: &FilePattern,
-        new: &[&str],
-    ) -> Result<BTreeMap<String, D::Version>> {
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<D::Version>> {
         self.faults.call("begin", || self.directory.begin(pattern, new))
     }
 
-    fn files(&self, pattern: &FilePattern) -> Result<BTreeMap<String, D::Version>> {
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<D::Version>> {
         self.faults.call("files", || self.directory.files(pattern))
     }
 

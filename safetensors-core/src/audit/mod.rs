@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, Severity};
-pub use layout::{FileLayout, MisalignedTensor};
+pub use layout::FileLayout;
+use layout::MisalignedTensor;
 
 use crate::checkpoint::store::FileKind;
 use crate::checkpoint::{

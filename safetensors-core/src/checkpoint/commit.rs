@@ -1,7 +1,6 @@
 //! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each of
 //! them the old or the new checkpoint is whole.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -9,7 +8,7 @@ use std::path::Path;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
-use super::store::WritableDirectory;
+use super::store::{Versions, WritableDirectory};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -101,7 +100,7 @@ struct Commit<'a, D: WritableDirectory> {
     /// The name of the index.
     index: String,
     /// The files of the old checkpoint, and the index in place.
-    before: BTreeMap<String, D::Version>,
+    before: Versions<D::Version>,
     /// The files that this commit has put in place.
     placed: Vec<(String, Option<D::Version>)>,
 }
@@ -209,7 +208,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         checked.map_err(|error| if are_new { error.in_place() } else { error })
     }
 
-    fn unless_replaced(&self, now: &BTreeMap<String, D::Version>) -> Result<()> {
+    fn unless_replaced(&self, now: &Versions<D::Version>) -> Result<()> {
         for (name, version) in &self.placed {
             let found = now.get(name);
             let is_same = found.is_some() && (version.is_none() || found == version.as_ref());
@@ -254,7 +253,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// same. Files that other writers have added meanwhile stay.
     fn stale(
         &self,
-        now: &BTreeMap<String, D::Version>,
+        now: &Versions<D::Version>,
         second: &[String],
         index: &Goes,
     ) -> Vec<(String, D::Version)> {
@@ -282,7 +281,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
 /// Fails if there are files which the options do not let a save replace.
 pub(crate) fn unless_refused<D: WritableDirectory>(
     directory: &D,
-    found: &BTreeMap<String, D::Version>,
+    found: &Versions<D::Version>,
     options: &ShardOptions,
 ) -> Result<()> {
     let (pattern, index) = (options.pattern(), options.pattern().index_name());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::destination::refuse_irreplaceable;
 use super::directories::{NewDirectories, TempDirectory};
-use super::store::{LocalStore, Store, Version, WritableDirectory};
+use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
@@ -199,7 +199,7 @@ impl WritableDirectory for LocalDirectory {
             .map_err(|error| error.moved(&path, &self.destination(name)))
     }
 
-    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<BTreeMap<String, Identity>> {
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Identity>> {
         if !self.is_locked_by_caller {
             self.lock = Some(self.lock()?);
         }
@@ -213,7 +213,7 @@ impl WritableDirectory for LocalDirectory {
         Ok(found)
     }
 
-    fn files(&self, pattern: &FilePattern) -> Result<BTreeMap<String, Identity>> {
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<Identity>> {
         let mut names = files_of(&self.directory, pattern)?;
         names.push(pattern.index_name());
         let mut found = BTreeMap::new();

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::{FileKind, Store, StoreEntry, WritableDirectory};
+use super::{FileKind, Store, StoreEntry, Versions, WritableDirectory};
 use crate::checkpoint::FilePattern;
 use crate::error::{Error, ErrorKind, Result};
 use crate::save::{SaveOptions, write_to};
@@ -148,7 +148,7 @@ impl WritableDirectory for MemoryStore {
         Ok(())
     }
 
-    fn files(&self, _: &FilePattern) -> Result<BTreeMap<String, MemoryFile>> {
+    fn files(&self, _: &FilePattern) -> Result<Versions<MemoryFile>> {
         Ok(self.files.clone())
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
-pub use writable::WritableDirectory;
+pub use writable::{Versions, WritableDirectory};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt};

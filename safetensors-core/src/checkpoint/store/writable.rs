@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
+/// The files of a directory that a save may replace, by name.
+pub type Versions<V> = BTreeMap<String, V>;
+
 /// A directory of a [`Store`] that a checkpoint of several files can be saved to with
 /// [`save_sharded_to`](crate::checkpoint::save_sharded_to).
 ///
@@ -55,11 +58,7 @@ pub trait WritableDirectory {
     /// # Errors
     ///
     /// The errors of the store.
-    fn begin(
-        &mut self,
-        pattern: &FilePattern,
-        new: &[&str],
-    ) -> Result<BTreeMap<String, Self::Version>> {
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
         let _ = new;
         self.files(pattern)
     }
@@ -70,7 +69,7 @@ pub trait WritableDirectory {
     /// # Errors
     ///
     /// The errors of the store.
-    fn files(&self, pattern: &FilePattern) -> Result<BTreeMap<String, Self::Version>>;
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<Self::Version>>;
 
     /// The version of a file; `None` if there is none.
     ///

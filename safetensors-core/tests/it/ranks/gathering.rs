@@ -70,14 +70,12 @@ fn dividing_and_gathering_gives_the_same_bytes() {
     {
         let kinds = if kind == "uneven" && world_size == 11 {
             // Half a byte cannot be cut.
-            rules(kind)
-                .division_of("packed")
-                .map(|_| RankRules::new().parse_rule("packed=replicate").unwrap().then(rules(kind)))
+            RankRules::new().parse_rule("packed=replicate").unwrap().then(rules(kind))
         } else {
-            Some(rules(kind))
+            rules(kind)
         };
         let divided = directory.path().join(format!("{kind}-{world_size}"));
-        divide(&checkpoint, &divided, &kinds.unwrap(), world_size);
+        divide(&checkpoint, &divided, &kinds, world_size);
         let divided = Checkpoint::open(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
         Rewrite::new().add_gathered(&divided).unwrap().save(&back, &options).unwrap();

@@ -23,8 +23,10 @@ fn the_first_rule_counts_and_none_is_an_error() {
         .parse_rule("a.*=replicate")
         .and_then(|rules| rules.parse_rule("*.w=split:0"))
         .unwrap();
-    assert_eq!(rules.division_of("a.w"), Some(&Division::Replicate));
-    assert_eq!(rules.division_of("b.w"), Some(&Division::Split { dim: 0 }));
+    let tensors = ["a.w", "b.w"].map(|name| (name, Dtype::U8, vec![2]));
+    let plan = rules.plan_tensors(tensors, 2).unwrap();
+    let divisions = plan.tensors().map(|tensor| tensor.division().clone());
+    assert!(divisions.eq([Division::Replicate, Division::Split { dim: 0 }]));
     let error = rules.plan_tensors([("b", Dtype::U8, vec![2])], 2).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::NoRule));
     assert_eq!(error.tensor(), Some("b"));

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use safetensors_core::checkpoint::FilePattern;
-use safetensors_core::checkpoint::store::WritableDirectory;
+use safetensors_core::checkpoint::store::{Versions, WritableDirectory};
 use safetensors_core::{Result, SaveOptions, TensorSource};
 
 use super::directory::{Directory, Files, ObjectVersion, Put};
@@ -57,7 +57,7 @@ impl BucketDirectory {
     }
 }
 
-fn versions(files: Files) -> BTreeMap<String, ObjectVersion> {
+fn versions(files: Files) -> Versions<ObjectVersion> {
     files.into_iter().map(|(name, meta)| (name, meta.into())).collect()
 }
 
@@ -85,11 +85,7 @@ impl WritableDirectory for BucketDirectory {
         Ok(())
     }
 
-    fn begin(
-        &mut self,
-        pattern: &FilePattern,
-        new: &[&str],
-    ) -> Result<BTreeMap<String, ObjectVersion>> {
+    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<ObjectVersion>> {
         let (index, single) = (pattern.index_name(), pattern.file_name(0, 1));
         let (found, directories) = self.directory.list_all(&index).map_err(failed)?;
         self.attempts = attempt::find(&self.directory, pattern, &directories).map_err(failed)?;
@@ -102,7 +98,7 @@ impl WritableDirectory for BucketDirectory {
         Ok(versions(found))
     }
 
-    fn files(&self, pattern: &FilePattern) -> Result<BTreeMap<String, ObjectVersion>> {
+    fn files(&self, pattern: &FilePattern) -> Result<Versions<ObjectVersion>> {
         self.directory.list(&pattern.index_name()).map(versions).map_err(failed)
     }
 
