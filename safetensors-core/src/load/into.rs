@@ -5,7 +5,7 @@ use super::{LazySlice, LazyTensor};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::tensor::{Element, TensorSource, shape, swap_on_big_endian};
+use crate::tensor::{Element, shape, swap_on_big_endian};
 
 impl<S: ReadAt> LazyTensor<'_, S> {
     /// Reads the tensor into an existing slice, in C order. BOOL elements are read into a buffer

@@ -15,11 +15,10 @@ use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource};
 /// costs less than another call.
 const DEFAULT_GAP: u64 = 512;
 
-/// A slice of a [`LazyTensor`]. Its dtype and shape, which [`TensorSource`] has, are known. Its bytes
-/// are read on request.
+/// A slice of a [`LazyTensor`]. Its dtype and shape are known, its bytes are read on request.
 ///
 /// ```
-/// use safetensors_core::{Checkpoint, SaveOptions, TensorSource, TensorView, save};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -62,6 +61,16 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<S> LazySlice<'_, S> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    /// The shape of the slice.
+    pub fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.selection.byte_len()

@@ -8,8 +8,8 @@ use crate::convert::{ReadConversion, Scales};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::slice::{Index, Runs};
+use crate::tensor::TensorBuf;
 use crate::tensor::shape::Positions;
-use crate::tensor::{TensorBuf, TensorSource};
 
 /// A tensor, or a part of one, that is to be read.
 pub(super) struct TensorRead<'t, 'a, S> {
@@ -49,10 +49,7 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
     }
 
     /// A slice of a tensor.
-    pub(super) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self>
-    where
-        S: ReadAt,
-    {
+    pub(super) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
             runs: slice.runs(),
