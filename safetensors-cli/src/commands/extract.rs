@@ -78,8 +78,8 @@ impl Run for Args {
         };
         let part = tensor.slice(selection.indices())?;
         let is_safetensors = !self.raw && Kind::of(&self.output) == Kind::Safetensors;
-        let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors convert \
-                       --dtype f32`";
+        let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors \
+                       convert --dtype f32`";
         let header = if self.raw || is_safetensors {
             Vec::new()
         } else {
@@ -106,7 +106,8 @@ impl Run for Args {
         let (path, dtype, shape) =
             (text::path(&self.output), part.dtype(), text::shape(part.shape()));
         let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
-        // Nothing is undone if this cannot be printed, so the error has to say what has been written.
+        // Nothing is undone if this cannot be printed, so the error has to say what has been
+        // written.
         writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
             .and_then(|()| out.flush())
             .with_context(|| format!("{path} is written, but"))?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use assert_cmd::assert::Assert;
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 use safetensors_testing::quantized::Quantized;
 
 use crate::convert::{content, convert};

@@ -102,9 +102,9 @@ impl ConvertOptions {
     }
 
     /// Sets how many threads convert a large tensor. 0, the default, means the number in the
-    /// environment variable `SAFETENSORS_THREADS`, or else one for each core, at most eight. Another
-    /// number is that of the [threads](crate::LoadOptions::threads) of a load, too, if it is given
-    /// these [options](crate::LoadOptions::convert_options).
+    /// environment variable `SAFETENSORS_THREADS`, or else one for each core, at most eight.
+    /// Another number is that of the [threads](crate::LoadOptions::threads) of a load, too, if it
+    /// is given these [options](crate::LoadOptions::convert_options).
     #[cfg(feature = "std")]
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {

@@ -6,8 +6,8 @@ use crate::hash::{DigestOptions, Sha256, of_data};
 use crate::io::ReadAt;
 
 /// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`files`](Checkpoint::files). The ModelSpec standard keeps it as `hash_sha256`. Several files are read at a time, each front to back in pieces of
-/// 1 MiB.
+/// [`files`](Checkpoint::files). The ModelSpec standard keeps it as `hash_sha256`. Several files are
+/// read at a time, each front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{DigestOptions, hash_files};

@@ -2,8 +2,9 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`synced_later`]
-//! and [`in_parallel`] for adapters that read or write tensors by themselves.
+//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
+//! and [`check_bools`], [`write_native`], [`synced_later`] and [`in_parallel`] for adapters that
+//! read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;

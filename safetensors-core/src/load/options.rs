@@ -141,7 +141,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how elements are converted, for every conversion of this load.
+    /// Sets how elements are converted, for every conversion of this load. The
+    /// [threads](ConvertOptions::threads) of these options, if they set any, are those of the load.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;

@@ -105,9 +105,9 @@ impl<S: ReadAt> Piece<'_, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the elements as the bytes in the file, little-endian and with no check of their values,
-    /// into existing memory. Pieces that take turns in one buffer need no fresh memory, which can
-    /// cost more than reading.
+    /// Reads the elements as the bytes in the file, little-endian and with no check of their
+    /// values, into existing memory. Pieces that take turns in one buffer need no fresh memory,
+    /// which can cost more than reading.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -129,8 +129,8 @@ impl<S: ReadAt> Piece<'_, S> {
     /// # Errors
     ///
     /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len);
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error the
-    /// bytes are unspecified.
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
+    /// the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
         let (expected, found) = (self.byte_len(), bytes.len() as u64);
         let filled = if expected == found {

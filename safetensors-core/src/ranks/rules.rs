@@ -176,8 +176,9 @@ impl RankRules {
     /// # Errors
     ///
     /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
-    /// [`RankProblem::NoRule`]; the errors of [`RankTensor::part`](super::RankTensor::part); [`DuplicateTensor`]; and
-    /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
+    /// [`RankProblem::NoRule`]; the errors of [`RankTensor::part`](super::RankTensor::part);
+    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
+    /// inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte
