@@ -15,7 +15,7 @@ use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 pub const KEY: &str = DIGESTS_KEY;
 
 /// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
-/// metadata of a file, and written into it.
+/// metadata of a file, and whose text is written into it.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -23,7 +23,7 @@ pub const KEY: &str = DIGESTS_KEY;
 ///
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
-/// digests.insert_into(&mut metadata);
+/// metadata.insert(digest::KEY.into(), digests.to_string());
 /// assert_eq!(
 ///     metadata[digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
@@ -118,7 +118,7 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
 /// use safetensors_core::digest::{self, TensorDigests};
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// TensorDigests::default().insert_into(&mut metadata);
+/// metadata.insert(digest::KEY.into(), TensorDigests::default().to_string());
 /// assert!(digest::remove_record(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```
