@@ -1,7 +1,7 @@
 //! How tensors get from files onto a device: [`read`].
 
 use candle_core::{Device, Tensor};
-use safetensors_core::framework::{read_in_batches, read_into_host};
+use safetensors_core::framework::read_in_batches;
 use safetensors_core::{LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
@@ -20,7 +20,7 @@ pub(crate) fn read<S: ReadAt>(
     options: &LoadOptions,
 ) -> Result<Vec<Tensor>> {
     match device {
-        Device::Cpu => read_into_host::<Candle, S>(tensors, device, options),
+        Device::Cpu => read_in_batches::<Candle, S>(tensors, device, options, u64::MAX),
         #[cfg(feature = "cuda")]
         Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
             crate::cuda::read(tensors, cuda, options)

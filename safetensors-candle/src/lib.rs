@@ -98,10 +98,10 @@
 //! them as numbers: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`.
 //!
 //! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
-//! [`LoadOptions::scale_block`] sets another size of blocks.
+//! [`ConvertOptions::scale_block`] sets another size of blocks.
 //!
 //! [`LoadOptions::scaled_weights`]: safetensors_core::LoadOptions::scaled_weights
-//! [`LoadOptions::scale_block`]: safetensors_core::LoadOptions::scale_block
+//! [`ConvertOptions::scale_block`]: safetensors_core::ConvertOptions::scale_block
 //! [`LazyTensor::scales`]: safetensors_core::LazyTensor::scales
 //!
 //! # What is copied

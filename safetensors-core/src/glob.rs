@@ -25,7 +25,7 @@ use regex::Regex;
 /// ```
 /// use safetensors_core::glob::Pattern;
 ///
-/// let norms = Pattern::parse("*.layers.[0-3].{input,output}_norm.*")?;
+/// let norms: Pattern = "*.layers.[0-3].{input,output}_norm.*".parse()?;
 /// assert!(norms.matches("model.layers.2.input_norm.weight"));
 /// assert!(!norms.matches("model.layers.4.input_norm.weight"));
 /// # Ok::<(), safetensors_core::glob::BadPattern>(())
@@ -49,16 +49,6 @@ impl fmt::Display for BadPattern {
 impl core::error::Error for BadPattern {}
 
 impl Pattern {
-    /// Parses a pattern.
-    ///
-    /// # Errors
-    ///
-    /// [`BadPattern`] for a bracket or brace without its counterpart, an empty range, a backslash
-    /// at the end, and a pattern that is too long.
-    pub fn parse(pattern: &str) -> Result<Self, BadPattern> {
-        Self::of_regex(pattern, &regex_of(pattern).map_err(BadPattern)?)
-    }
-
     /// Parses a pattern in which only `*` and `?` have a meaning, as in the file names of the Hub.
     ///
     /// ```
@@ -102,8 +92,12 @@ impl Pattern {
 impl FromStr for Pattern {
     type Err = BadPattern;
 
+    /// # Errors
+    ///
+    /// [`BadPattern`] for a bracket or brace without its counterpart, an empty range, a backslash
+    /// at the end, and a pattern that is too long.
     fn from_str(pattern: &str) -> Result<Self, BadPattern> {
-        Self::parse(pattern)
+        Self::of_regex(pattern, &regex_of(pattern).map_err(BadPattern)?)
     }
 }
 
@@ -204,7 +198,7 @@ mod tests {
             ("[a&&b~~c]", &["&", "a", "~"], &["e"]),
         ];
         for (pattern, matching, others) in cases {
-            let pattern = Pattern::parse(pattern).unwrap();
+            let pattern = Pattern::from_str(pattern).unwrap();
             for name in matching {
                 assert!(pattern.matches(name), "{pattern:?} {name:?}");
             }
@@ -217,9 +211,9 @@ mod tests {
     #[test]
     fn names_have_no_parts() {
         for pattern in ["a*d", "a**d", "a?b?c?d", "a.b[./]c*d", "{a*,x}d"] {
-            assert!(Pattern::parse(pattern).unwrap().matches("a.b/c.d"), "{pattern}");
+            assert!(Pattern::from_str(pattern).unwrap().matches("a.b/c.d"), "{pattern}");
         }
-        assert!(!Pattern::parse("**/d").unwrap().matches("d"));
+        assert!(!Pattern::from_str("**/d").unwrap().matches("d"));
     }
 
     #[test]
@@ -231,7 +225,7 @@ mod tests {
             ("a,b", &["a,b"], &["a", "b"]),
         ];
         for (pattern, matching, others) in cases {
-            let pattern = Pattern::parse(pattern).unwrap();
+            let pattern = Pattern::from_str(pattern).unwrap();
             assert!(matching.iter().all(|name| pattern.matches(name)), "{pattern:?}");
             assert!(!others.iter().any(|name| pattern.matches(name)), "{pattern:?}");
         }
@@ -250,15 +244,15 @@ mod tests {
             ("}{", "\"}\" closes no \"{\""),
             ("a\\", "no character follows"),
         ] {
-            let found = Pattern::parse(pattern).unwrap_err().to_string();
+            let found = Pattern::from_str(pattern).unwrap_err().to_string();
             assert!(found.starts_with(error), "{pattern}: {found}");
         }
         // Hostile sizes quickly give an error.
-        assert!(Pattern::parse(&"{".repeat(100_000)).is_err());
+        assert!(Pattern::from_str(&"{".repeat(100_000)).is_err());
         let deep = ["{".repeat(100_000), "}".repeat(100_000)].concat();
-        assert!(Pattern::parse(&deep).unwrap_err().to_string().contains("nested too deep"));
-        assert!(Pattern::parse(&"?".repeat(200_000)).unwrap_err().0.contains("too long"));
-        assert!(Pattern::parse(&"*a".repeat(1_000)).unwrap().matches(&"a".repeat(10_000)));
+        assert!(Pattern::from_str(&deep).unwrap_err().to_string().contains("nested too deep"));
+        assert!(Pattern::from_str(&"?".repeat(200_000)).unwrap_err().0.contains("too long"));
+        assert!(Pattern::from_str(&"*a".repeat(1_000)).unwrap().matches(&"a".repeat(10_000)));
     }
 
     #[test]
@@ -312,7 +306,7 @@ mod tests {
             if pattern.contains("**") || has_empty_alternative {
                 continue;
             }
-            let own = Pattern::parse(&pattern);
+            let own = Pattern::from_str(&pattern);
             let oracle = GlobBuilder::new(&pattern).backslash_escape(true).build();
             match (own, oracle) {
                 (Ok(own), Ok(oracle)) => {

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for tensor in checkpoint.tensors() {
         let rows = tensor.shape().first().copied().unwrap_or(0);
         parts.push(if tensor.shape().len() > 1 && rows % world_size == 0 {
-            tensor.rank_part(RankPart::new(0, rank, world_size))?
+            tensor.slice(RankPart::new(0, rank, world_size))?
         } else {
             tensor.slice(Vec::new())?
         });

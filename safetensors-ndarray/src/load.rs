@@ -141,7 +141,7 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - The errors of [`LazyTensor::read_as`].
+    /// - The errors of [`LazyTensor::read_with`].
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
     ///   `D`'s.
     ///
@@ -180,7 +180,8 @@ macro_rules! read_arrays {
                 &self,
                 options: &ConvertOptions,
             ) -> Result<Array<T, D>> {
-                let read = || self.read_as(T::DTYPE, options);
+                let options = LoadOptions::new().all_as(T::DTYPE).convert_options(*options);
+                let read = || self.read_with(&options);
                 array(T::DTYPE, self.shape(), read).map_err(|error| $locate(self, error))
             }
 

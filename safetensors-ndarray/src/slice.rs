@@ -124,7 +124,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read_as`].
+    /// The errors of [`LazyTensor::read_with`].
     pub fn read_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<Array<T, D>> {
         self.arrange(self.slice.read_array_as::<T, IxDyn>(options)?)
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 
 /// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Quantized {
         let expected = expected.tensor(name).unwrap();
         assert_eq!(shape, expected.shape(), "{}: {name}", self.name);
         let dtype = expected.dtype();
-        let expected = expected.read_as(Dtype::F32, &Default::default()).unwrap();
+        let expected = expected.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
         let found = safetensors_core::TensorBuf::from_vec(shape.to_vec(), found.to_vec()).unwrap();
         let found = found.convert(dtype, &Default::default()).unwrap();
         let found = found.convert(Dtype::F32, &Default::default()).unwrap();

@@ -45,9 +45,9 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     let over_read = over_read(&path, shard, &expected)?;
 
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
-    let ours = Contender::ours("LazyTensor::rank_part, read", move |watch| {
+    let ours = Contender::ours("LazyTensor::slice, read", move |watch| {
         let checkpoint = Checkpoint::open(&a)?;
-        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.rank_part(shard)?.read()?))
+        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.slice(shard)?.read()?))
     });
     let mapped = system::map(&b)?;
     ensure!(reference(&mapped, dim)? == expected, "the peer's slice differs");
@@ -110,7 +110,7 @@ fn over_read(path: &Path, shard: RankPart, expected: &[u8]) -> Result<f64> {
     let tensor = checkpoint.tensor(NAME)?;
     let counted = || tensor.source().bytes.load(Ordering::Relaxed);
     let before = counted();
-    ensure!(tensor.rank_part(shard)?.read()?.bytes() == expected, "our slice differs");
+    ensure!(tensor.slice(shard)?.read()?.bytes() == expected, "our slice differs");
     Ok((counted() - before) as f64 / expected.len() as f64)
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use safetensors_core::failpoint::{Selected, select};
-use safetensors_core::slice::{Index, RankPart};
+use safetensors_core::slice::{Index, RankPart, TensorPart};
 use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize, shape};
 
 use crate::input::Input;
@@ -206,7 +206,7 @@ fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
 /// `narrow` and `shard` are ranges of one dimension.
 fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
     let (dim, start, len) = (input.below(8), input.below(10), input.below(10));
-    let narrowed = view.narrow(dim, start, len);
+    let narrowed = view.slice(TensorPart::span(dim, start, len));
     if dim >= view.shape().len() {
         assert!(matches!(narrowed.unwrap_err().kind(), ErrorKind::NoSuchDim { .. }));
     } else {
@@ -225,16 +225,20 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
         shard = shard.uneven();
     }
     // The parts of all ranks, one after the other, are the dimension.
-    if let Ok(range) = shard.range(view.shape()) {
+    let range_of = |shard: RankPart| {
+        let ranges = TensorPart::from(shard).ranges(view.shape())?;
+        Ok::<_, ErrorKind>(ranges[dim].clone())
+    };
+    if let Ok(range) = range_of(shard) {
         assert!(rank < world_size);
         let mut end = 0;
         for rank in 0..world_size {
-            let part = RankPart { rank, ..shard }.range(view.shape()).unwrap();
+            let part = range_of(RankPart { rank, ..shard }).unwrap();
             assert_eq!(part.start, end);
             end = part.end;
         }
         assert_eq!(end, view.shape()[dim]);
         assert!(range.end <= end);
-        let _ = view.rank_part(shard);
+        let _ = view.slice(shard);
     }
 }

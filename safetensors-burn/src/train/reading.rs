@@ -72,7 +72,7 @@ impl Job<'_> {
 
 /// Reads the bytes of a tensor, and returns their digest.
 fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     let mut offset = tensor.file_offset();
     // A piece is hashed while it is in the cache of the processor.
     for piece in memory.chunks_mut(PIECE) {

@@ -304,7 +304,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
                 return Ok(part);
             }
             let options = self.options(dtype)?;
-            let buf: TensorBuf = tensor.part(part)?.read_with(&options)?;
+            let buf: TensorBuf = tensor.slice(part)?.read_with(&options)?;
             Candle::from_exact(buf, device)
         };
         load().map_err(|error| into_candle_error(tensor.locate(error)))

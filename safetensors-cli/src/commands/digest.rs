@@ -92,8 +92,6 @@ struct FileEntry {
     data_sha256: String,
 }
 
-impl Args {}
-
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -104,17 +102,12 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        if self.record {
+            let way = Way { in_place: self.in_place, force: self.force };
+            return record_all(&self.inputs.targets()?, way, out);
+        }
+        self.inputs.show(self.json, out, |target, out| print(self, target, out))
     }
-}
-
-/// Prints or records digests.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    if args.record {
-        let way = Way { in_place: args.in_place, force: args.force };
-        return record_all(&args.inputs.targets()?, way, out);
-    }
-    args.inputs.show(args.json, out, |target, out| print(args, target, out))
 }
 
 /// Prints the digests of one checkpoint.

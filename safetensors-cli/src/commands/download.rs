@@ -1,5 +1,6 @@
 //! `safetensors download`: files of the Hub come into the cache that Python shares.
 
+#[cfg(feature = "remote")]
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,32 +92,27 @@ impl std::fmt::Debug for Args {
 }
 
 impl Run for Args {
-    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+    #[cfg(not(feature = "remote"))]
+    fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
+        Err(crate::input::address::missing())
     }
-}
 
-#[cfg(not(feature = "remote"))]
-fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    Err(crate::input::address::missing())
-}
-
-/// Downloads, and prints the path.
-#[cfg(feature = "remote")]
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let what = what::What::of(args)?;
-    let progress = if args.quiet {
-        crate::terminal::progress::Progress::hidden()
-    } else {
-        crate::terminal::progress::Progress::bytes(0)
-    };
-    let snapshot = safetensors_hub::download(&what.repo, &what.options(args, &progress))?;
-    drop(progress);
-    let path = what.path(args, &snapshot);
-    // As it is, not escaped: a program reads it.
-    out.write_all(path.as_os_str().as_encoded_bytes())?;
-    writeln!(out)?;
-    Ok(ExitCode::SUCCESS)
+    #[cfg(feature = "remote")]
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        let what = what::What::of(self)?;
+        let progress = if self.quiet {
+            crate::terminal::progress::Progress::hidden()
+        } else {
+            crate::terminal::progress::Progress::bytes(0)
+        };
+        let snapshot = safetensors_hub::download(&what.repo, &what.options(self, &progress))?;
+        drop(progress);
+        let path = what.path(self, &snapshot);
+        // As it is, not escaped: a program reads it.
+        out.write_all(path.as_os_str().as_encoded_bytes())?;
+        writeln!(out)?;
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 #[cfg(feature = "remote")]

@@ -65,56 +65,54 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
-    }
-}
-
-/// Writes one tensor, or a part.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let is_stdout = args.output == Path::new("-");
-    if is_stdout {
-        stdout::refuse_terminal()?;
-    }
-    let checkpoint = args.input.open()?;
-    input::refuse_as_output(&checkpoint, &args.output)?;
-    let tensor = find::tensor(&checkpoint, &args.name)?;
-    let selection = match &args.slice {
-        Some(slice) => slice.select(&tensor)?,
-        None => Selection::whole(tensor.shape()),
-    };
-    let part = tensor.slice(selection.indices())?;
-    let is_safetensors = !args.raw && Kind::of(&args.output) == Kind::Safetensors;
-    let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors convert \
-                   --dtype f32`";
-    let header = if args.raw || is_safetensors {
-        Vec::new()
-    } else {
-        numpy::header_of(tensor.name(), &part, instead).with_context(|| text::path(&args.output))?
-    };
-    let bytes = part.byte_len() + header.len() as u64;
-    let progress = Progress::bytes(part.byte_len());
-    let write = |out: &mut dyn Write| {
-        if is_safetensors {
-            let options = SaveOptions::new().progress(progress.counted());
-            Ok(write_to(out, [(tensor.name(), &part)], &options)?)
-        } else {
-            write(&header, tensor.name(), &part, out, &progress)
+        let is_stdout = self.output == Path::new("-");
+        if is_stdout {
+            stdout::refuse_terminal()?;
         }
-    };
-    if is_stdout {
-        write(out)?;
-        return Ok(ExitCode::SUCCESS);
+        let checkpoint = self.input.open()?;
+        input::refuse_as_output(&checkpoint, &self.output)?;
+        let tensor = find::tensor(&checkpoint, &self.name)?;
+        let selection = match &self.slice {
+            Some(slice) => slice.select(&tensor)?,
+            None => Selection::whole(tensor.shape()),
+        };
+        let part = tensor.slice(selection.indices())?;
+        let is_safetensors = !self.raw && Kind::of(&self.output) == Kind::Safetensors;
+        let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors \
+                       convert --dtype f32`";
+        let header = if self.raw || is_safetensors {
+            Vec::new()
+        } else {
+            numpy::header_of(tensor.name(), &part, instead)
+                .with_context(|| text::path(&self.output))?
+        };
+        let bytes = part.byte_len() + header.len() as u64;
+        let progress = Progress::bytes(part.byte_len());
+        let write = |out: &mut dyn Write| {
+            if is_safetensors {
+                let options = SaveOptions::new().progress(progress.counted());
+                Ok(write_to(out, [(tensor.name(), &part)], &options)?)
+            } else {
+                write(&header, tensor.name(), &part, out, &progress)
+            }
+        };
+        if is_stdout {
+            write(out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        file::replace(&self.output, self.force, |out| write(out))
+            .map_err(|error| file::advise(error, &self.output, bytes, "-o FILE", file::STREAM))?;
+        drop(progress);
+        let (path, dtype, shape) =
+            (text::path(&self.output), part.dtype(), text::shape(part.shape()));
+        let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
+        // Nothing is undone if this cannot be printed, so the error has to say what has been
+        // written.
+        writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
+            .and_then(|()| out.flush())
+            .with_context(|| format!("{path} is written, but"))?;
+        Ok(ExitCode::SUCCESS)
     }
-    file::replace(&args.output, args.force, |out| write(out))
-        .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
-    drop(progress);
-    let (path, dtype, shape) = (text::path(&args.output), part.dtype(), text::shape(part.shape()));
-    let bytes = std::fs::metadata(&args.output).map_or(bytes, |file| file.len());
-    // Nothing is undone if this cannot be printed, so the error has to say what has been written.
-    writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
-        .and_then(|()| out.flush())
-        .with_context(|| format!("{path} is written, but"))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn write(

@@ -116,8 +116,6 @@ struct Clear {
     edit: EditArgs,
 }
 
-impl Args {}
-
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -128,21 +126,18 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
-    }
-}
-
-/// Shows or changes metadata.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    match &args.command {
-        Command::Get(get) => get.run(out)?,
-        Command::Set(Set { edit, entries }) => {
-            edit.apply(out, |edit, _| Ok(edit.set_metadata(entries.iter().cloned())))?;
+        match &self.command {
+            Command::Get(get) => get.run(out)?,
+            Command::Set(Set { edit, entries }) => {
+                edit.apply(out, |edit, _| Ok(edit.set_metadata(entries.iter().cloned())))?;
+            }
+            Command::Remove(remove) => remove.run(out)?,
+            Command::Clear(Clear { edit }) => {
+                edit.apply(out, |edit, _| Ok(edit.clear_metadata()))?
+            }
         }
-        Command::Remove(remove) => remove.run(out)?,
-        Command::Clear(Clear { edit }) => edit.apply(out, |edit, _| Ok(edit.clear_metadata()))?,
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 impl Get {

@@ -91,8 +91,6 @@ struct Init {
     edit: EditArgs,
 }
 
-impl Args {}
-
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -103,15 +101,10 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
-    }
-}
-
-/// Checks or writes metadata.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    match &args.command {
-        Command::Validate(validate) => validate.run(out),
-        Command::Init(init) => init.run(out),
+        match &self.command {
+            Command::Validate(validate) => validate.run(out),
+            Command::Init(init) => init.run(out),
+        }
     }
 }
 

@@ -79,8 +79,6 @@ Examples:
 Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be read,
 2 wrong usage.";
 
-impl Args {}
-
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -91,52 +89,47 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
-    }
-}
-
-/// Shows or saves the plan.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    if args.json && args.output.as_deref() == Some(Path::new("-")) {
-        return Err(wrong_usage("--json and -o - both write to standard output"));
-    }
-    let checkpoint = args.input.open()?;
-    if let Some(output) = &args.output {
-        input::refuse_as_output(&checkpoint, output)?;
-    }
-    let plan = match (&args.from, args.world_size) {
-        (Some(from), _) => {
-            let plan = read_plan(from)?;
-            let whole = join_parts(&checkpoint)?;
-            plan.check_tensors(whole.iter().map(|it| (it.name(), it.dtype(), it.shape())))?;
-            plan
+        if self.json && self.output.as_deref() == Some(Path::new("-")) {
+            return Err(wrong_usage("--json and -o - both write to standard output"));
         }
-        (None, Some(ranks)) => {
-            let gathered = join_parts(&checkpoint)?;
-            let rules = args.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
-            rules.plan(&checkpoint, ranks).map_err(advise)?
+        let checkpoint = self.input.open()?;
+        if let Some(output) = &self.output {
+            input::refuse_as_output(&checkpoint, output)?;
         }
-        (None, None) => return Err(wrong_usage("--world-size is missing")),
-    };
-    match args.output.as_deref() {
-        Some(path) if path == Path::new("-") => {
-            out.write_all(plan.to_json().as_bytes())?;
-            return Ok(ExitCode::SUCCESS);
+        let plan = match (&self.from, self.world_size) {
+            (Some(from), _) => {
+                let plan = read_plan(from)?;
+                let whole = join_parts(&checkpoint)?;
+                plan.check_tensors(whole.iter().map(|it| (it.name(), it.dtype(), it.shape())))?;
+                plan
+            }
+            (None, Some(ranks)) => {
+                let gathered = join_parts(&checkpoint)?;
+                let rules = self.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
+                rules.plan(&checkpoint, ranks).map_err(advise)?
+            }
+            (None, None) => return Err(wrong_usage("--world-size is missing")),
+        };
+        match self.output.as_deref() {
+            Some(path) if path == Path::new("-") => {
+                out.write_all(plan.to_json().as_bytes())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(path) => {
+                file::replace(path, self.force, |out| Ok(out.write_all(plan.to_json().as_bytes())?))
+                    .map_err(|error| file::advise(error, path, 0, "-o FILE", file::STREAM))?
+            }
+            None => {}
         }
-        Some(path) => {
-            file::replace(path, args.force, |out| Ok(out.write_all(plan.to_json().as_bytes())?))
-                .map_err(|error| file::advise(error, path, 0, "-o FILE", file::STREAM))?
+        if self.json {
+            json::write(&Document::of(&plan)?, out)?;
+        } else if self.flat {
+            flat(&plan, out)?;
+        } else {
+            sums(&plan, out)?;
         }
-        None => {}
+        Ok(ExitCode::SUCCESS)
     }
-    if args.json {
-        json::write(&Document::of(&plan)?, out)?;
-    } else if args.flat {
-        flat(&plan, out)?;
-    } else {
-        sums(&plan, out)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Ranks in a row that hold the same number of bytes.

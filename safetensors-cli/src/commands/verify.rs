@@ -112,40 +112,35 @@ struct Document<'a> {
 
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        let mut outcomes = Vec::new();
+        let targets = targets::of(&self.paths);
+        let progress = if self.digests { Progress::bytes(0) } else { Progress::hidden() };
+        // Files are already checked in parallel, so each check gets a share of the threads.
+        let threads = (default_threads() / targets.len().max(1)).max(1);
+        in_order(
+            &targets,
+            0,
+            |target, _: &mut ()| check(target, self, threads, &progress),
+            |_, outcome| -> anyhow::Result<()> {
+                let Some(outcome) = outcome else { return Ok(()) };
+                if !self.json {
+                    progress.suspended(|| outcome.show(self, out))?;
+                }
+                outcomes.push(outcome);
+                Ok(())
+            },
+        )?;
+        drop(progress);
+        let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
+        let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
+        let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
+        if self.json {
+            json::write(&document, out)?;
+        } else if document.checked > 1 && !self.quiet {
+            document.summarise(out)?;
+        }
+        Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-/// Checks each path. The exit code is 1 if one of them is not sound.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let mut outcomes = Vec::new();
-    let targets = targets::of(&args.paths);
-    let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
-    // Files are already checked in parallel, so each check gets a share of the threads.
-    let threads = (default_threads() / targets.len().max(1)).max(1);
-    in_order(
-        &targets,
-        0,
-        |target, _: &mut ()| check(target, args, threads, &progress),
-        |_, outcome| -> anyhow::Result<()> {
-            let Some(outcome) = outcome else { return Ok(()) };
-            if !args.json {
-                progress.suspended(|| outcome.show(args, out))?;
-            }
-            outcomes.push(outcome);
-            Ok(())
-        },
-    )?;
-    drop(progress);
-    let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
-    let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
-    let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
-    if args.json {
-        json::write(&document, out)?;
-    } else if document.checked > 1 && !args.quiet {
-        document.summarise(out)?;
-    }
-    Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
@@ -177,7 +172,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
             for file in digest::verify(&checkpoint, &options)? {
                 outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
                 if file.checked.is_empty() && file.sha256.is_none() {
-                    let path = file.file.map(text::path).unwrap_or_default();
+                    let path = text::path(file.file);
                     let warning = format!(
                         "{path}: records no digests; `safetensors digest --record` writes them"
                     );

@@ -13,7 +13,7 @@ pub(crate) struct Select {
     ///
     /// [0-9] matches one of several characters. A backslash makes the next character literal. May
     /// be given several times: a name has to match one of the patterns
-    #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = Pattern::parse)]
+    #[arg(short = 'f', long = "filter", value_name = "GLOB")]
     patterns: Vec<Pattern>,
 }
 
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn patterns_are_over_whole_names() {
         let matcher = |patterns: &[&str]| {
-            Matcher::new(&patterns.iter().map(|p| Pattern::parse(p).unwrap()).collect::<Vec<_>>())
+            Matcher::new(&patterns.iter().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
         };
         let layers = matcher(&["*.layers.[0-3].*", "lm_head.{weight,bias}"]);
         assert!(layers.matches("model.layers.3.mlp/up") && layers.matches("lm_head.bias"));
         assert!(!layers.matches("model.layers.30.mlp") && !layers.matches("x.lm_head.bias"));
         assert!(matcher(&[]).matches("") && matcher(&[]).is_everything());
-        assert!(Pattern::parse("[").is_err());
+        assert!("[".parse::<Pattern>().is_err());
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
     let read = || -> anyhow::Result<RankPlan> {
         let mut json = String::new();
         File::open(path)?.take(MOST).read_to_string(&mut json)?;
-        Ok(RankPlan::parse(&json)?)
+        Ok(json.parse()?)
     };
     read().with_context(|| text::path(path))
 }

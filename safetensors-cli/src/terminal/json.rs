@@ -3,86 +3,43 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::terminal::text;
 
 /// Writes a value as one JSON document and a line end.
 pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow::Result<()> {
-    value
-        .serialize(&mut Serializer::with_formatter(&mut out, Printable(PrettyFormatter::new())))?;
+    serde_json::to_writer_pretty(Printable(&mut out), value)?;
     Ok(writeln!(out)?)
 }
 
 /// A value as JSON in one line.
 pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
     let mut json = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut json, Printable(CompactFormatter)))?;
+    serde_json::to_writer(Printable(&mut json), value)?;
     Ok(String::from_utf8(json)?)
 }
 
 /// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
-struct Printable<F>(F);
+struct Printable<W>(W);
 
-impl<F: Formatter> Formatter for Printable<F> {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
+impl<W: Write> Write for Printable<W> {
+    fn write(&mut self, json: &[u8]) -> io::Result<usize> {
+        // A write has whole characters. Those of strings have no line ends, which are escaped.
+        let text = std::str::from_utf8(json).map_err(io::Error::other)?;
         let mut plain = 0;
-        for (at, c) in fragment.char_indices().filter(|&(_, c)| !text::is_printable(c)) {
-            out.write_all(&fragment.as_bytes()[plain..at])?;
+        for (at, c) in text.char_indices().filter(|&(_, c)| c != '\n' && !text::is_printable(c)) {
+            self.0.write_all(&json[plain..at])?;
             plain = at + c.len_utf8();
             for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(out, "\\u{unit:04x}")?;
+                write!(self.0, "\\u{unit:04x}")?;
             }
         }
-        out.write_all(&fragment.as_bytes()[plain..])
+        self.0.write_all(&json[plain..])?;
+        Ok(json.len())
     }
 
-    fn write_char_escape<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        self.0.write_char_escape(out, escape)
-    }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_array(out)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array(out)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_array_value(out, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array_value(out)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object(out)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object(out)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_object_key(out, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(out)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object_value(out)
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use assert_cmd::assert::Assert;
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 use safetensors_testing::quantized::Quantized;
 
 use crate::convert::{content, convert};
@@ -23,7 +23,7 @@ fn weight(dir: &Path, scales: &str) {
 fn values(path: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let weight = checkpoint.tensor("l.weight").unwrap();
-    weight.read_as(Dtype::F32, &Default::default()).unwrap().into_vec().unwrap()
+    weight.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap().into_vec().unwrap()
 }
 
 /// What a command that has ended printed.
@@ -136,7 +136,7 @@ fn every_scheme_is_converted_or_kept() {
         let converted = Checkpoint::open(&out).unwrap();
         for tensor in fixture.expected().tensors() {
             let found = converted.tensor(tensor.name()).unwrap();
-            let values = found.read_as(Dtype::F32, &Default::default()).unwrap();
+            let values = found.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
             fixture.compare(tensor.name(), found.shape(), values.as_slice().unwrap());
         }
         assert_eq!(converted.len(), fixture.expected().len(), "{}", fixture.name);

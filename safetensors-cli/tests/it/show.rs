@@ -88,8 +88,8 @@ fn every_dtype_is_shown() {
             assert!(found.map(|part| part.to_string().parse::<f32>().unwrap()).eq(parts));
             continue;
         }
-        let options = safetensors_core::ConvertOptions::new();
-        let numbers = tensor.read_as(Dtype::F64, &options).unwrap().into_vec::<f64>().unwrap();
+        let options = safetensors_core::LoadOptions::new().all_as(Dtype::F64);
+        let numbers = tensor.read_with(&options).unwrap().into_vec::<f64>().unwrap();
         for (value, number) in values.iter().zip(numbers) {
             let found = match value {
                 serde_json::Value::Bool(value) => f64::from(u8::from(*value)),

@@ -44,19 +44,19 @@ pub struct FileLayout {
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
     /// The first of these tensors, in file order.
-    pub first_misaligned: Option<MisalignedTensor>,
+    pub(super) first_misaligned: Option<MisalignedTensor>,
 }
 
 /// A tensor that does not begin at a multiple of its dtype's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct MisalignedTensor {
+pub(super) struct MisalignedTensor {
     /// The name of the tensor.
-    pub name: String,
+    pub(super) name: String,
     /// The offset of its first byte, from the start of the file.
-    pub offset: u64,
+    pub(super) offset: u64,
     /// The alignment of its dtype: `offset` should be a multiple of it.
-    pub alignment: u64,
+    pub(super) alignment: u64,
 }
 
 impl FileLayout {

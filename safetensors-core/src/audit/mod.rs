@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, Severity};
-pub use layout::{FileLayout, MisalignedTensor};
+pub use layout::FileLayout;
+use layout::MisalignedTensor;
 
 use crate::checkpoint::store::FileKind;
 use crate::checkpoint::{
@@ -157,9 +158,10 @@ impl<S: ReadAt> Checkpoint<S> {
 
 /// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
-    let (mut first, mut count) = (None, 0);
+    let (mut first, mut count, mut bytes) = (None, 0, Vec::new());
     for piece in tensor.pieces() {
-        let bytes = piece.read_bytes()?;
+        bytes.resize(piece.byte_len() as usize, 0);
+        piece.read_bytes_into(&mut bytes)?;
         let in_piece = |(index, byte)| (piece.start() + index as u64, byte);
         let mut invalid = non_bools(&bytes).map(in_piece);
         if first.is_none() {

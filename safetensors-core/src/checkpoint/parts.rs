@@ -61,7 +61,7 @@ impl<S: ReadAt> Checkpoint<S> {
         parts: impl IntoIterator<Item = (N, TensorPart)>,
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
-        let parts = parts.into_iter().map(|(name, part)| self.tensor(name.as_ref())?.part(part));
+        let parts = parts.into_iter().map(|(name, part)| self.tensor(name.as_ref())?.slice(part));
         read_slices(&parts.collect::<Result<Vec<_>>>()?, options)
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// let values = [1_u8, 2];
 /// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-/// let mut store = MemoryStore::new();
+/// let mut store = MemoryStore::default();
 /// let options = ShardOptions::new().max_shard_size(2.into());
 /// let saved = save_sharded_to(&mut store, tensors, &options, || Ok(()))?;
 /// assert_eq!(saved.files.len(), 2);

@@ -1,7 +1,7 @@
 //! Conversion of elements from one dtype to another.
 //!
 //! [`TensorView::convert`] and [`TensorBuf::convert`] convert tensors in memory.
-//! [`LazyTensor::read_as`](crate::LazyTensor::read_as) and
+//! [`LoadOptions::all_as`](crate::LoadOptions::all_as) and
 //! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read. [`Converted`]
 //! converts while it is saved. [`widen`] converts only where no value can change, for a framework
 //! that lacks a dtype.

@@ -101,12 +101,10 @@ impl ConvertOptions {
         self.scale_block.unwrap_or([128, 128])
     }
 
-    /// Sets how many threads convert a large tensor in memory, or [read and convert
-    /// it](crate::LazyTensor::read_as). 0, the default, means the number in the environment
-    /// variable `SAFETENSORS_THREADS`, or else one for each core, at most eight.
-    ///
-    /// [`LoadOptions`](crate::LoadOptions::convert_options) ignore this number, because they have
-    /// [threads](crate::LoadOptions::threads) of their own.
+    /// Sets how many threads convert a large tensor. 0, the default, means the number in the
+    /// environment variable `SAFETENSORS_THREADS`, or else one for each core, at most eight.
+    /// Another number is that of the [threads](crate::LoadOptions::threads) of a load, too, if it
+    /// is given these [options](crate::LoadOptions::convert_options).
     #[cfg(feature = "std")]
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {

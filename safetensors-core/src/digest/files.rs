@@ -1,13 +1,29 @@
 //! Computes digests of the files of a checkpoint.
 
 use crate::checkpoint::Checkpoint;
-use crate::error::Result;
-use crate::hash::{DigestOptions, Sha256, of_data, unchanged};
+use crate::error::{ErrorKind, Result};
+use crate::hash::{DigestOptions, Sha256, of_data};
 use crate::io::ReadAt;
 
 /// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`files`](Checkpoint::files). Several files are read at a time, each front to back in pieces of
-/// 1 MiB.
+/// [`files`](Checkpoint::files). The ModelSpec standard keeps it as `hash_sha256`. Several files are
+/// read at a time, each front to back in pieces of 1 MiB.
+///
+/// ```
+/// use safetensors_core::digest::{DigestOptions, hash_files};
+/// use safetensors_core::modelspec::ModelSpec;
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+///
+/// let file = serialize([("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
+/// let file = Checkpoint::from_source(file, "bytes in memory")?;
+/// let mut spec = ModelSpec::new("gpt-neo-x", "transformers", "My Model");
+/// spec.hash_sha256 = Some(hash_files(&file, &DigestOptions::new())?[0]);
+/// assert!(
+///     spec.to_metadata()?["modelspec.hash_sha256"]
+///         .starts_with("0xba7816bf8f01cfea414140de5dae2223")
+/// );
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///
@@ -20,8 +36,11 @@ pub fn hash_files<S: ReadAt>(
     let total = files.iter().map(|file| file.safetensors().header().data_len()).sum();
     let progress = options.work.meter(total);
     options.work.each(files, |file, buffer| {
-        let digest = of_data(file.safetensors(), buffer, &progress)
-            .and_then(|digest| unchanged(file.safetensors(), digest));
+        let archive = file.safetensors();
+        let digest = of_data(archive, buffer, &progress).and_then(|digest| {
+            archive.source().check_unchanged().map_err(ErrorKind::Io)?;
+            Ok(digest)
+        });
         digest.map_err(|error| error.in_path(file.path()))
     })
 }

@@ -49,10 +49,10 @@ mod verify;
 #[cfg(feature = "std")]
 pub use files::hash_files;
 #[cfg(feature = "std")]
-pub use verify::{VerifiedFile, verify, verify_file};
+pub use verify::{VerifiedFile, verify};
 
 pub use crate::hash::Sha256;
 #[cfg(feature = "std")]
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, TensorDigests, hash_file, hash_tensors, remove_record,
+    Digest, DigestOptions, Hasher, KEY, TensorDigests, hash_tensors, remove_record,
 };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
 use crate::io::{ReadAt, SafeTensors};
@@ -14,8 +14,8 @@ use crate::parallel::Meter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedFile<'a> {
-    /// The path, if the file was opened by path.
-    pub file: Option<&'a Path>,
+    /// The path.
+    pub file: &'a Path,
     /// The tensors whose data agrees with their recorded digest.
     pub checked: Vec<&'a str>,
     /// The tensors for which the file records no digest.
@@ -72,56 +72,25 @@ pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
-    let files = checkpoint
-        .files()
-        .iter()
-        .map(|shard| Recorded::read(shard.safetensors(), Some(shard.path()), options));
+    let files = checkpoint.files().iter().map(|file| Recorded::read(file, options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
-}
-
-/// [`verify`] for one file that was opened without a [`Checkpoint`], for example in memory.
-///
-/// ```
-/// use safetensors_core::digest::{self, DigestOptions};
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
-///
-/// let file =
-///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-/// let file = SafeTensors::from_source(file)?;
-/// assert_eq!(digest::verify_file(&file, &DigestOptions::new())?.unrecorded, ["w"]);
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// The errors of [`verify`].
-pub fn verify_file<'a, S: ReadAt>(
-    file: &'a SafeTensors<S>,
-    options: &DigestOptions,
-) -> Result<VerifiedFile<'a>> {
-    let recorded = Recorded::read(file, None, options)?;
-    run(std::slice::from_ref(&recorded), options)?;
-    Ok(recorded.verified())
 }
 
 /// One file, and the digests that it records.
 struct Recorded<'a, S> {
     archive: &'a SafeTensors<S>,
-    file: Option<&'a Path>,
+    file: &'a Path,
     tensors: Vec<(LazyTensor<'a, S>, Digest)>,
     unrecorded: Vec<&'a str>,
     sha256: Option<Sha256>,
 }
 
 impl<'a, S: ReadAt> Recorded<'a, S> {
-    fn read(
-        archive: &'a SafeTensors<S>,
-        file: Option<&'a Path>,
-        options: &DigestOptions,
-    ) -> Result<Self> {
+    fn read(file: &'a CheckpointFile<S>, options: &DigestOptions) -> Result<Self> {
+        let (archive, file) = (file.safetensors(), file.path());
         let mut recorded =
             Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
-        recorded.fill(options).map_err(|error| recorded.locate(error))?;
+        recorded.fill(options).map_err(|error| error.in_path(file))?;
         Ok(recorded)
     }
 
@@ -133,9 +102,9 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         }
         for info in header.iter().filter(|_| options.tensors) {
             match digests.get(info.name()) {
-                Some(&digest) => {
-                    self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest))
-                }
+                Some(&digest) => self
+                    .tensors
+                    .push((LazyTensor::new(info, self.archive, Some(self.file)), digest)),
                 None if options.require => {
                     return Err(Error::from(ErrorKind::NoDigest).in_tensor(info.name()));
                 }
@@ -161,12 +130,14 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
 
     fn check_data(&self, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
         let Some(expected) = self.sha256 else { return Ok(()) };
-        let found = of_data(self.archive, buffer, progress).map_err(|error| self.locate(error))?;
+        let found =
+            of_data(self.archive, buffer, progress).map_err(|error| error.in_path(self.file))?;
         if found == expected {
             return Ok(());
         }
         let (expected, found) = (expected.to_string(), found.to_string());
-        Err(self.locate(ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found }.into()))
+        let mismatch = ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found };
+        Err(Error::from(mismatch).in_path(self.file))
     }
 
     fn verified(&self) -> VerifiedFile<'a> {
@@ -175,13 +146,6 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
             checked: self.tensors.iter().map(|(tensor, _)| tensor.name()).collect(),
             unrecorded: self.unrecorded.clone(),
             sha256: self.sha256,
-        }
-    }
-
-    fn locate(&self, error: Error) -> Error {
-        match self.file {
-            Some(file) => error.in_path(file),
-            None => error,
         }
     }
 }
@@ -215,10 +179,7 @@ fn run<'a, S: ReadAt>(
     // This check comes last. If a file has changed, a digest mismatch is the better error, because
     // it names the tensor.
     for file in files {
-        file.archive
-            .source()
-            .check_unchanged()
-            .map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
+        file.archive.source().check_unchanged().map_err(|error| Error::io(error, file.file))?;
     }
     Ok(files.iter().map(Recorded::verified).collect())
 }

@@ -149,7 +149,7 @@ pub(crate) fn excerpt(text: &str) -> String {
 /// # Errors
 ///
 /// The errors of the formatter.
-pub fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
     let is_alternate = f.alternate();
     let mut out = Capped { out: &mut *f, left: MOST };

@@ -133,7 +133,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 /// # Errors
 ///
 /// The errors of [`Framework::read_tensors`].
-pub fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
+pub(super) fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,

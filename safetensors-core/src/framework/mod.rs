@@ -2,9 +2,9 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`], [`debug_error`] and
-//! [`default_threads`] for tools, and [`check_bools`], [`write_native`], [`synced_later`]
-//! and [`in_parallel`] for adapters that read or write tensors by themselves.
+//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
+//! and [`check_bools`], [`write_native`], [`synced_later`] and [`in_parallel`] for adapters that
+//! read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -13,16 +13,16 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{
-    load, load_path, prepare, read_in_batches, read_into_host, save, save_sharded, synced_later,
-};
+use files::read_into_host;
+#[cfg(feature = "std")]
+pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, synced_later};
 
 pub use crate::convert::support::Support;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 #[cfg(feature = "std")]
 pub use crate::error::similar_names;
-pub use crate::error::text::{NameList, Quoted, debug_error};
+pub use crate::error::text::{NameList, Quoted};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
@@ -175,7 +175,7 @@ pub trait Framework {
     /// Reads tensors onto a device, in parallel, and returns them in the order
     /// given. [`load`] does this with all tensors.
     ///
-    /// The default is [`read_into_host`]: all of them go through main memory at once. A framework
+    /// By default all of them go through main memory at once. A framework
     /// whose devices have separate memory uses [`read_in_batches`], or [`read_staged`] if a
     /// device copies while others read. Then the tensors are not all held twice.
     ///

@@ -46,50 +46,13 @@ pub fn hash_tensors<S: ReadAt>(
     })
 }
 
-/// Computes the SHA-256 of all bytes after the header, which the ModelSpec standard keeps as
-/// `hash_sha256`. The file is read front to back in pieces of 1 MiB.
-///
-/// ```
-/// use safetensors_core::digest::hash_file;
-/// use safetensors_core::io::FileSource;
-/// use safetensors_core::modelspec::ModelSpec;
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, save};
-///
-/// let dir = tempfile::tempdir()?;
-/// let path = dir.path().join("model.safetensors");
-/// save(&path, [("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
-///
-/// let file = SafeTensors::from_source(FileSource::open(&path)?)?;
-/// let mut spec = ModelSpec::new("gpt-neo-x", "transformers", "My Model");
-/// spec.hash_sha256 = Some(hash_file(&file)?);
-/// assert!(
-///     spec.to_metadata()?["modelspec.hash_sha256"]
-///         .starts_with("0xba7816bf8f01cfea414140de5dae2223")
-/// );
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`] if the file cannot be read, or has changed since it was opened.
-pub fn hash_file<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
-    let digest = of_data(file, &mut Vec::new(), &Meter::default())?;
-    unchanged(file, digest)
-}
-
-/// Returns the digest if the file has not changed since it was opened.
-pub(crate) fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256> {
-    file.source().check_unchanged().map_err(ErrorKind::Io)?;
-    Ok(digest)
-}
-
 /// The digest of one tensor, read through `buffer`.
 pub(crate) fn of_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     buffer: &mut Vec<u8>,
     progress: &Meter,
 ) -> Result<Digest> {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     let begin = tensor.file_offset();
     let take = |piece: &[u8]| {
         hasher.update(piece);

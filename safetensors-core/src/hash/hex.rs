@@ -1,7 +1,18 @@
 //! Decodes lower-case hex digits.
 
-/// Decodes exactly `2 * N` lower-case hex digits; `None` for any other text.
-pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+use crate::error::{ErrorKind, Result, excerpt};
+
+/// Decodes exactly `2 * N` lower-case hex digits.
+///
+/// # Errors
+///
+/// [`ErrorKind::BadDigest`].
+pub(crate) fn decode<const N: usize>(text: &str) -> Result<[u8; N]> {
+    let wrong = || ErrorKind::BadDigest { expected: 2 * N, found: excerpt(text) }.into();
+    digits(text).ok_or_else(wrong)
+}
+
+fn digits<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
         return None;

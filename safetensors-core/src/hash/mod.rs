@@ -15,9 +15,9 @@ mod sha256;
 mod value;
 
 #[cfg(feature = "std")]
-pub use compute::{hash_file, hash_tensors};
+pub use compute::hash_tensors;
 #[cfg(feature = "std")]
-pub(crate) use compute::{of_data, of_tensor, unchanged};
+pub(crate) use compute::{of_data, of_tensor};
 #[cfg(feature = "std")]
 pub use options::DigestOptions;
 #[cfg(feature = "std")]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::Digest;
-use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
+use crate::error::{Error, ErrorKind, Escaped, Result};
 use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 
 /// The metadata key for the digests of a file's tensors.
@@ -15,7 +15,7 @@ use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 pub const KEY: &str = DIGESTS_KEY;
 
 /// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
-/// metadata of a file, and written into it.
+/// metadata of a file, and whose text is written into it.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -23,7 +23,7 @@ pub const KEY: &str = DIGESTS_KEY;
 ///
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
-/// digests.insert_into(&mut metadata);
+/// metadata.insert(digest::KEY.into(), digests.to_string());
 /// assert_eq!(
 ///     metadata[digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
@@ -61,19 +61,15 @@ impl TensorDigests {
         let texts = UniqueMap::new("an object from tensor names to digests")
             .parse(text)
             .map_err(malformed)?;
-        let digest = |(name, text): (String, String)| match Digest::from_hex(&text) {
-            Some(digest) => Ok((name, digest)),
-            None => Err(Error::from(ErrorKind::BadDigest {
-                expected: Digest::DIGITS,
-                found: excerpt(&text),
-            })
-            .in_tensor(&name)),
+        let digest = |(name, text): (String, String)| match text.parse() {
+            Ok(digest) => Ok((name, digest)),
+            Err(error) => Err(Error::in_tensor(error, &name)),
         };
         texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
     /// Writes the entry into a file's metadata. Replaces an existing entry.
-    pub fn insert_into(&self, metadata: &mut Metadata) {
+    pub(crate) fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_string());
     }
 }
@@ -122,7 +118,7 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
 /// use safetensors_core::digest::{self, TensorDigests};
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// TensorDigests::default().insert_into(&mut metadata);
+/// metadata.insert(digest::KEY.into(), TensorDigests::default().to_string());
 /// assert!(digest::remove_record(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```

@@ -65,7 +65,7 @@ impl RunningDigest {
         let mut hasher = match &self.state {
             State::Done(digest) => return Ok(*digest),
             State::Hashing(hasher) => Hasher::clone(hasher),
-            State::Begun => Hasher::new(),
+            State::Begun => Hasher::default(),
         };
         let rest = place.start + self.taken..place.end;
         read_pieces(source, rest, buffer, failed, |piece| {

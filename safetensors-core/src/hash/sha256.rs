@@ -1,7 +1,9 @@
 //! [`Sha256`]: the SHA-256 of a file's data.
 
 use core::fmt;
+use core::str::FromStr;
 
+use crate::error::{Error, Result};
 use crate::hash::hex;
 
 /// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
@@ -10,16 +12,22 @@ use crate::hash::hex;
 /// use safetensors_core::digest::Sha256;
 ///
 /// let text = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// let digest = Sha256::from_hex(text).unwrap();
+/// let digest: Sha256 = text.parse()?;
 /// assert_eq!(digest.to_string(), text);
 /// assert_eq!(<[u8; 32]>::from(digest)[..2], [0xe3, 0xb0]);
+/// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256([u8; 32]);
 
-impl Sha256 {
-    /// Reads exactly 64 lower-case hex digits; `None` for any other text.
-    pub fn from_hex(text: &str) -> Option<Self> {
+/// Exactly 64 lower-case hex digits.
+impl FromStr for Sha256 {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(Self)
     }
 }

@@ -1,9 +1,11 @@
 //! [`Digest`]: the XXH3-128 of a tensor.
 
 use std::fmt;
+use std::str::FromStr;
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
+use crate::error::{Error, Result};
 use crate::hash::hex;
 
 /// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
@@ -16,22 +18,27 @@ use crate::hash::hex;
 /// use safetensors_core::digest::Digest;
 ///
 /// assert_eq!(Digest::of(b"").to_string(), "99aa06d3014798d86001c324468d497f");
-/// assert_eq!(Digest::from_hex("99aa06d3014798d86001c324468d497f"), Some(Digest::of(b"")));
+/// assert_eq!("99aa06d3014798d86001c324468d497f".parse::<Digest>()?, Digest::of(b""));
+/// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(u128);
 
 impl Digest {
-    /// The number of hex digits in its text.
-    pub(crate) const DIGITS: usize = 32;
-
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
+}
 
-    /// Reads exactly 32 lower-case hex digits; `None` for any other text.
-    pub fn from_hex(text: &str) -> Option<Self> {
+/// Exactly 32 lower-case hex digits.
+impl FromStr for Digest {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(<[u8; 16]>::into)
     }
 }
@@ -67,7 +74,7 @@ impl fmt::Debug for Digest {
 /// ```
 /// use safetensors_core::digest::{Digest, Hasher};
 ///
-/// let mut hasher = Hasher::new();
+/// let mut hasher = Hasher::default();
 /// hasher.update(b"in ");
 /// hasher.update(b"pieces");
 /// assert_eq!(hasher.finish(), Digest::of(b"in pieces"));
@@ -76,11 +83,6 @@ impl fmt::Debug for Digest {
 pub struct Hasher(Xxh3Default);
 
 impl Hasher {
-    /// A hasher without bytes.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);

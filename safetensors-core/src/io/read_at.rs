@@ -7,7 +7,7 @@ use std::{fmt, io};
 ///
 /// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
 /// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
-/// ([`SafeTensors::from_source_with`](crate::SafeTensors::from_source_with)) or as the files of a
+/// ([`SafeTensors::from_source`](crate::SafeTensors::from_source)) or as the files of a
 /// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
 ///
 /// ```

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::{fmt, io};
 
-use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
@@ -155,39 +154,28 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 
     /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
-    /// while reading, progress and cancelling. [`read_tensors`](crate::load::read_tensors) reads
-    /// many tensors at once.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`read_tensors`](crate::load::read_tensors).
-    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
-        super::read_tensor(self, options)
-    }
-
-    /// Reads the tensor and converts it to a dtype. [The table](crate::convert) lists the possible
-    /// conversions. [Several threads](ConvertOptions::threads) read and convert a large tensor.
-    /// Besides the result, memory holds only one small piece for each thread in the file's dtype.
+    /// while reading, progress and cancelling. [The table](crate::convert) lists the possible
+    /// conversions. Besides the result, memory holds only one small piece for each thread in the
+    /// file's dtype. [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
     ///
     /// ```
     /// use safetensors_core::{
-    ///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
+    ///     Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize,
     /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
     /// let file = SafeTensors::from_source(file)?;
-    /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
+    /// let wide = file.tensor("w")?.read_with(&LoadOptions::new().all_as(Dtype::F64))?;
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read`] and of [`TensorBuf::convert`].
-    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
-        super::read_tensor(self, &load)
+    /// The errors of [`read_tensors`](crate::load::read_tensors).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_tensor(self, options)
     }
 }
 
@@ -260,7 +248,7 @@ impl<S: ReadAt> SafeTensors<S> {
     /// # Errors
     ///
     /// The errors of [`from_source`](SafeTensors::from_source).
-    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
+    pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
             Err(error) => {

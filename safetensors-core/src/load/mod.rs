@@ -100,7 +100,7 @@ pub fn read_tensors<S: ReadAt>(
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let columns = checkpoint
 ///     .tensors()
-///     .map(|tensor| tensor.rank_part(RankPart::new(1, 0, 2)))
+///     .map(|tensor| tensor.slice(RankPart::new(1, 0, 2)))
 ///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);

@@ -24,9 +24,8 @@ pub struct LoadOptions {
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
-    /// These go before what the options of conversions say.
+    /// Goes before what the options of conversions say.
     scaled_weights: Option<ScaledWeights>,
-    scale_block: Option<[usize; 2]>,
 }
 
 impl Default for LoadOptions {
@@ -41,7 +40,6 @@ impl Default for LoadOptions {
             table: None,
             convert: ConvertOptions::default(),
             scaled_weights: None,
-            scale_block: None,
         }
     }
 }
@@ -143,11 +141,12 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how elements are converted, for every conversion of this load.
+    /// Sets how elements are converted, for every conversion of this load. The
+    /// [threads](ConvertOptions::threads) of these options, if they set any, are those of the load.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
-        self
+        if options.threads == 0 { self } else { self.threads(options.threads) }
     }
 
     /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
@@ -175,14 +174,6 @@ impl LoadOptions {
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
         self.scaled_weights = Some(scaled);
-        self
-    }
-
-    /// Sets how many rows and columns of a weight share a scale, see
-    /// [`ConvertOptions::scale_block`], which this overrides.
-    #[must_use]
-    pub fn scale_block(mut self, rows: usize, columns: usize) -> Self {
-        self.scale_block = Some([rows, columns]);
         self
     }
 
@@ -243,9 +234,6 @@ impl LoadOptions {
         let mut convert = self.convert.threads(self.work.thread_count());
         if let Some(scaled) = self.scaled_weights {
             convert = convert.scaled_weights(scaled);
-        }
-        if let Some([rows, columns]) = self.scale_block {
-            convert = convert.scale_block(rows, columns);
         }
         convert
     }

@@ -105,19 +105,9 @@ impl<S: ReadAt> Piece<'_, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the elements as the bytes in the file: little-endian, with no check of their values.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened.
-    pub fn read_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.byte_len() as usize];
-        self.fill(&mut bytes).map_err(|error| self.tensor.locate(error))?;
-        Ok(bytes)
-    }
-
-    /// Reads the elements as [`read_bytes`](Piece::read_bytes) does, into existing memory. Pieces
-    /// that take turns in one buffer need no fresh memory, which can cost more than reading.
+    /// Reads the elements as the bytes in the file, little-endian and with no check of their
+    /// values, into existing memory. Pieces that take turns in one buffer need no fresh memory,
+    /// which can cost more than reading.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -138,8 +128,9 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len), and
-    /// the errors of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
+    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len);
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
+    /// the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
         let (expected, found) = (self.byte_len(), bytes.len() as u64);
         let filled = if expected == found {

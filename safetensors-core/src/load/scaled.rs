@@ -43,7 +43,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// [`LoadOptions::scaled_weights`] and
     /// [`ConvertOptions::scaled_weights`](crate::ConvertOptions::scaled_weights) apply them,
-    /// [`LoadOptions::scale_block`] sets the size of blocks.
+    /// [`ConvertOptions::scale_block`](crate::ConvertOptions::scale_block) sets the size of blocks.
     ///
     /// A weight that is saved once for several names may have its scales beside any of them, its
     /// [aliases](crate::Checkpoint::aliases) included. If several names have scales, these are the

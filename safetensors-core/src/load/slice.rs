@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use super::streaming::PIECE;
 use super::{LazyTensor, LoadOptions};
-use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange, Requests};
-use crate::slice::{Index, IntoIndices, RankPart, Runs, Selection, TensorPart, narrow};
+use crate::slice::{IntoIndices, Runs, Selection};
 use crate::tensor::shape::Positions;
 use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource};
 
@@ -46,52 +45,18 @@ pub struct LazySlice<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// Takes a slice of the tensor without reading it. The indices are a tuple of positions and
-    /// ranges, see [`Index`](crate::slice::Index).
+    /// Takes a slice of the tensor without reading it: a tuple of positions and ranges, see
+    /// [`Index`](crate::slice::Index), the part of a rank, or a span of one dimension.
     ///
     /// # Errors
     ///
     /// The errors of [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
-        let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
-        let selection = selection.map_err(|kind| self.locate(kind.into()))?;
+        let selection = indices
+            .into_indices(self.shape())
+            .and_then(|indices| Selection::new(self.dtype(), self.shape(), &indices))
+            .map_err(|kind| self.locate(kind.into()))?;
         Ok(LazySlice { tensor: *self, selection, gap: DEFAULT_GAP })
-    }
-
-    /// Takes the positions from `start` up to but not including `start + len` of dimension `dim`,
-    /// and the other dimensions whole. Nothing is read yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`], and the errors of [`TensorView::slice`](crate::TensorView::slice).
-    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
-        self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
-    }
-
-    /// Takes the part of the tensor that one rank holds. Nothing is read yet.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
-    pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
-        let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
-        self.narrow(part.dim, range.start, range.len())
-    }
-
-    /// Takes a part of the tensor, or all of it. Nothing is read yet.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`TensorPart::ranges`] and of [`TensorView::slice`](crate::TensorView::slice).
-    pub fn part(&self, part: TensorPart) -> Result<LazySlice<'a, S>> {
-        let ranges = part.ranges(self.shape()).map_err(|kind| self.locate(kind.into()))?;
-        // A dimension that is taken whole may be longer than an index can count: the tensor is
-        // empty then.
-        let index = |(range, &len): (Range<usize>, &usize)| match range {
-            whole if whole == (0..len) => Index::ALL,
-            range => Index::from(range),
-        };
-        self.slice(ranges.into_iter().zip(self.shape()).map(index).collect::<Vec<_>>())
     }
 }
 
@@ -301,16 +266,6 @@ impl<S: ReadAt> LazySlice<'_, S> {
     /// The errors of [`read_slices`](crate::load::read_slices).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_slice(self, options)
-    }
-
-    /// Reads the slice and converts it to a dtype, see [`LazyTensor::read_as`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LazyTensor::read_as`].
-    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
-        super::read_slice(self, &load)
     }
 }
 

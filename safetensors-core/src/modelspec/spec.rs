@@ -102,7 +102,7 @@ pub struct ModelSpec {
 
 impl ModelSpec {
     /// The version of the standard that [`new`](ModelSpec::new) declares.
-    pub const VERSION: Version = Version { major: 1, minor: 0, patch: 1 };
+    pub(super) const VERSION: Version = Version { major: 1, minor: 0, patch: 1 };
 
     /// A description with the three keys that every model must have, and no others. See the fields
     /// for their meaning.

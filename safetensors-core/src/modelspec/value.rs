@@ -146,7 +146,7 @@ impl Value for bool {
 /// Written as `0x` and 64 lower-case hex digits.
 impl Value for Sha256 {
     fn from_text(text: &str) -> Option<Self> {
-        Self::from_hex(text.strip_prefix("0x")?)
+        text.strip_prefix("0x")?.parse().ok()
     }
 
     fn text(&self) -> String {

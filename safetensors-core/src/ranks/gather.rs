@@ -36,7 +36,7 @@ pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
 /// let rules = RankRules::new().rule("w", Division::Split { dim: 1 })?;
 /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![2, 4])], 2)?;
 /// for rank in 0..2 {
-///     let part = whole.narrow(1, rank * 2, 2)?;
+///     let part = whole.slice((.., rank * 2..rank * 2 + 2))?;
 ///     RankSaver::new(&plan, rank, "step-1").save(dir.path(), [("w", part)], &ShardOptions::new())?;
 /// }
 ///
@@ -153,18 +153,18 @@ impl<'a, S> GatheredTensor<'a, S> {
     }
 
     /// The tensors in the files that it is made of, in the order of their positions.
-    pub fn parts(&self) -> impl ExactSizeIterator<Item = &LazyTensor<'a, S>> {
+    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = &LazyTensor<'a, S>> {
         self.parts.iter().map(|(_, part)| part)
     }
 
     /// The tensor with the scales of a quantised weight, if the checkpoint has one, see
     /// [`LazyTensor::scales`].
-    pub fn scales(&self) -> Option<&Self> {
+    pub(crate) fn scales(&self) -> Option<&Self> {
         self.scales.as_ref().map(|scales| &scales.0)
     }
 
     /// The dimension that is cut; `None` if the tensor lies in one file as it is.
-    pub fn dim(&self) -> Option<usize> {
+    pub(crate) fn dim(&self) -> Option<usize> {
         self.dim
     }
 

@@ -1,5 +1,8 @@
 //! The variables in which launchers tell a process its rank.
 
+#[cfg(test)]
+mod tests;
+
 use super::Rank;
 use super::rank::check_world_size;
 use crate::error::{ErrorKind, RankProblem, Result};
@@ -97,36 +100,8 @@ impl Rank {
     /// without a world size, and for launchers that disagree. It names both variables with their
     /// values.
     pub fn from_env() -> Result<Option<Self>> {
-        Self::from_variables(|name| {
-            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-        })
-    }
-
-    /// [`from_env`](Rank::from_env) for other variables than the process has. `lookup` returns
-    /// the value of the variable of a name.
-    ///
-    /// ```
-    /// use safetensors_core::ranks::Rank;
-    ///
-    /// let of = |variables: &[(&str, &str)]| {
-    ///     Rank::from_variables(|name| {
-    ///         let found = variables.iter().find(|(variable, _)| *variable == name);
-    ///         found.map(|(_, value)| value.to_string())
-    ///     })
-    /// };
-    /// let torchrun = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")];
-    /// let rank = of(&torchrun)?.unwrap();
-    /// assert_eq!((rank.rank(), rank.world_size(), rank.local_rank()), (3, 4, Some(1)));
-    ///
-    /// let error = of(&[("RANK", "4"), ("WORLD_SIZE", "4")]).unwrap_err();
-    /// assert!(error.to_string().contains("RANK=4, but WORLD_SIZE=4"), "{error}");
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`from_env`](Rank::from_env).
-    pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        let lookup =
+            |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         Ok(find(&lookup)?)
     }
 }

@@ -1,5 +1,7 @@
 //! The JSON of a [`RankPlan`], which is not trusted when it is read.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use super::Division;
@@ -41,7 +43,7 @@ impl RankPlan {
     /// let plan = RankRules::llama().plan_tensors([head], 2)?;
     /// let json = plan.to_json();
     /// assert!(json.contains(r#""division": "split:0""#));
-    /// assert_eq!(RankPlan::parse(&json)?, plan);
+    /// assert_eq!(json.parse::<RankPlan>()?, plan);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn to_json(&self) -> String {
@@ -58,16 +60,19 @@ impl RankPlan {
         json.push('\n');
         json
     }
+}
 
-    /// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names
-    /// are refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No
-    /// part may lie outside its tensor.
-    ///
+/// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names
+/// are refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No
+/// part may lie outside its tensor.
+impl FromStr for RankPlan {
+    type Err = Error;
+
     /// # Errors
     ///
     /// [`RankProblem::BadPlan`]; [`RankProblem::BadRule`]; the errors of
     /// [`RankRules::plan_tensors`](super::RankRules::plan_tensors).
-    pub fn parse(json: &str) -> Result<Self> {
+    fn from_str(json: &str) -> Result<Self> {
         let bad = |problem: String| Error::from(RankProblem::BadPlan { problem });
         let limits = Limits::default();
         if json.len() as u64 > limits.index_bytes {

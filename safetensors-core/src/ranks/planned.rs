@@ -28,9 +28,9 @@ use crate::tensor::TensorSource;
 /// let whole = TensorView::from_slice(&[4], &values)?;
 /// let rules = RankRules::new().parse_rule("w=split:0")?;
 /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
-/// let mut store = MemoryStore::new();
+/// let mut store = MemoryStore::default();
 /// for rank in 0..2 {
-///     let tensors = [("w", whole.narrow(0, rank * 2, 2)?)];
+///     let tensors = [("w", whole.slice((rank * 2..rank * 2 + 2,))?)];
 ///     let planned = RankSaver::new(&plan, rank, "step-1").plan_files(tensors, &ShardOptions::new())?;
 ///     for (number, (saver, name)) in planned.files().enumerate() {
 ///         if saver == rank {

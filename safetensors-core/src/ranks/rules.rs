@@ -14,15 +14,17 @@ use crate::glob::Pattern;
 /// a whole tensor on each rank, without anyone noticing.
 ///
 /// ```
+/// use safetensors_core::Dtype;
 /// use safetensors_core::ranks::{Division, RankRules};
 ///
 /// let rules = RankRules::new()
 ///     .rule("*.embed_tokens.weight", Division::Replicate)?
 ///     .then(RankRules::llama());
-/// let of = |name| rules.division_of(name).map(Division::to_string);
-/// assert_eq!(of("model.embed_tokens.weight").as_deref(), Some("replicate"));
-/// assert_eq!(of("model.layers.0.mlp.down_proj.weight").as_deref(), Some("split:1"));
-/// assert_eq!(of("model.vision.patch"), None);
+/// let names = ["model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight"];
+/// let plan = rules.plan_tensors(names.map(|name| (name, Dtype::F32, vec![4, 4])), 2)?;
+/// let divisions: Vec<_> = plan.tensors().map(|tensor| tensor.division().to_string()).collect();
+/// assert_eq!(divisions, ["replicate", "split:1"]);
+/// assert!(rules.plan_tensors([("model.vision.patch", Dtype::F32, vec![4])], 2).is_err());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -95,7 +97,7 @@ impl RankRules {
     fn preset(rules: &[(&str, &str)]) -> Self {
         // A unit test reads every rule, so none is left out here.
         let rule = |(pattern, division): &(&str, &str)| {
-            Some((Pattern::parse(pattern).ok()?, division.parse().ok()?))
+            Some((pattern.parse().ok()?, division.parse().ok()?))
         };
         Self { rules: rules.iter().filter_map(rule).collect() }
     }
@@ -106,7 +108,7 @@ impl RankRules {
     ///
     /// [`RankProblem::BadRule`] if the text is no [`Pattern`].
     pub fn rule(mut self, pattern: &str, division: Division) -> Result<Self> {
-        let pattern = Pattern::parse(pattern).map_err(|error| {
+        let pattern = pattern.parse().map_err(|error| {
             let (expected, found) = (format!("expected a pattern: {error}"), pattern.into());
             Error::from(RankProblem::BadRule { expected, found })
         })?;
@@ -136,7 +138,7 @@ impl RankRules {
     }
 
     /// How the tensor of this name is divided; `None` if no rule matches.
-    pub fn division_of(&self, name: &str) -> Option<&Division> {
+    pub(super) fn division_of(&self, name: &str) -> Option<&Division> {
         let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
         rule.map(|(_, division)| division)
     }
@@ -174,8 +176,9 @@ impl RankRules {
     /// # Errors
     ///
     /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
-    /// [`RankProblem::NoRule`]; the errors of [`Division::part`]; [`DuplicateTensor`]; and
-    /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
+    /// [`RankProblem::NoRule`]; the errors of [`RankTensor::part`](super::RankTensor::part);
+    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
+    /// inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte

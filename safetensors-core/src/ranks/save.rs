@@ -52,7 +52,7 @@ use crate::tensor::TensorSource;
 /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
 /// // This is what each of two processes does.
 /// let save = |rank: usize| {
-///     let part = whole.narrow(0, rank * 2, 2)?;
+///     let part = whole.slice((rank * 2..rank * 2 + 2,))?;
 ///     let saver = RankSaver::new(&plan, rank, "step-100");
 ///     saver.save(dir.path(), [("w", part)], &ShardOptions::new())
 /// };

@@ -146,7 +146,7 @@ impl<S: ReadAt> TensorSource for PartOf<'_, '_, S> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         if let Some(tensor) = self.tensor.unchanged() {
-            return tensor.part(self.part)?.write_to(sink);
+            return tensor.slice(self.part)?.write_to(sink);
         }
         // The whole tensor passes by, and what lies in the part is kept.
         let mut runs = self.selection.runs().peekable();

@@ -27,7 +27,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let rules = RankRules::new().parse_rule("w=split:0")?;
     /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
     /// for rank in 0..2 {
-    ///     let part = whole.narrow(0, rank * 2, 2)?;
+    ///     let part = whole.slice((rank * 2..rank * 2 + 2,))?;
     ///     RankSaver::new(&plan, rank, "1").save(dir.path(), [("w", part)], &ShardOptions::new())?;
     /// }
     ///

@@ -192,12 +192,12 @@ impl SaveOptions {
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
-    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
     ///
     /// let options = SaveOptions::new().digests(true);
     /// let file = serialize([("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &options)?;
-    /// let file = SafeTensors::from_source(file)?;
-    /// assert_eq!(digest::verify_file(&file, &DigestOptions::new())?.checked, ["w"]);
+    /// let file = Checkpoint::from_source(file, "bytes in memory")?;
+    /// assert_eq!(digest::verify(&file, &DigestOptions::new())?[0].checked, ["w"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[cfg(feature = "std")]

@@ -47,7 +47,7 @@ pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
         let (name, tensor) = &tensors[*i];
-        let mut hasher = Hasher::new();
+        let mut hasher = Hasher::default();
         write_exactly(tensor, place.end - place.start, &mut |bytes| {
             hasher.update(bytes);
             Ok(())

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
+use crate::error::ErrorKind;
+
 /// The positions that a slice takes of one dimension, as in NumPy.
 ///
 /// Negative positions count from the end. Integers and ranges of `isize`, `usize` and `i32` convert
@@ -120,29 +122,34 @@ fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// The argument of [`TensorView::slice`](crate::TensorView::slice): a tuple of up to six integers
-/// and ranges, or any number of [`Index`] values. Trailing dimensions without an index are taken
-/// whole.
+/// The argument of [`TensorView::slice`](crate::TensorView::slice) and
+/// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges, any
+/// number of [`Index`] values, or a part: a [`TensorPart`](super::TensorPart) or a
+/// [`RankPart`](super::RankPart). Trailing dimensions without an index are taken whole.
 pub trait IntoIndices {
-    /// One index for each dimension, outermost first.
-    fn into_indices(self) -> Vec<Index>;
+    /// One index for each dimension of a tensor of this shape, outermost first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TensorPart::ranges`](super::TensorPart::ranges) for a part, none for indices.
+    fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind>;
 }
 
 impl IntoIndices for &[Index] {
-    fn into_indices(self) -> Vec<Index> {
-        self.to_vec()
+    fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        Ok(self.to_vec())
     }
 }
 
 impl IntoIndices for Vec<Index> {
-    fn into_indices(self) -> Vec<Index> {
-        self
+    fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        Ok(self)
     }
 }
 
 impl<const N: usize> IntoIndices for [Index; N] {
-    fn into_indices(self) -> Vec<Index> {
-        self.into()
+    fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        Ok(self.into())
     }
 }
 
@@ -150,9 +157,9 @@ macro_rules! tuples {
     ($(($($name:ident),+);)*) => {$(
         impl<$($name: Into<Index>),+> IntoIndices for ($($name,)+) {
             #[allow(non_snake_case, reason = "a value is named as its type")]
-            fn into_indices(self) -> Vec<Index> {
+            fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
                 let ($($name,)+) = self;
-                alloc::vec![$($name.into()),+]
+                Ok(alloc::vec![$($name.into()),+])
             }
         }
     )*};

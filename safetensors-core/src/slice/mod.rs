@@ -17,5 +17,3 @@ pub use rank_part::RankPart;
 pub(crate) use runs::Runs;
 pub(crate) use selection::Selection;
 pub use view::SliceView;
-#[cfg(feature = "std")]
-pub(crate) use view::narrow;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::RankPart;
+use super::{Index, IntoIndices, RankPart};
 use crate::error::ErrorKind;
 
 /// What one rank takes of a tensor.
@@ -49,8 +49,10 @@ impl TensorPart {
     ///
     /// # Errors
     ///
-    /// The errors of [`RankPart::range`]; [`ErrorKind::NoSuchDim`] and
-    /// [`ErrorKind::IndexOutOfBounds`] for a span that the tensor does not have.
+    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if the rank of a part is not below its
+    /// number of parts; [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
+    /// [`uneven`](RankPart::uneven) is not set; [`ErrorKind::IndexOutOfBounds`] for a span that the
+    /// tensor does not have.
     pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range<usize>>, ErrorKind> {
         let mut ranges: Vec<_> = shape.iter().map(|&len| 0..len).collect();
         let (dim, range) = match *self {
@@ -74,6 +76,24 @@ impl TensorPart {
     }
 }
 
+impl IntoIndices for TensorPart {
+    fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        // A dimension that is taken whole may be longer than an index can count: the tensor is
+        // empty then.
+        let index = |(range, &len): (Range<usize>, &usize)| match range {
+            whole if whole == (0..len) => Index::ALL,
+            range => Index::from(range),
+        };
+        Ok(self.ranges(shape)?.into_iter().zip(shape).map(index).collect())
+    }
+}
+
+impl IntoIndices for RankPart {
+    fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind> {
+        TensorPart::from(self).into_indices(shape)
+    }
+}
+
 impl From<RankPart> for TensorPart {
     fn from(part: RankPart) -> Self {
         Self::Rank(part)
@@ -83,11 +103,13 @@ impl From<RankPart> for TensorPart {
 fn span(shape: &[usize], dim: usize, offset: usize, len: usize) -> Result<Range<usize>, ErrorKind> {
     let &length = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
     let end = offset.saturating_add(len);
-    if end > length {
-        let index = isize::try_from(end).unwrap_or(isize::MAX);
-        return Err(ErrorKind::IndexOutOfBounds { dim, len: length, index });
+    match [offset, end].into_iter().find(|&position| position > length) {
+        None => Ok(offset..end),
+        Some(outside) => {
+            let index = isize::try_from(outside).unwrap_or(isize::MAX);
+            Err(ErrorKind::IndexOutOfBounds { dim, len: length, index })
+        }
     }
-    Ok(offset..end)
 }
 
 #[cfg(test)]

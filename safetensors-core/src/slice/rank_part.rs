@@ -13,9 +13,9 @@ use crate::error::ErrorKind;
 ///
 /// let values: Vec<u8> = (0..8).collect();
 /// let weight = TensorView::from_slice(&[2, 4], &values)?;
-/// let part = weight.rank_part(RankPart::new(1, 1, 2))?;
+/// let part = weight.slice(RankPart::new(1, 1, 2))?;
 /// assert_eq!(part.to_buf()?.into_vec::<u8>()?, [2, 3, 6, 7]);
-/// assert!(weight.rank_part(RankPart::new(1, 0, 3)).is_err());
+/// assert!(weight.slice(RankPart::new(1, 0, 3)).is_err());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ impl RankPart {
     /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
     /// [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
     /// [`uneven`](RankPart::uneven) is not set.
-    pub fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
+    pub(super) fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
         if rank >= world_size {

@@ -2,9 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::{Index, IntoIndices, RankPart, Selection};
+use super::{IntoIndices, Selection};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::Result;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 /// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
@@ -70,48 +72,35 @@ impl TensorSource for SliceView<'_> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Takes a slice of the tensor without copying it. The indices are a tuple of positions and
-    /// ranges, see [`Index`].
+    /// Takes a slice of the tensor without copying it: a tuple of positions and ranges, see
+    /// [`Index`](super::Index), the part of a rank, or a span of one dimension.
+    ///
+    /// ```
+    /// use safetensors_core::TensorView;
+    /// use safetensors_core::slice::{RankPart, TensorPart};
+    ///
+    /// let table = TensorView::from_slice(&[2, 4], &[0_u8, 1, 2, 3, 4, 5, 6, 7])?;
+    /// let columns = [
+    ///     table.slice((.., 2..4))?,
+    ///     table.slice(RankPart::new(1, 1, 2))?,
+    ///     table.slice(TensorPart::span(1, 2, 2))?,
+    /// ];
+    /// for columns in columns {
+    ///     assert_eq!(columns.to_buf()?.into_vec::<u8>()?, [2, 3, 6, 7]);
+    /// }
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
     /// dimension, and for a range that ends before it begins (unlike NumPy, a range is not
     /// clipped); [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of selected
-    /// elements of a sub-byte dtype does not begin and end on byte boundaries.
+    /// elements of a sub-byte dtype does not begin and end on byte boundaries; for a part those of
+    /// [`TensorPart::ranges`](super::TensorPart::ranges).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
-        let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices())?;
+        let indices = indices.into_indices(self.shape())?;
+        let selection = Selection::new(self.dtype(), self.shape(), &indices)?;
         Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
     }
-
-    /// Takes the positions from `start` up to but not including `start + len` of dimension `dim`,
-    /// and the other dimensions whole.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`], and the errors of [`slice`](TensorView::slice).
-    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
-        self.slice(narrow(self.shape(), dim, start, len)?)
-    }
-
-    /// Takes the part of the tensor that one rank holds.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`RankPart::range`] and of [`slice`](TensorView::slice).
-    pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
-        let range = part.range(self.shape())?;
-        self.narrow(part.dim, range.start, range.len())
-    }
-}
-
-/// The indices for `len` positions of dimension `dim` from `start` on. The other dimensions are
-/// taken whole.
-pub(crate) fn narrow(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<Vec<Index>> {
-    if dim >= shape.len() {
-        return Err(Error::from(ErrorKind::NoSuchDim { dim, ndim: shape.len() }));
-    }
-    let mut indices = alloc::vec![Index::ALL; dim];
-    indices.push((start..start.saturating_add(len)).into());
-    Ok(indices)
 }

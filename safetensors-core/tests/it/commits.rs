@@ -75,5 +75,5 @@ fn on_the_local_disk() {
 
 #[test]
 fn in_memory() {
-    a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one(|| Memory(MemoryStore::new()));
+    a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one(|| Memory(MemoryStore::default()));
 }

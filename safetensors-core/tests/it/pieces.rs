@@ -5,7 +5,9 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
 
 /// More elements than a piece has, and not a multiple of that number.
 const ELEMENTS: usize = (1 << 19) + 12;
@@ -14,6 +16,12 @@ fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
     let view = TensorView::new(dtype, &[2, ELEMENTS / 2], data).unwrap();
     save(path, [("before", view), ("w", view)], &SaveOptions::new().durable(false)).unwrap();
     Checkpoint::open(path).unwrap()
+}
+
+/// The bytes of a piece.
+fn read_bytes(piece: &Piece<'_, FileSource>) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; piece.byte_len() as usize];
+    piece.read_bytes_into(&mut bytes).map(|()| bytes)
 }
 
 #[test]
@@ -26,7 +34,7 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
         let tensor = checkpoint.tensor("w").unwrap();
         assert_eq!(tensor.element_count(), ELEMENTS as u64);
         let bytes: Vec<u8> =
-            tensor.pieces().flat_map(|piece| piece.read_bytes().unwrap()).collect();
+            tensor.pieces().flat_map(|piece| read_bytes(&piece).unwrap()).collect();
         assert!(bytes == data, "{dtype}");
         let places = |(start, len)| (start, len, len * u64::from(dtype.bits()) / 8);
         let expected = [(0, 1 << 18), (1 << 18, 1 << 18), (1 << 19, 12)].map(places);
@@ -83,7 +91,7 @@ fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
     let mut pieces = checkpoint.tensor("w").unwrap().pieces();
     pieces.next().unwrap().read().unwrap();
     let second = pieces.next().unwrap();
-    assert_eq!(second.read_bytes().unwrap()[300_000 - (1 << 18)], 9);
+    assert_eq!(read_bytes(&second).unwrap()[300_000 - (1 << 18)], 9);
     let error = second.read().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 300_000, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
@@ -102,7 +110,7 @@ fn a_file_that_changes_meanwhile_is_an_error() {
     // The clock of a file system can be too coarse to tell two writes apart.
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
     let piece = pieces.next().unwrap();
-    for error in [piece.read().unwrap_err(), piece.read_bytes().unwrap_err()] {
+    for error in [piece.read().unwrap_err(), read_bytes(&piece).unwrap_err()] {
         assert!(
             matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"),
             "{error}"

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use safetensors_core::load::read_slices;
-use safetensors_core::slice::{Index, RankPart};
+use safetensors_core::slice::{Index, RankPart, TensorPart};
 use safetensors_core::{
     ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorSource,
     TensorView, serialize,
@@ -123,7 +123,7 @@ proptest! {
         let view = TensorView::new(Dtype::U8, &shape, &data).unwrap();
         let part = |rank| RankPart::new(dim, rank, world_size).uneven();
         let parts: Vec<_> =
-            (0..world_size).map(|rank| view.rank_part(part(rank)).unwrap()).collect();
+            (0..world_size).map(|rank| view.slice(part(rank)).unwrap()).collect();
         let total: usize = parts.iter().map(|part| part.shape()[dim]).sum();
         prop_assert_eq!(total, shape[dim]);
         // Join the parts along the dimension: for each outer position, the part of each rank in
@@ -137,7 +137,7 @@ proptest! {
             }))
             .collect();
         prop_assert_eq!(&joined, &data);
-        let even = view.rank_part(RankPart::new(dim, 0, world_size));
+        let even = view.slice(RankPart::new(dim, 0, world_size));
         prop_assert_eq!(even.is_ok(), shape[dim] % world_size == 0);
     }
 }
@@ -166,15 +166,18 @@ fn errors_say_what_is_out_of_bounds() {
         assert!(check(error.kind()), "{indices:?}: {error}");
     }
     assert!(matches!(
-        view.narrow(2, 0, 1).unwrap_err().kind(),
+        view.slice(TensorPart::span(2, 0, 1)).unwrap_err().kind(),
         ErrorKind::NoSuchDim { dim: 2, ndim: 2 }
     ));
-    let error = view.rank_part(RankPart::new(1, 2, 2)).unwrap_err();
+    let error = view.slice(RankPart::new(1, 2, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoSuchRank { rank: 2, world_size: 2 }));
-    let error = view.rank_part(RankPart::new(1, 0, 2)).unwrap_err();
+    let error = view.slice(RankPart::new(1, 0, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::UnevenParts { dim: 1, len: 3, world_size: 2 }));
-    assert!(view.rank_part(RankPart::new(0, 0, 0)).is_err(), "a world without ranks");
-    assert!(view.narrow(0, usize::MAX, 2).is_err() && view.narrow(0, 1, usize::MAX).is_err());
+    assert!(view.slice(RankPart::new(0, 0, 0)).is_err(), "a world without ranks");
+    assert!(
+        view.slice(TensorPart::span(0, usize::MAX, 2)).is_err()
+            && view.slice(TensorPart::span(0, 1, usize::MAX)).is_err()
+    );
     assert_eq!(
         view.slice((usize::MAX,)).unwrap_err().to_string(),
         format!("the slice is out of bounds: dimension 0 has length 2, found {}", isize::MAX)
@@ -274,7 +277,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
             tensor.slice((.., .., Index::from(1..).step(2))).unwrap(),
             tensor.slice((Index::from(0..).step(2), 3.., 7)).unwrap(),
             tensor.slice((.., 5..5)).unwrap(),
-            small.rank_part(RankPart::new(1, 3, 4)).unwrap(),
+            small.slice(RankPart::new(1, 3, 4)).unwrap(),
             small.slice(Vec::<Index>::new()).unwrap(),
         ]
     };

@@ -228,7 +228,7 @@ fn errors_name_the_path_in_the_store() {
     );
     assert_eq!(missing.file(), Some("none/x.safetensors"));
     let of_memory: Result<Checkpoint<MemoryFile>> =
-        Checkpoint::open_in(MemoryStore::new(), "", &limits);
+        Checkpoint::open_in(MemoryStore::default(), "", &limits);
     assert_eq!(of_memory.unwrap_err().file(), Some(""));
 }
 

@@ -22,7 +22,7 @@
 //! than 4 deep are an error.
 //!
 //! ```
-//! use safetensors_core::{ConvertOptions, Dtype};
+//! use safetensors_core::{Dtype, LoadOptions};
 //! use safetensors_formats::Options;
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gguf/quantised.gguf");
@@ -33,7 +33,7 @@
 //!
 //! let weight = checkpoint.tensor("of.Q4_K")?;
 //! assert_eq!((weight.dtype(), weight.shape()), (Dtype::F32, &[1, 256][..]));
-//! let weight = weight.read_as(Dtype::BF16, &ConvertOptions::new())?;
+//! let weight = weight.read_with(&LoadOptions::new().all_as(Dtype::BF16))?;
 //! # assert_eq!(weight.bytes().len(), 512);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

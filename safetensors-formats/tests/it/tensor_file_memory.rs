@@ -35,11 +35,12 @@ fn read_in_pieces(file: Zeros) -> u64 {
     let options = Options::new().dequantize(true);
     let file = TensorFile::from_source(file, "a file", &options).unwrap();
     let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
-    let mut read = 0;
+    let (mut read, mut bytes) = (0, Vec::new());
     for tensor in checkpoint.tensors() {
         assert_eq!(tensor.dtype(), Dtype::F32);
         for piece in tensor.pieces() {
-            let bytes = piece.read_bytes().unwrap();
+            bytes.resize(piece.byte_len() as usize, 0);
+            piece.read_bytes_into(&mut bytes).unwrap();
             // A quantised zero may have a sign.
             let mut numbers =
                 bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));

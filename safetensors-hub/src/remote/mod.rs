@@ -18,7 +18,7 @@
 //! let weight = checkpoint.tensor("weight")?;
 //! assert_eq!(weight.read()?.as_slice::<f32>()?, values);
 //! // Rank 1 of 2 fetches its half only.
-//! let part = weight.rank_part(RankPart::new(0, 1, 2))?.read()?;
+//! let part = weight.slice(RankPart::new(0, 1, 2))?.read()?;
 //! assert_eq!(part.as_slice::<f32>()?, [3.0, 4.0, 5.0]);
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```

@@ -62,20 +62,15 @@ type Lazy<'a> = LazyTensor<'a, safetensors_bridge::io::FileSource>;
 type Way = fn(&Checkpoint, Ask) -> Option<Result<TensorBuf>>;
 
 /// The ways, by the names that the table has for them.
-const WAYS: [(&str, Way); 26] = [
+const WAYS: [(&str, Way); 24] = [
     ("`LazyTensor::read`", |file, ask| is_as_stored(ask).then(|| w(file).read())),
     ("`LazyTensor::pieces`", |file, ask| {
         let mut pieces = w(file).pieces();
         is_as_stored(ask).then(|| pieces.next().unwrap().read())
     }),
     ("`LazyTensor::read_with`", |file, ask| Some(w(file).read_with(&ask.load()))),
-    ("`LazyTensor::read_as`", |file, ask| Some(w(file).read_as(ask.to?, &ask.convert()))),
     ("`LazySlice::read_with`", |file, ask| {
         Some(w(file).slice((.., ..)).and_then(|slice| slice.read_with(&ask.load())))
-    }),
-    ("`LazySlice::read_as`", |file, ask| {
-        let slice = w(file).slice((.., ..)).unwrap();
-        Some(slice.read_as(ask.to?, &ask.convert()))
     }),
     ("a file without a checkpoint", |file, ask| {
         let bytes = file.files()[0].safetensors().source().read_to_vec().unwrap();

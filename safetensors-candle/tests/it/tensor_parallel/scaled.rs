@@ -10,7 +10,7 @@ use safetensors_candle::{
 };
 use safetensors_core::convert::ScaledWeights;
 use safetensors_core::slice::TensorPart;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, LoadOptions};
+use safetensors_core::{Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions};
 
 use super::{builder, values};
 
@@ -37,7 +37,8 @@ fn bits(tensor: &candle_core::Tensor) -> Vec<u32> {
 }
 
 fn dequantize() -> LoadOptions {
-    LoadOptions::new().scaled_weights(ScaledWeights::Dequantize).scale_block(4, 8)
+    let options = ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    LoadOptions::new().convert_options(options.scale_block(4, 8))
 }
 
 fn backend() -> TensorParallelBackend {

@@ -3,7 +3,6 @@
 #[cfg(feature = "remote")]
 mod content;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -107,22 +106,17 @@ struct Size {
 }
 
 impl Run for Args {
-    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+    #[cfg(not(feature = "remote"))]
+    fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
+        Err(crate::input::address::missing())
     }
-}
 
-#[cfg(not(feature = "remote"))]
-fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    Err(crate::input::address::missing())
-}
-
-/// Shows or checks the cache.
-#[cfg(feature = "remote")]
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    match &args.command {
-        Command::List(List { which }) => content::list(which, out),
-        Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),
-        Command::Size(Size { which }) => content::size(which, out),
+    #[cfg(feature = "remote")]
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        match &self.command {
+            Command::List(List { which }) => content::list(which, out),
+            Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),
+            Command::Size(Size { which }) => content::size(which, out),
+        }
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Changes {
     /// Leave out the tensors whose names match
     ///
     /// May be given several times
-    #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
+    #[arg(long, value_name = "GLOB")]
     drop: Vec<Pattern>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
@@ -121,7 +121,7 @@ fn dtypes() -> Vec<String> {
 fn cast(text: &str) -> Result<Cast, String> {
     let (pattern, to) =
         text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = Pattern::parse(pattern).map_err(|error| error.to_string())?;
+    let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 

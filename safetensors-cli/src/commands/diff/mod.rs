@@ -124,23 +124,18 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        if input::is_stdin(&self.a) && input::is_stdin(&self.b) {
+            return Err(wrong_usage("A and B cannot both be standard input"));
+        }
+        let (a, b) = (input::open_numbers(&self.a)?, input::open_numbers(&self.b)?);
+        let document = compare(self, &a, &b)?;
+        if self.json {
+            json::write(&document, out)?;
+        } else {
+            document.show(out)?;
+        }
+        Ok(if document.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-/// Compares two checkpoints.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    if input::is_stdin(&args.a) && input::is_stdin(&args.b) {
-        return Err(wrong_usage("A and B cannot both be standard input"));
-    }
-    let (a, b) = (input::open_numbers(&args.a)?, input::open_numbers(&args.b)?);
-    let document = compare(args, &a, &b)?;
-    if args.json {
-        json::write(&document, out)?;
-    } else {
-        document.show(out)?;
-    }
-    Ok(if document.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {

@@ -84,13 +84,8 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        self.inputs.show(self.json, out, |target, out| show(self, target, out))
     }
-}
-
-/// Shows one checkpoint after another.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    args.inputs.show(args.json, out, |target, out| show(args, target, out))
 }
 
 /// Shows one checkpoint.

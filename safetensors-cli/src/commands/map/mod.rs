@@ -108,56 +108,54 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
-    }
-}
-
-/// Draws one checkpoint.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let format = args.format()?;
-    if args.is_stdout() && format == Format::Png {
-        stdout::refuse_terminal()?;
-    }
-    let checkpoint = args.input.open()?;
-    input::refuse_as_output(&checkpoint, &args.output)?;
-    let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let dtypes = Totals::by_kind(tensors.iter().copied());
-    if dtypes.values().all(|totals| totals.bytes == 0) {
-        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", args.input.name());
-    }
-    let title = args.title.clone().unwrap_or_else(|| name(args.input.path()));
-    let trees = Tree::folded(&mut tensors, Sort::Name);
-    let groups = Groups::of(&trees);
-    let is_by_module = args.colour.map_or(has_one_dtype(&dtypes), |by| by == Colour::Module);
-    let mut bytes = Vec::new();
-    if format == Format::Html {
-        let page = page::Page {
-            title: &title,
-            checkpoint: &checkpoint,
-            dtypes: &dtypes,
-            groups: groups.as_ref(),
-            is_by_module,
-        };
-        page.write(&mut tensors, &mut bytes)?;
-    } else {
-        let groups = groups.as_ref().filter(|_| is_by_module);
-        let model = Model { title: &title, trees: &trees, dtypes: &dtypes, groups };
-        match format {
-            Format::Png => Picture::new(&model, Letters::Bitmap).write_png(&mut bytes)?,
-            _ => Picture::new(&model, Letters::All).write_svg(&mut bytes)?,
+        let format = self.format()?;
+        if self.is_stdout() && format == Format::Png {
+            stdout::refuse_terminal()?;
         }
+        let checkpoint = self.input.open()?;
+        input::refuse_as_output(&checkpoint, &self.output)?;
+        let mut tensors = self.select.matcher()?.tensors(&checkpoint)?;
+        let dtypes = Totals::by_kind(tensors.iter().copied());
+        if dtypes.values().all(|totals| totals.bytes == 0) {
+            anyhow::bail!(
+                "{}: there is nothing to draw: no tensor has any bytes",
+                self.input.name()
+            );
+        }
+        let title = self.title.clone().unwrap_or_else(|| name(self.input.path()));
+        let trees = Tree::folded(&mut tensors, Sort::Name);
+        let groups = Groups::of(&trees);
+        let is_by_module = self.colour.map_or(has_one_dtype(&dtypes), |by| by == Colour::Module);
+        let mut bytes = Vec::new();
+        if format == Format::Html {
+            let page = page::Page {
+                title: &title,
+                checkpoint: &checkpoint,
+                dtypes: &dtypes,
+                groups: groups.as_ref(),
+                is_by_module,
+            };
+            page.write(&mut tensors, &mut bytes)?;
+        } else {
+            let groups = groups.as_ref().filter(|_| is_by_module);
+            let model = Model { title: &title, trees: &trees, dtypes: &dtypes, groups };
+            match format {
+                Format::Png => Picture::new(&model, Letters::Bitmap).write_png(&mut bytes)?,
+                _ => Picture::new(&model, Letters::All).write_svg(&mut bytes)?,
+            }
+        }
+        if self.is_stdout() {
+            out.write_all(&bytes)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        file::replace(&self.output, self.force, |out| Ok(out.write_all(&bytes)?)).map_err(
+            |error| file::advise(error, &self.output, bytes.len() as u64, "-o FILE", file::STREAM),
+        )?;
+        let (output, kind) = (text::path(&self.output), format.name());
+        let tensors = text::counted(tensors.len() as u64, "tensor");
+        writeln!(out, "{output}: {kind} of {tensors}, {}", text::size(bytes.len() as u64))?;
+        Ok(ExitCode::SUCCESS)
     }
-    if args.is_stdout() {
-        out.write_all(&bytes)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    file::replace(&args.output, args.force, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
-        file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM)
-    })?;
-    let (output, kind) = (text::path(&args.output), format.name());
-    let tensors = text::counted(tensors.len() as u64, "tensor");
-    writeln!(out, "{output}: {kind} of {tensors}, {}", text::size(bytes.len() as u64))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 impl Args {

@@ -90,32 +90,27 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        let stored = self.input.open()?;
+        let weights = input::quantized_weights(&stored);
+        let is_weight = weights.iter().any(|weight| weight.name == self.name);
+        // A tensor that stores a part of a weight, such as its scales, is shown as it is.
+        let is_stored = weights.is_empty() || stored.get(&self.name).is_some() && !is_weight;
+        let checkpoint = if is_stored { stored } else { stored.dequantized()?.into_boxed() };
+        let tensor = find::tensor(&checkpoint, &self.name)?;
+        let selection = match &self.slice {
+            Some(slice) => slice.select(&tensor)?,
+            None => Selection::whole(tensor.shape()),
+        };
+        if self.json {
+            show_json(&tensor, &selection, out)?;
+        } else if self.csv {
+            let mut csv = Csv::new(&selection.shape(), out);
+            read(&tensor, &selection, &mut |value| csv.value(value))?;
+        } else {
+            show_text(&tensor, &selection, self.all, out)?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Shows values of one tensor.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let stored = args.input.open()?;
-    let weights = input::quantized_weights(&stored);
-    let is_weight = weights.iter().any(|weight| weight.name == args.name);
-    // A tensor that stores a part of a weight, such as its scales, is shown as it is.
-    let is_stored = weights.is_empty() || stored.get(&args.name).is_some() && !is_weight;
-    let checkpoint = if is_stored { stored } else { stored.dequantized()?.into_boxed() };
-    let tensor = find::tensor(&checkpoint, &args.name)?;
-    let selection = match &args.slice {
-        Some(slice) => slice.select(&tensor)?,
-        None => Selection::whole(tensor.shape()),
-    };
-    if args.json {
-        show_json(&tensor, &selection, out)?;
-    } else if args.csv {
-        let mut csv = Csv::new(&selection.shape(), out);
-        read(&tensor, &selection, &mut |value| csv.value(value))?;
-    } else {
-        show_text(&tensor, &selection, args.all, out)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn show_json<S: ReadAt>(

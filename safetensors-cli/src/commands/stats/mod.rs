@@ -191,16 +191,11 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        let mut percentiles = self.percentiles.clone();
+        percentiles.sort_by(f64::total_cmp);
+        percentiles.dedup();
+        self.inputs.show(self.json, out, |target, out| show(self, &percentiles, target, out))
     }
-}
-
-/// Shows statistics of the values of one checkpoint or more.
-fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let mut percentiles = args.percentiles.clone();
-    percentiles.sort_by(f64::total_cmp);
-    percentiles.dedup();
-    args.inputs.show(args.json, out, |target, out| show(args, &percentiles, target, out))
 }
 
 fn show(

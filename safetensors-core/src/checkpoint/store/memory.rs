@@ -53,11 +53,6 @@ impl<B> Clone for MemoryStore<B> {
 }
 
 impl<B> MemoryStore<B> {
-    /// An empty store.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds a file, and replaces one that has the name.
     pub fn insert(&mut self, name: impl AsRef<str>, bytes: B) {
         self.files.insert(key(Path::new(name.as_ref())), MemoryFile(Arc::new(bytes)));
@@ -66,7 +61,7 @@ impl<B> MemoryStore<B> {
 
 impl<N: AsRef<str>, B> FromIterator<(N, B)> for MemoryStore<B> {
     fn from_iter<I: IntoIterator<Item = (N, B)>>(files: I) -> Self {
-        let mut store = Self::new();
+        let mut store = Self::default();
         files.into_iter().for_each(|(name, bytes)| store.insert(name, bytes));
         store
     }
@@ -260,7 +255,7 @@ mod tests {
         let in_a = [("b".into(), directory), ("b!".into(), file), ("b.c".into(), file)];
         assert_eq!(listed(&store, "a"), in_a);
         assert_eq!(listed(&store, "a/b"), [("c".into(), file)]);
-        assert!(listed(&MemoryStore::new(), "").is_empty());
+        assert!(listed(&MemoryStore::default(), "").is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::io::remove::unless_missing;
 use crate::io::{FileSource, ReadAt, SafeTensors, failpoint};
 use crate::load::LazyTensor;
 use crate::save::{AtomicFile, SaveOptions};
+use crate::slice::TensorPart;
 use crate::tensor::TensorSource;
 
 /// The name of the mark. It has the number of synced files.
@@ -120,7 +121,9 @@ fn has<S: ReadAt>(
     let steps = tensor.shape()[axis];
     let most = whole.shape().get(axis).and_then(|len| len.checked_sub(first));
     match most {
-        Some(most) if steps <= most => is_same(&whole.narrow(axis, first, steps)?, tensor),
+        Some(most) if steps <= most => {
+            is_same(&whole.slice(TensorPart::span(axis, first, steps))?, tensor)
+        }
         _ => Ok(false),
     }
 }
@@ -130,7 +133,7 @@ fn is_same(a: &impl TensorSource, b: &impl TensorSource) -> Result<bool> {
 }
 
 fn digest(tensor: &impl TensorSource) -> Result<Digest> {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     tensor.write_to(&mut |bytes| {
         hasher.update(bytes);
         Ok(())

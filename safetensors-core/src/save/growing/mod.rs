@@ -166,11 +166,6 @@ impl GrowingWriter {
         self
     }
 
-    /// The path that the file will have.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Adds a whole tensor. Its bytes are taken at once.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use safetensors_core::convert::{Overflow, can_convert};
 use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, SafeTensors,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SafeTensors,
     SaveOptions, TensorBuf, TensorView, save, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
@@ -61,7 +61,7 @@ fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>,
             tensor.name(),
             tensor.dtype()
         );
-        let alone = tensor.read_as(target, &ConvertOptions::new()).unwrap();
+        let alone = tensor.read_with(&LoadOptions::new().all_as(target)).unwrap();
         assert!(
             alone.bytes() == expected.bytes(),
             "{} {} to {target}",
@@ -90,14 +90,12 @@ fn large_tensors_are_converted_in_pieces() {
 
 #[test]
 fn the_source_tensor_is_never_whole_in_memory() {
-    let archive = SafeTensors::from_source_with(
-        NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
-        &Limits::default(),
-    );
+    let archive =
+        SafeTensors::from_source(NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])));
     let archive = archive.unwrap();
     let tensor = archive.tensor("w").unwrap();
     archive.source().take_reads();
-    tensor.read_as(Dtype::F8_E5M2, &ConvertOptions::new()).unwrap();
+    tensor.read_with(&LoadOptions::new().all_as(Dtype::F8_E5M2)).unwrap();
     read_tensors(&[tensor], &LoadOptions::new().floats_as(Dtype::F8_E5M2)).unwrap();
     let longest = archive.source().take_reads().iter().map(|&(_, len)| len).max().unwrap();
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
@@ -147,8 +145,14 @@ fn the_number_of_threads_is_the_one_in_the_options() {
             assert!(read().unwrap().bytes() == expected.bytes());
             assert_eq!(archive.source().readers.lock().unwrap().len(), threads);
         };
-        check(&|| tensor.read_as(Dtype::F32, &convert), &wide);
-        check(&|| tensor.read_as(Dtype::BF16, &convert), &narrow);
+        check(
+            &|| tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).convert_options(convert)),
+            &wide,
+        );
+        check(
+            &|| tensor.read_with(&LoadOptions::new().all_as(Dtype::BF16).convert_options(convert)),
+            &narrow,
+        );
         check(&|| tensor.read_with(&load), &narrow);
         check(&|| tensor.read_with(&load.clone().floats_as(Dtype::F32)), &wide);
     }
@@ -194,7 +198,11 @@ fn errors_name_file_tensor_and_element() {
         );
         assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
     }
-    let error = checkpoint.tensor("b").unwrap().read_as(Dtype::F16, &strict).unwrap_err();
+    let error = checkpoint
+        .tensor("b")
+        .unwrap()
+        .read_with(&LoadOptions::new().all_as(Dtype::F16).convert_options(strict))
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2_999_999, .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
 
@@ -217,8 +225,11 @@ fn booleans_are_checked_while_they_are_converted() {
     let mut bytes = file(&[("mask".into(), Dtype::BOOL, 1_000)]);
     *bytes.last_mut().unwrap() = 7;
     let archive = SafeTensors::from_source(bytes).unwrap();
-    let error =
-        archive.tensor("mask").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap_err();
+    let error = archive
+        .tensor("mask")
+        .unwrap()
+        .read_with(&LoadOptions::new().all_as(Dtype::F32))
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 999, found: 7 }), "{error}");
     assert_eq!(error.tensor(), Some("mask"));
 }
@@ -229,7 +240,8 @@ fn a_converted_tensor_reads_as_its_values() {
     let view = TensorView::from_slice(&[3], &weights).unwrap();
     let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(file).unwrap();
-    let wide = archive.tensor("w").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap();
+    let wide =
+        archive.tensor("w").unwrap().read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
     assert_eq!(wide.into_vec::<f32>().unwrap(), weights.map(bf16::to_f32));
 }
 

@@ -12,7 +12,7 @@ fn what_was_checked_and_what_is_unrecorded() {
     let [VerifiedFile { file, checked, unrecorded, sha256: None, .. }] = files.as_slice() else {
         panic!("{files:?}")
     };
-    assert_eq!(*file, Some(path.as_path()));
+    assert_eq!(*file, path.as_path());
     assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
 
     let error =
@@ -24,10 +24,11 @@ fn what_was_checked_and_what_is_unrecorded() {
 #[test]
 fn a_file_without_digests_is_an_error_only_if_they_are_required() {
     let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
-    let file = SafeTensors::from_source(file).unwrap();
-    let verified = digest::verify_file(&file, &DigestOptions::new()).unwrap();
-    assert_eq!((verified.file, verified.checked.len(), verified.unrecorded), (None, 0, vec!["w"]));
-    assert!(digest::verify_file(&file, &DigestOptions::new().require_digests(true)).is_err());
+    let file = Checkpoint::from_source(file, "bytes").unwrap();
+    let verified = digest::verify(&file, &DigestOptions::new()).unwrap().remove(0);
+    let found = (verified.file, verified.checked.len(), verified.unrecorded);
+    assert_eq!(found, (Path::new("bytes"), 0, vec!["w"]));
+    assert!(digest::verify(&file, &DigestOptions::new().require_digests(true)).is_err());
 }
 
 #[test]
@@ -87,8 +88,7 @@ fn shards_are_verified_each_by_its_own_record() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let files = digest::verify(&checkpoint, &DigestOptions::new().require_digests(true)).unwrap();
-    let checked: Vec<_> =
-        files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
+    let checked: Vec<_> = files.iter().map(|file| (file.file, file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
 
     // The error names the first changed tensor in file order, whichever thread finds its change
@@ -223,7 +223,7 @@ fn names_of_any_kind_are_recorded() {
     let digests: TensorDigests =
         names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
     let mut metadata = Metadata::new();
-    digests.insert_into(&mut metadata);
+    metadata.insert(KEY.into(), digests.to_string());
     assert_eq!(TensorDigests::from_metadata(&metadata).unwrap(), Some(digests.clone()));
     // The record is one JSON object, compact and sorted. Its length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
@@ -233,9 +233,9 @@ fn names_of_any_kind_are_recorded() {
 
     let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
     let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
-    let file = SafeTensors::from_source(file).unwrap();
-    let verified = digest::verify_file(&file, &DigestOptions::new().require_digests(true)).unwrap();
-    assert_eq!(verified.checked.len(), names.len());
+    let file = Checkpoint::from_source(file, "bytes").unwrap();
+    let verified = digest::verify(&file, &DigestOptions::new().require_digests(true)).unwrap();
+    assert_eq!(verified[0].checked.len(), names.len());
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn a_sha256_in_another_form() {
     for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
         let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
         let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
-        let file = SafeTensors::from_source(file).unwrap();
-        let error = digest::verify_file(&file, &DigestOptions::new()).unwrap_err();
+        let file = Checkpoint::from_source(file, "bytes").unwrap();
+        let error = digest::verify(&file, &DigestOptions::new()).unwrap_err();
         let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
             panic!("{error}")
         };

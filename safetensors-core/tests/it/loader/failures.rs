@@ -99,7 +99,11 @@ fn a_file_that_changes_while_it_is_open_is_an_error() {
         checkpoint.read_all(&LoadOptions::new()).unwrap_err(),
         checkpoint.tensor("w").unwrap().read().unwrap_err(),
         checkpoint.tensor("w").unwrap().slice((1..,)).unwrap().read().unwrap_err(),
-        checkpoint.tensor("w").unwrap().read_as(Dtype::F32, &Default::default()).unwrap_err(),
+        checkpoint
+            .tensor("w")
+            .unwrap()
+            .read_with(&LoadOptions::new().all_as(Dtype::F32))
+            .unwrap_err(),
         Rewrite::of(&checkpoint).save(dir.path().join("b"), &SaveOptions::new()).unwrap_err(),
     ];
     for error in errors {

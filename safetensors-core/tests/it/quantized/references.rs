@@ -20,7 +20,7 @@ fn every_weight_is_what_the_reference_makes_of_it() {
         all.sort_unstable();
         assert_eq!(names, all, "{}", fixture.name);
         for tensor in checkpoint.tensors() {
-            let found = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            let found = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
             fixture.compare(tensor.name(), tensor.shape(), found.as_slice().unwrap());
         }
     }
@@ -60,7 +60,7 @@ fn parts_are_parts_of_the_whole() {
                         continue;
                     }
                     let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
-                    let read = tensor.part(part).unwrap().read_with(&LoadOptions::new()).unwrap();
+                    let read = tensor.slice(part).unwrap().read_with(&LoadOptions::new()).unwrap();
                     let size = shape[dim] / ranks;
                     let wanted = select(whole, shape, dim, rank * size..(rank + 1) * size);
                     assert_same(read.as_slice().unwrap(), &wanted, &fixture.name);
@@ -106,7 +106,7 @@ fn what_is_saved_is_not_quantised() {
         let saved = Checkpoint::open(&path).unwrap();
         assert_eq!(saved.quantized_weights().unwrap(), [], "{}", fixture.name);
         for tensor in saved.tensors() {
-            let found = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            let found = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
             fixture.compare(tensor.name(), tensor.shape(), found.as_slice().unwrap());
         }
     }
@@ -154,7 +154,7 @@ fn a_weight_that_stays_keeps_what_describes_it() {
         let numbers = saved.dequantized().unwrap();
         for weight in ["layer.weight", "other.weight"] {
             let tensor = numbers.tensor(weight).unwrap();
-            let values = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            let values = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
             fixture.compare("layer.weight", tensor.shape(), values.as_slice().unwrap());
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, RankSaver, join_parts};
+use safetensors_core::ranks::{RankRules, RankSaver, is_divided, join_parts};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
     TensorSource, TensorView, save as save_file,
@@ -53,7 +53,7 @@ fn divide(checkpoint: &Checkpoint, to: &Path, rules: &RankRules, world_size: usi
     for rank in 0..world_size {
         let parts = plan.tensors().map(|tensor| {
             let part = tensor.part(rank).unwrap();
-            (tensor.name(), checkpoint.tensor(tensor.name()).unwrap().part(part).unwrap())
+            (tensor.name(), checkpoint.tensor(tensor.name()).unwrap().slice(part).unwrap())
         });
         RankSaver::new(&plan, rank, "a").save(to, parts, &options).unwrap();
     }
@@ -70,14 +70,12 @@ fn dividing_and_gathering_gives_the_same_bytes() {
     {
         let kinds = if kind == "uneven" && world_size == 11 {
             // Half a byte cannot be cut.
-            rules(kind)
-                .division_of("packed")
-                .map(|_| RankRules::new().parse_rule("packed=replicate").unwrap().then(rules(kind)))
+            RankRules::new().parse_rule("packed=replicate").unwrap().then(rules(kind))
         } else {
-            Some(rules(kind))
+            rules(kind)
         };
         let divided = directory.path().join(format!("{kind}-{world_size}"));
-        divide(&checkpoint, &divided, &kinds.unwrap(), world_size);
+        divide(&checkpoint, &divided, &kinds, world_size);
         let divided = Checkpoint::open(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
         Rewrite::new().add_gathered(&divided).unwrap().save(&back, &options).unwrap();
@@ -119,8 +117,8 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
         let parts = plan.read(&two, rank, &LoadOptions::new()).unwrap();
         for (tensor, part) in plan.tensors().zip(parts) {
             let whole = checkpoint.tensor(tensor.name()).unwrap();
-            let slice = whole.part(tensor.part(rank).unwrap()).unwrap();
-            let expected = slice.read_as(tensor.dtype(), &ConvertOptions::new()).unwrap();
+            let slice = whole.slice(tensor.part(rank).unwrap()).unwrap();
+            let expected = slice.read_with(&LoadOptions::new().all_as(tensor.dtype())).unwrap();
             assert_eq!(part.shape(), expected.shape());
             assert!(part.bytes() == expected.bytes(), "{} of {rank}", tensor.name());
         }
@@ -161,7 +159,7 @@ fn a_plain_checkpoint_is_gathered_as_it_is() {
     let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
     let gathered = join_parts(&checkpoint).unwrap();
     assert!(gathered.iter().map(|tensor| tensor.name()).eq(names));
-    assert!(gathered.iter().all(|tensor| tensor.dim().is_none()));
+    assert!(!is_divided(&checkpoint));
 }
 
 /// Writes a file with two tensors of two bytes, and this record of parts.

@@ -2,7 +2,6 @@
 
 mod gathering;
 mod kills;
-mod launchers;
 mod plans;
 mod published;
 mod reading;

@@ -101,7 +101,7 @@ fn the_bytes_of_all_ranks_are_the_split_ones_and_the_replicated_ones_for_each() 
             assert_eq!(read(&log) - before, plan.byte_len(rank).unwrap());
             for (tensor, part) in plan.tensors().zip(parts) {
                 let slice = whole.tensor(tensor.name()).unwrap();
-                let slice = slice.part(tensor.part(rank).unwrap()).unwrap().read().unwrap();
+                let slice = slice.slice(tensor.part(rank).unwrap()).unwrap().read().unwrap();
                 assert_eq!(part.shape(), slice.shape());
                 let is_same = part.bytes() == slice.bytes();
                 assert!(is_same, "{} of {rank}", tensor.name());

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 use safetensors_core::convert::ScaledWeights;
 use safetensors_core::slice::TensorPart;
-use safetensors_core::{Checkpoint, LoadOptions, ReadAt, Result, SaveOptions, TensorBuf, save};
+use safetensors_core::{
+    Checkpoint, ConvertOptions, LoadOptions, ReadAt, Result, SaveOptions, TensorBuf, save,
+};
 use tempfile::TempDir;
 
 /// Reads part of the tensor of this name.
@@ -21,7 +23,7 @@ fn read_part<S: ReadAt>(
     part: TensorPart,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    checkpoint.tensor(name)?.part(part)?.read_with(options)
+    checkpoint.tensor(name)?.slice(part)?.read_with(options)
 }
 
 /// The path of a file that `fixtures/scaled/generate.py` made.
@@ -31,6 +33,11 @@ fn fixture(name: &str) -> PathBuf {
 
 fn dequantize() -> LoadOptions {
     LoadOptions::new().scaled_weights(ScaledWeights::Dequantize)
+}
+
+/// [`dequantize`], with scales of blocks of this size.
+fn dequantize_blocks(rows: usize, columns: usize) -> LoadOptions {
+    dequantize().convert_options(ConvertOptions::new().scale_block(rows, columns))
 }
 
 /// A checkpoint with these tensors.

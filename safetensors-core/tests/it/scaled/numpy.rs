@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use safetensors_core::element::Element;
 use safetensors_core::{Checkpoint, Dtype, TensorBuf};
 
-use super::{dequantize, fixture};
+use super::{dequantize_blocks, fixture};
 
 /// Compares bits, unless both values are NaN.
 fn assert_same<T: Element + Copy + PartialEq>(
@@ -30,7 +30,7 @@ fn bytes_of<T: Element + Copy>(value: &T) -> Vec<u8> {
 fn compare(name: &str, block: [usize; 2]) -> usize {
     let weights = Checkpoint::open(fixture(&format!("{name}.safetensors"))).unwrap();
     let expected = Checkpoint::open(fixture(&format!("{name}-expected.safetensors"))).unwrap();
-    let options = dequantize().scale_block(block[0], block[1]);
+    let options = dequantize_blocks(block[0], block[1]);
     for expected in expected.tensors() {
         let (weight, dtype) = expected.name().rsplit_once('.').unwrap();
         let (found, expected) = match dtype {
@@ -64,7 +64,7 @@ fn every_kind_of_scales_in_every_dtype() {
 fn an_f64_is_the_f32_product() {
     let weights = Checkpoint::open(fixture("small.safetensors")).unwrap();
     let read = |dtype| {
-        let options = dequantize().scale_block(4, 8).floats_as(dtype);
+        let options = dequantize_blocks(4, 8).floats_as(dtype);
         weights.read_named(["experts"], &options).unwrap().remove(0)
     };
     let (wide, narrow) = (read(Dtype::F64), read(Dtype::F32));

@@ -8,7 +8,7 @@ use safetensors_core::{
 };
 use safetensors_testing::read_at::NotingSource;
 
-use super::{checkpoint, dequantize, fixture, read_part};
+use super::{checkpoint, dequantize, dequantize_blocks, fixture, read_part};
 
 /// The elements of a part of a tensor of F32, one by one.
 fn part_of(whole: &TensorBuf, part: TensorPart) -> Vec<u32> {
@@ -36,7 +36,7 @@ fn bits(buf: &TensorBuf) -> Vec<u32> {
 #[test]
 fn every_span_of_every_dimension_has_its_scales() {
     let weights = Checkpoint::open(fixture("small.safetensors")).unwrap();
-    let options = dequantize().scale_block(4, 8);
+    let options = dequantize_blocks(4, 8);
     for name in ["block", "experts", "channel", "vector", "tensor", "one", "row", "column", "exact"]
     {
         let whole = weights.read_named([name], &options).unwrap().remove(0);

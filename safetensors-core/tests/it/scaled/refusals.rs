@@ -4,7 +4,7 @@ use safetensors_core::convert::{Overflow, ScaledWeights};
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView};
 
-use super::{checkpoint, dequantize, read_part};
+use super::{checkpoint, dequantize, dequantize_blocks, read_part};
 
 fn fp8(shape: &[usize], codes: &[u8]) -> TensorBuf {
     TensorBuf::from_view(&TensorView::new(Dtype::F8_E4M3, shape, codes).unwrap()).unwrap()
@@ -104,11 +104,11 @@ fn scales_of_another_shape_or_dtype_are_errors_that_name_both() {
     let (_directory, checkpoint) = checkpoint(&[("w", weight()), ("w_scale_inv", scales(&[2, 1]))]);
     checkpoint.read_named(["w"], &dequantize()).unwrap();
     for (rows, columns) in [(64, 128), (128, 64), (0, 128), (128, 0), (usize::MAX, 1)] {
-        let options = dequantize().scale_block(rows, columns);
+        let options = dequantize_blocks(rows, columns);
         let error = checkpoint.read_named(["w"], &options).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WrongScales { .. }), "{rows} × {columns}");
     }
-    checkpoint.read_named(["w"], &dequantize().scale_block(65, usize::MAX)).unwrap();
+    checkpoint.read_named(["w"], &dequantize_blocks(65, usize::MAX)).unwrap();
 }
 
 #[test]

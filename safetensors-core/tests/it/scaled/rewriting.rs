@@ -9,7 +9,7 @@ use safetensors_core::{
     SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
 };
 
-use super::{checkpoint, dequantize, fixture};
+use super::{checkpoint, dequantize, dequantize_blocks, fixture};
 
 fn scaled() -> ConvertOptions {
     ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize).scale_block(4, 8)
@@ -49,7 +49,7 @@ fn a_rewrite_multiplies_as_a_load_does() {
     let output = rewritten(to_f32(Rewrite::of(&input), &scaled()).unwrap());
     let mut weights = 0;
     for weight in input.tensors().filter(|tensor| tensor.scales().is_some()) {
-        let options = dequantize().scale_block(4, 8).floats_as(Dtype::F32);
+        let options = dequantize_blocks(4, 8).floats_as(Dtype::F32);
         let expected = weight.read_with(&options).unwrap();
         let found = output.tensor(weight.name()).unwrap().read().unwrap();
         assert_eq!(found.bytes(), expected.bytes(), "{}", weight.name());

@@ -36,7 +36,7 @@ fn a_file_that_another_library_uploaded() {
     let values = checkpoint.tensor("values").unwrap().read().unwrap();
     let expected: Vec<i32> = (0..1 << 20).collect();
     assert_eq!(values.as_slice::<i32>().unwrap(), expected);
-    let part = checkpoint.tensor("values").unwrap().rank_part(RankPart::new(0, 1, 4)).unwrap();
+    let part = checkpoint.tensor("values").unwrap().slice(RankPart::new(0, 1, 4)).unwrap();
     let part = part.read().unwrap();
     assert_eq!(part.as_slice::<i32>().unwrap(), &expected[1 << 18..1 << 19]);
     // By the directory, whose files the store lists.

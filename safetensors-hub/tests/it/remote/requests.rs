@@ -105,14 +105,14 @@ fn parts_of_ranks_fetch_their_bytes_only() {
     for (dim, requests) in [(0, 1), (1, 24)] {
         server.take_log();
         server.take_sent();
-        let part = table.rank_part(RankPart::new(dim, 1, 4)).unwrap();
+        let part = table.slice(RankPart::new(dim, 1, 4)).unwrap();
         let expected = part.byte_len() as usize;
         let read = read_slices(&[part], &LoadOptions::new()).unwrap();
         assert_eq!(read[0].bytes().len(), expected);
         assert_eq!((server.take_log().len(), server.take_sent()), (requests, expected));
     }
     // Half of each row: the other half is as long, and one request fetches both.
-    let half = table.rank_part(RankPart::new(1, 1, 2)).unwrap();
+    let half = table.slice(RankPart::new(1, 1, 2)).unwrap();
     half.read().unwrap();
     assert_eq!(server.take_log().len(), 1);
     assert!(server.take_sent() < 2 * half.byte_len() as usize);

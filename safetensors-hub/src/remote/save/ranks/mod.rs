@@ -35,7 +35,7 @@ impl RemoteOptions {
     /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
     /// // This is what each of two processes does.
     /// let save = |rank: usize| {
-    ///     let part = whole.narrow(0, rank * 2, 2)?;
+    ///     let part = whole.slice((rank * 2..rank * 2 + 2,))?;
     ///     let saver = RankSaver::new(&plan, rank, "step-100");
     ///     RemoteOptions::new().save_rank(address, &saver, [("w", part)], &ShardOptions::new())
     /// };

@@ -72,7 +72,7 @@ fn objects(store: &InMemory) -> BTreeMap<String, Vec<u8>> {
 
 /// The number that fills all tensors of the checkpoint; 0 if there is none.
 fn fill_of(store: &InMemory) -> u8 {
-    let mut files = MemoryStore::new();
+    let mut files = MemoryStore::default();
     for (name, bytes) in objects(store) {
         files.insert(format!("m/{name}"), bytes);
     }

@@ -1,18 +1,21 @@
 //! The rank that the variables of launchers tell.
 
-use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::Rank;
-use safetensors_core::{ErrorKind, Result};
+use super::*;
+use crate::error::Error;
 
-use super::problem;
+fn problem(error: &Error) -> &RankProblem {
+    let ErrorKind::Ranks { problem } = error.kind() else { panic!("{error}") };
+    problem
+}
 
 fn of(variables: &str) -> Result<Option<Rank>> {
     let variables: Vec<_> =
         variables.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
-    Rank::from_variables(|name| {
+    let found = find(&|name| {
         let found = variables.iter().find(|(variable, _)| *variable == name);
         found.map(|(_, value)| (*value).to_owned())
-    })
+    });
+    Ok(found?)
 }
 
 /// Rank, world size, local rank, local world size.
@@ -157,12 +160,12 @@ fn contradictions_name_both_variables() {
 #[test]
 fn values_that_are_no_numbers() {
     for value in ["", "-1", "+1", "1.0", "0x1", "one", "99999999999999999999999", "١"] {
-        let error = Rank::from_variables(|name| match name {
+        let error = find(&|name| match name {
             "RANK" => Some(value.to_owned()),
             "WORLD_SIZE" => Some("4".to_owned()),
             _ => None,
         });
-        let error = error.unwrap_err();
+        let error = Error::from(error.unwrap_err());
         assert!(error.to_string().contains("the variable RANK"), "{value:?}: {error}");
     }
     for size in ["0", "1048577"] {
