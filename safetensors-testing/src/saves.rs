@@ -313,7 +313,10 @@ impl Case {
                 Err(error) => {
                     assert_eq!(self.before, Before::Nothing, "{context}: {error}");
                     let is_left = place.names().iter().any(|name| name == BESIDE);
-                    assert!(!is_left || fault != Fault::Fails || call != Some("place"), "{context}");
+                    assert!(
+                        !is_left || fault != Fault::Fails || call != Some("place"),
+                        "{context}"
+                    );
                     false
                 }
             };

@@ -134,6 +134,12 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
+    /// The shape in the source: that of the weight, for a tensor that stores a
+    /// [quantised](super::Rewrite::quantize) one.
+    pub fn source_shape(&self) -> &[usize] {
+        self.origin.tensor.shape()
+    }
+
     /// The dtype in the source, before a conversion.
     pub fn source_dtype(&self) -> Dtype {
         self.origin.tensor.dtype()

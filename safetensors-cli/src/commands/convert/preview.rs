@@ -25,6 +25,8 @@ pub(super) struct Preview {
     removed: Vec<String>,
     /// The number of ranks that the output is divided among, if it is.
     ranks: Option<usize>,
+    /// Whether a `config.json` is written.
+    has_config: bool,
 }
 
 impl Preview {
@@ -38,6 +40,7 @@ impl Preview {
             is_bare: false,
             removed: Vec::new(),
             ranks: None,
+            has_config: false,
         }
     }
 
@@ -54,6 +57,11 @@ impl Preview {
     /// The same for an output that is divided among ranks, each with files of its own.
     pub(super) fn divided(self, ranks: usize) -> Self {
         Self { ranks: Some(ranks), files: None, ..self }
+    }
+
+    /// The same with a `config.json`, or without.
+    pub(super) fn configured(self, has_config: bool) -> Self {
+        Self { has_config, ..self }
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -91,7 +99,8 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
+        let config = if self.has_config { ", with config.json" } else { "" };
+        format!("{path}: {tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
     }
 
     /// The files of an earlier save that are removed, as the end of the summary. `done` says
@@ -140,7 +149,10 @@ impl Preview {
                     continue;
                 }
                 let (from, to) = (tensor.source_dtype(), tensor.dtype());
-                let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
+                // Scales are not made of what was there in their place.
+                let is_new = tensor.is_quantized() && tensor.source_shape() != tensor.shape();
+                let dtype =
+                    if from == to || is_new { to.to_string() } else { format!("{from} → {to}") };
                 let size = text::size(tensor.byte_len());
                 rows.row(row([dtype, text::shape(tensor.shape()), size]));
             }

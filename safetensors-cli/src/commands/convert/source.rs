@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::QuantizedWeight;
@@ -9,6 +10,7 @@ use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
+use super::config::{CONFIG, MOST};
 use crate::input;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
@@ -68,6 +70,7 @@ impl Source {
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
                     let weights = checkpoint.quantized_weights()?.into_iter();
                     (numbers, kept) = weights.partition(makes);
+                    refuse_two_schemes(path, change, &kept)?;
                     if !numbers.is_empty() {
                         checkpoint = checkpoint.dequantized_if(makes)?.into_boxed();
                     }
@@ -94,6 +97,19 @@ impl Source {
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
+    }
+
+    /// The path and the text of `config.json` beside it, if there is one.
+    pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
+        let Content::Checkpoint(checkpoint) = &self.content else { return Ok(None) };
+        let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
+        let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
+        Ok(Some((path, text)))
+    }
+
+    /// Whether some quantised weights stay as they are stored.
+    pub(super) fn keeps_any(&self) -> bool {
+        !self.kept.is_empty()
     }
 
     /// The quantised weights that are read as numbers.
@@ -202,4 +218,21 @@ impl Source {
             Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
+}
+
+/// Refuses to quantise some weights of an input, and to keep others that are quantised already: no
+/// `config.json` describes both.
+fn refuse_two_schemes(
+    path: &Path,
+    change: &Change<'_>,
+    kept: &[QuantizedWeight],
+) -> anyhow::Result<()> {
+    let Some(how) = change.quantization() else { return Ok(()) };
+    let Some(weight) = kept.iter().find(|weight| change.takes(&weight.name)) else { return Ok(()) };
+    let (path, name) = (input::name(path), Quoted(&weight.name));
+    anyhow::bail!(
+        "{path}: tensor {name} is stored as {} and would not be quantised as {how}; --dtype makes \
+         numbers of it, --cast 'NAME=quantize' quantises it, --drop leaves it out",
+        weight.scheme
+    )
 }

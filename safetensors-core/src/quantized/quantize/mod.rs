@@ -88,10 +88,12 @@ impl Quantization {
         !stays && self.matrix(shape).is_some()
     }
 
-    /// The shape of a weight that can be quantised: a matrix, whose rows are whole groups.
+    /// The shape of a weight that can be quantised: a matrix, whose rows are whole groups, at least
+    /// one.
     fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
         let matrix: [usize; 2] = shape.try_into().ok()?;
-        matrix[1].is_multiple_of(self.group()).then_some(matrix)
+        let group = self.group();
+        (group == 1 || matrix[1] > 0 && matrix[1].is_multiple_of(group)).then_some(matrix)
     }
 
     /// The number of columns that share a scale, if the rows must be whole groups of them; else 1.
@@ -138,7 +140,7 @@ impl Quantization {
         let Some(matrix) = self.matrix(weight.shape()) else {
             let expected = match self.group() {
                 1 => "two dimensions".to_owned(),
-                group => format!("rows of a multiple of {group} columns"),
+                group => format!("rows of one or more groups of {group} columns"),
             };
             return Err(wrong(expected, format!("shape {:?}", weight.shape())));
         };

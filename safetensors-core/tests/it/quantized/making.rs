@@ -1,6 +1,6 @@
 //! Weights that are quantised are what compressed-tensors makes of them.
 
-use safetensors_core::quantized::Quantization;
+use safetensors_core::quantized::{Quantization, QuantizationError};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
     TensorView, save,
@@ -39,7 +39,11 @@ fn codes_and_scales_are_those_of_the_reference() {
         let mut count = 0;
         for (name, expected) in expected {
             let found = made.tensor(&format!("w.{name}")).unwrap();
-            assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{name}");
+            assert_eq!(
+                (found.dtype(), found.shape()),
+                (expected.dtype(), expected.shape()),
+                "{name}"
+            );
             let (found, expected) = (found.read().unwrap(), expected.read().unwrap());
             let wrong = found.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "{how}: {name}");
@@ -67,7 +71,11 @@ fn what_is_quantised_is_read_back() {
         let options = ShardOptions::new().max_shard_size(10_000.into());
         let saved = rewrite().save_sharded(&out, &options).unwrap();
         assert!(saved.files.len() > 1, "{how}");
-        let config = rewrite().quantized_config("{\"rope_theta\": 1e-05}").unwrap();
+        let one = rewrite();
+        one.save(dir.path().join("one"), &SaveOptions::new()).unwrap();
+        let errors: Vec<_> =
+            one.tensors().filter_map(|(name, it)| Some((name, it.quantization_error()?))).collect();
+        let config = one.quantized_config("{\"rope_theta\": 1e-05}").unwrap();
         assert!(config.contains("\n  \"rope_theta\": 1e-05\n"), "{config}");
         for with_settings in [false, true] {
             if with_settings {
@@ -81,6 +89,9 @@ fn what_is_quantised_is_read_back() {
             assert_eq!(quantised.tensors().count(), 2);
             let read = quantised.tensor("a.weight").unwrap().read().unwrap();
             let read: &[f32] = read.as_slice().unwrap();
+            let [(codes, error)] = errors[..] else { panic!("{how}: {errors:?}") };
+            assert!(codes.starts_with("a.weight"), "{codes}");
+            assert_error_is_of(&error, numbers, read);
             for (row, (read, numbers)) in read.chunks(160).zip(numbers.chunks(160)).enumerate() {
                 for (column, (&read, &number)) in read.iter().zip(numbers).enumerate() {
                     // The largest magnitude that shares a scale with the number.
@@ -104,6 +115,20 @@ fn what_is_quantised_is_read_back() {
             }
         }
     }
+}
+
+/// The error that was measured while the codes were written is that of what is read.
+#[track_caller]
+fn assert_error_is_of(error: &QuantizationError, numbers: &[f32], read: &[f32]) {
+    let differences = numbers.iter().zip(read).map(|(a, b)| f64::from((a - b).abs()));
+    let squares = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|it| it * it).sum::<f64>();
+    let most = differences.clone().fold(0.0, f64::max);
+    let sum = squares(&mut differences.clone());
+    let of_numbers = squares(&mut numbers.iter().map(|&it| f64::from(it)));
+    let is_near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b;
+    assert!(is_near(error.max, most), "{error:?} {most}");
+    assert!(is_near(error.rms, (sum / numbers.len() as f64).sqrt()), "{error:?}");
+    assert!(is_near(error.relative, (sum / of_numbers).sqrt()), "{error:?}");
 }
 
 fn magnitude(numbers: &[f32]) -> f32 {
@@ -142,7 +167,10 @@ fn weights_that_cannot_be_quantised_are_refused_before_anything_is_written() {
         Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).map(drop)
     };
     let error = quantize(Quantization::Nvfp4, "a.weight").unwrap_err().to_string();
-    assert!(error.contains("rows of a multiple of 16 columns, found shape [3, 24]"), "{error}");
+    assert!(
+        error.contains("rows of one or more groups of 16 columns, found shape [3, 24]"),
+        "{error}"
+    );
     let error = quantize(Quantization::Fp8Tensor, "b").unwrap_err().to_string();
     assert!(error.contains("tensor \"b\"") && error.contains("ends in .weight"), "{error}");
     quantize(Quantization::Fp8Tensor, "a.weight").unwrap();
@@ -156,11 +184,13 @@ fn empty_weights_have_empty_codes() {
         let (dir, checkpoint) = saved(&[("a.weight", &shape, &[])]);
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
-            Rewrite::of(&checkpoint)
-                .quantize(how, &ConvertOptions::new(), |_, _| true)
-                .unwrap()
-                .save(&out, &SaveOptions::new())
-                .unwrap();
+            let rewrite =
+                Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), |_, _| true);
+            if shape[1] == 0 && matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4) {
+                assert!(rewrite.unwrap_err().to_string().contains("one or more groups"));
+                continue;
+            }
+            rewrite.unwrap().save(&out, &SaveOptions::new()).unwrap();
             let made = Checkpoint::open(&out).unwrap().dequantized().unwrap();
             assert_eq!(made.tensor("a.weight").unwrap().shape(), shape, "{how}");
             assert_eq!(made.len(), 1, "{how}");
