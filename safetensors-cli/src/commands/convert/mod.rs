@@ -27,7 +27,7 @@ mod report;
 mod source;
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -224,7 +224,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
-    output.put_config(config::config(&sources, &rewrite)?);
+    output.put_config(config::config(&sources, &rewrite)?, change.quantization().is_some());
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
@@ -247,10 +247,14 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if change.quantization().is_some() || sources.iter().any(|it| !it.numbers().is_empty()) {
         output.warn_of_settings();
     }
-    let report = || if args.report { report::report(&rewrite, out) } else { Ok(()) };
-    let told = report()
-        .and_then(|()| writeln!(out, "{summary}{}", plan.removed(true)))
-        .and_then(|()| out.flush());
+    let mut tell = || {
+        if args.report {
+            report::report(&rewrite, out)?;
+        }
+        writeln!(out, "{summary}{}", plan.removed(true))?;
+        out.flush()
+    };
+    let told: io::Result<()> = tell();
     told.with_context(|| {
         format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;

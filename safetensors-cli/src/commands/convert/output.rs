@@ -117,17 +117,17 @@ impl Output {
         Err(wrong_usage(format!("{}: {problem}", input::name(&self.path))))
     }
 
-    /// Puts a `config.json` beside the tensors. Only a directory has one: else a warning says what
-    /// is missing.
-    pub(super) fn put_config(&mut self, config: Option<String>) {
-        if config.is_some() && !matches!(self.form, Form::Directory(_)) {
+    /// Puts a `config.json` beside the tensors, if the output is a directory. Else a warning says
+    /// that quantised weights lack one.
+    pub(super) fn put_config(&mut self, config: Option<String>, is_quantised: bool) {
+        if matches!(self.form, Form::Directory(_)) {
+            self.config = config;
+        } else if config.is_some() && is_quantised {
             let path = input::shown(&self.path);
             warn(format!(
-                "{path}: the config.json of IN is not changed: a directory as OUT gets one that \
-                 describes its weights"
+                "{path}: transformers and vLLM need a config.json that describes quantised weights; \
+                 a directory as OUT gets one"
             ));
-        } else {
-            self.config = config;
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use safetensors_core::TensorSource;
 use safetensors_core::quantized::QuantizationError;
 
 use crate::input::Rewrite;
@@ -11,7 +10,6 @@ use crate::terminal::text;
 
 /// A quantised weight that is written.
 struct Row<'a> {
-    /// The name of its codes.
     name: &'a str,
     source: &'a str,
     shape: &'a [usize],
@@ -28,6 +26,7 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
         match (tensor.quantization_error(), rows.last_mut()) {
             (Some(error), _) => {
                 let shape = tensor.source_shape();
+                let name = name.strip_suffix("_packed").unwrap_or(name);
                 rows.push(Row { name, source, shape, bytes, error });
             }
             (None, Some(row)) if row.source == source => row.bytes += bytes,
