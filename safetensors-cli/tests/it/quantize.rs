@@ -67,7 +67,7 @@ fn weights_are_quantised_and_described() {
         assert!(!out.exists());
         let report = convert(dir.path(), &[&args[..], &["--report"]].concat()).success().stderr("");
         let report = String::from_utf8(report.get_output().stdout.clone()).unwrap();
-        assert!(report.contains("relative\nmodel.") && report.contains(&planned), "{report}");
+        assert!(report.contains("\nmodel.up.weight ") && report.contains(&planned), "{report}");
 
         let checkpoint = Checkpoint::open(&out).unwrap();
         let weights = checkpoint.quantized_weights().unwrap();

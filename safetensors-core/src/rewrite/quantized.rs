@@ -73,7 +73,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for (name, planned) in mem::take(&mut self.tensors) {
             // A tensor comes before its aliases.
-            if !wanted(&name, &planned) && !(planned.alias && quantized.contains(&planned.tie)) {
+            let follows = planned.alias && quantized.contains(&planned.tie);
+            if planned.is_quantized() || !follows && !wanted(&name, &planned) {
                 tensors.push((name, planned));
                 continue;
             }

@@ -225,6 +225,45 @@ fn tied_weights_share_codes_and_scales() {
     assert_eq!(apart.tensor("b.weight").unwrap().dtype(), Dtype::F8_E4M3);
 }
 
+/// Later steps leave codes and scales as they are.
+#[test]
+fn codes_are_neither_cast_nor_quantised_again() {
+    let numbers = [1.0; 64];
+    let (dir, checkpoint) =
+        saved(&[("a.weight", &[2, 32], &numbers), ("b.weight", &[2, 32], &numbers)]);
+    let (how, options) = (Quantization::Fp8Channel, ConvertOptions::new());
+    let quantised = || {
+        let rewrite = Rewrite::of(&checkpoint);
+        rewrite.quantize(how, &options, |name, _| name == "a.weight").unwrap()
+    };
+    let out = dir.path().join("out");
+    quantised()
+        .cast(&options, |_, _| Some(Dtype::F16))
+        .unwrap()
+        .save(&out, &SaveOptions::new())
+        .unwrap();
+    let dtypes = |out: &std::path::Path| {
+        let mut dtypes: Vec<_> = Checkpoint::open(out)
+            .unwrap()
+            .tensors()
+            .map(|tensor| (tensor.name().to_owned(), tensor.dtype()))
+            .collect();
+        dtypes.sort();
+        dtypes
+    };
+    let codes = [("a.weight", Dtype::F8_E4M3), ("a.weight_scale", Dtype::F32)];
+    let named = |all: &[(&str, Dtype)]| -> Vec<_> {
+        all.iter().map(|&(name, dtype)| (name.to_owned(), dtype)).collect()
+    };
+    assert_eq!(dtypes(&out), named(&[codes[0], codes[1], ("b.weight", Dtype::F16)]));
+    let again = quantised().quantize(how, &options, |_, _| true).unwrap();
+    again.save(&out, &SaveOptions::new()).unwrap();
+    let all = [codes[0], codes[1], ("b.weight", Dtype::F8_E4M3), ("b.weight_scale", Dtype::F32)];
+    assert_eq!(dtypes(&out), named(&all));
+    let other = quantised().quantize(Quantization::Nvfp4, &options, |_, _| true).unwrap_err();
+    assert!(other.to_string().contains("fp8-channel and as nvfp4"), "{other}");
+}
+
 /// A weight that is quantised already is quantised anew from its numbers, and its scales go.
 #[test]
 fn quantised_weights_are_quantised_anew() {
