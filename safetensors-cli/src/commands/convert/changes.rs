@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::{Overflow, ScaledWeights};
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
 
+use super::casts::{Cast, To, dtype_parser, quantization_parser};
 use crate::input::Rewrite;
 use crate::input::select::{Matcher, Select};
 use crate::terminal::report::{warn, wrong_usage};
@@ -37,7 +37,7 @@ pub(super) struct Changes {
     ///
     /// Applies to every dtype, and takes precedence over --dtype and --quantize. May be given several
     /// times: the first that matches counts
-    #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
+    #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = Cast::parse)]
     casts: Vec<Cast>,
     /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
@@ -107,55 +107,6 @@ enum OnOverflow {
     Ieee,
     /// Fail, and write nothing
     Error,
-}
-
-/// What becomes of the tensors that match a pattern.
-#[derive(Clone, Debug)]
-struct Cast {
-    pattern: Pattern,
-    to: To,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    Kept,
-    Dtype(Dtype),
-    Quantised,
-}
-
-/// Parses a dtype in lower case, as a command line has it, or in the format's own spelling.
-fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase()
-        .parse()
-        .map_err(|_| format!("expected keep, quantize, or a dtype: {}", dtypes().join(", ")))
-}
-
-/// The parser of an option that takes only a dtype. Shells can complete it, and a misspelt dtype
-/// gets a suggestion.
-fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
-    PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
-}
-
-fn dtypes() -> Vec<String> {
-    Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
-}
-
-/// The same for the ways to quantise.
-fn quantization_parser() -> impl TypedValueParser<Value = Quantization> {
-    PossibleValuesParser::new(Quantization::ALL.map(Quantization::name))
-        .try_map(|text| text.parse::<Quantization>())
-}
-
-fn cast(text: &str) -> Result<Cast, String> {
-    let (pattern, to) =
-        text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = Pattern::parse(pattern).map_err(|error| error.to_string())?;
-    let to = match to {
-        "keep" => To::Kept,
-        "quantize" => To::Quantised,
-        to => To::Dtype(dtype(to)?),
-    };
-    Ok(Cast { pattern, to })
 }
 
 /// What a tensor is to the options that convert.

@@ -7,12 +7,6 @@ use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The name of the file with the settings of a model.
-pub(super) const CONFIG: &str = "config.json";
-
-/// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
-pub(super) const MOST: u64 = 16 << 20;
-
 /// The text of the `config.json` of the output: that beside the inputs, with what it says of
 /// quantised weights as they are now. `None` if quantised weights stay as they are, and if there is
 /// nothing that all of the text holds for: a warning says so then.

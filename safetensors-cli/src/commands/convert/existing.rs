@@ -15,10 +15,9 @@ use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 
-use super::config::{CONFIG, MOST, is_of_same_model};
-use super::output::Output;
+use super::config::is_of_same_model;
 use super::preview::Preview;
-use super::source::Source;
+use super::source::{CONFIG, MOST, Source};
 use crate::input::address;
 use crate::input::{self, Checkpoint, Opening, Rewrite};
 use crate::model::values;
@@ -65,18 +64,18 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What would be lost if the rewrite took the place of what is at the output. `None` if there is
+/// What would be lost if the rewrite took the place of what is at `path`. `None` if there is
 /// nothing, or if all of it stays.
 ///
 /// A tensor stays if the output has one of its name and shape, or if it is taken from there. So do
 /// the scales of a quantised weight that stays in another dtype.
 pub(super) fn loss(
-    output: &Output,
+    path: &Path,
+    place: OutputPlace,
     sources: &[Source],
     rewrite: &Rewrite<'_>,
     preview: &Preview,
 ) -> Option<Loss> {
-    let (path, place) = (output.path(), output.place());
     let existing = match open(path, place) {
         Ok(existing) => existing,
         Err(why) => return Some(Loss::Unreadable(format!("{why:#}"))),
@@ -128,7 +127,7 @@ pub(super) fn loss(
             let is_same = source.files().any(|it| identity(it) == identity(path));
             if is_same { None } else { loss_of_values(old, new()) }
         }
-        _ => loss_of_config(path, &existing, output.config()?),
+        _ => loss_of_config(path, &existing, preview.config()?),
     }
 }
 

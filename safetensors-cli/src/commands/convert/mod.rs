@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
+//! | `casts` | what `--cast` says of tensors, and how dtypes and schemes are read |
 //! | `config` | the `config.json` of quantised weights, and of what were such |
 //! | `divided` | an output that is divided among ranks |
 //! | `existing` | what lies at OUT already, and would be lost |
@@ -17,6 +18,7 @@
 //!
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
 
+mod casts;
 mod changes;
 mod config;
 mod divided;
@@ -231,7 +233,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path());
     if !args.force {
-        let loss = existing::loss(&output, &sources, &rewrite, &plan);
+        let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
         let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
         loss.map_or(Ok(()), |loss| existing::permit(output.path(), &loss, may_ask))?;
     }

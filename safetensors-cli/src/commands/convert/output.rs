@@ -9,10 +9,10 @@ use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::Format;
 
-use super::config::CONFIG;
 use super::divided::Divided;
 use super::existing::OutputPlace;
 use super::preview::Preview;
+use super::source::CONFIG;
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
@@ -131,11 +131,6 @@ impl Output {
         }
     }
 
-    /// The text of the `config.json` that is written.
-    pub(super) fn config(&self) -> Option<&str> {
-        self.config.as_deref()
-    }
-
     /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
         match address::of(&self.path) {
@@ -214,7 +209,7 @@ impl Output {
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let preview = || Preview::of(&plan).configured(self.config.is_some());
+        let preview = || Preview::of(&plan).configured(self.config.clone());
         if address::of(&self.path).is_some() {
             return Ok(preview());
         }

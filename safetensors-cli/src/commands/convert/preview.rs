@@ -25,8 +25,8 @@ pub(super) struct Preview {
     removed: Vec<String>,
     /// The number of ranks that the output is divided among, if it is.
     ranks: Option<usize>,
-    /// Whether a `config.json` is written.
-    has_config: bool,
+    /// The text of the `config.json` that is written.
+    config: Option<String>,
 }
 
 impl Preview {
@@ -40,7 +40,7 @@ impl Preview {
             is_bare: false,
             removed: Vec::new(),
             ranks: None,
-            has_config: false,
+            config: None,
         }
     }
 
@@ -59,9 +59,14 @@ impl Preview {
         Self { ranks: Some(ranks), files: None, ..self }
     }
 
-    /// The same with a `config.json`, or without.
-    pub(super) fn configured(self, has_config: bool) -> Self {
-        Self { has_config, ..self }
+    /// The same with this text of a `config.json`.
+    pub(super) fn configured(self, config: Option<String>) -> Self {
+        Self { config, ..self }
+    }
+
+    /// The text of the `config.json` that is written.
+    pub(super) fn config(&self) -> Option<&str> {
+        self.config.as_deref()
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -99,7 +104,7 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        let config = if self.has_config { ", with config.json" } else { "" };
+        let config = if self.config.is_some() { ", with config.json" } else { "" };
         format!("{path}: {tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
     }
 

@@ -10,7 +10,6 @@ use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
-use super::config::{CONFIG, MOST};
 use crate::input;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
@@ -18,6 +17,12 @@ use crate::input::{address, other};
 use crate::output::numpy;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::text;
+
+/// The name of the file with the settings of a model.
+pub(super) const CONFIG: &str = "config.json";
+
+/// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
+pub(super) const MOST: u64 = 16 << 20;
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {

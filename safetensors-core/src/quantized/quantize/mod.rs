@@ -81,10 +81,9 @@ impl Quantization {
         let last = module.rsplit('.').next().unwrap_or_default();
         let is_left = |part: &str| {
             let part = part.to_ascii_lowercase();
-            part.contains("embed") || part.contains("norm") || part.contains("router")
+            ["emb", "norm", "router"].iter().any(|word| part.contains(word))
         };
-        let stays = module.split('.').any(is_left)
-            || ["gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"].contains(&last);
+        let stays = module.split('.').any(is_left) || module == "output" || LEFT.contains(&last);
         !stays && self.matrix(shape).is_some()
     }
 
@@ -148,6 +147,10 @@ impl Quantization {
         Ok(part::parts(self, name, weight, matrix))
     }
 }
+
+/// Modules that are not quantised: routers, embeddings and heads of other names.
+const LEFT: [&str; 8] =
+    ["gate", "shared_expert_gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"];
 
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
