@@ -436,7 +436,7 @@ fn wrong_kinds_and_wrong_usage() {
         .stderr(predicate::str::contains("--rename: "));
     let tip = predicate::str::contains("tip: a similar value exists: 'bf16'");
     convert(dir.path(), &["a.safetensors", "b", "--dtype", "bf17"]).code(2).stderr(tip);
-    let known = predicate::str::contains("expected keep, or a dtype: bool, ");
+    let known = predicate::str::contains("expected keep, quantize, or a dtype: bool, ");
     convert(dir.path(), &["a.safetensors", "b", "--cast", "mask=f17"]).code(2).stderr(known);
     // Options may stand anywhere.
     convert(dir.path(), &["a.safetensors", "--dtype", "BF16", "-n", "b.safetensors"]).success();

@@ -35,6 +35,7 @@ mod pager;
 mod plan;
 #[cfg(unix)]
 mod pty;
+mod quantize;
 mod races;
 mod scaled;
 #[cfg(target_os = "linux")]

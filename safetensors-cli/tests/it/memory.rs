@@ -1,5 +1,6 @@
 //! What a hostile header costs the commands that only look: memory of five times its length at
-//! most, besides what the process takes anyway. In a process for itself: the peak is measured for all
+//! most, besides what the process takes anyway. And what `convert` takes for quantised weights: no
+//! more than that. In a process for itself: the peak is measured for all
 //! of its children.
 
 use std::fs::File;
@@ -189,4 +190,40 @@ fn statistics_take_five_times_the_header_at_most() {
     let (path, header) = file(&dir, "values", tensors(200_000, 1, one), 200_000);
     assert_takes(5, "stats", &path, header);
     assert_takes(5, "stats --json", &path, header);
+}
+
+/// 64 MiB of weights, which are made numbers of, or quantised, in pieces.
+#[test]
+fn quantised_weights_take_no_memory_of_their_size() {
+    if !is_alone(quantised_weights_take_no_memory_of_their_size) {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let header = |parts: &[(&str, &str, &str, u64)]| {
+        let mut begin = 0;
+        let mut entries = Vec::new();
+        for layer in 0..8 {
+            for &(name, dtype, shape, len) in parts {
+                let end = begin + len;
+                entries.push(format!(
+                    r#""{layer}.{name}":{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{begin},{end}]}}"#
+                ));
+                begin = end;
+            }
+        }
+        ([format!("{{{}}}", entries.join(","))], begin)
+    };
+    let out = dir.path().join("out");
+    let (fp8, len) = header(&[
+        ("up.weight", "F8_E4M3", "4096,2048", 8 << 20),
+        ("up.weight_scale_inv", "F32", "32,16", 2 << 10),
+    ]);
+    let (path, _) = file(&dir, "fp8", fp8, len);
+    assert_takes(0, &format!("convert {} --dtype bf16", out.display()), &path, 0);
+    let (bf16, len) = header(&[("up.weight", "BF16", "2048,2048", 8 << 20)]);
+    let (path, _) = file(&dir, "bf16", bf16, len);
+    for scheme in ["fp8-block128", "nvfp4"] {
+        let args = format!("convert {} --quantize {scheme} --force", out.display());
+        assert_takes(0, &args, &path, 0);
+    }
 }

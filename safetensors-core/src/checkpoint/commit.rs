@@ -8,7 +8,7 @@ use std::path::Path;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
-use super::store::{Versions, WritableDirectory};
+use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -26,8 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 ///    an index with the second names replaces the current one. If there is no index, but one file
 ///    of another name than `model.safetensors`, an index of that file is written. Without it, the
 ///    new shards would make the directory ambiguous.
-/// 3. The new files get their names. Nothing refers to them yet, unless the checkpoint is the one
-///    file `model.safetensors`: then it opens from here on.
+/// 3. The files that go beside the checkpoint get their names, so that no tensors are ever described
+///    by older ones. Then the new files do. Nothing refers to them yet, unless the checkpoint is the
+///    one file `model.safetensors`: then it opens from here on.
 /// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
 ///    this step if the old one has an index.
 /// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
@@ -66,31 +67,18 @@ pub(crate) fn commit<D: WritableDirectory>(
     };
     check()?;
     let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
-    let mut commit = Commit { directory, pattern, index, before, placed: Vec::new() };
+    let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
+    let mut commit = Commit { directory, pattern, index: name, before, placed, beside };
     let second_names = commit.keep_old_loadable(&files, is_one_file)?;
-    commit.place(&files)?;
-
-    // `model.safetensors` takes precedence over an index. Any other single file opens if there is
-    // no index. Readers refuse an index without tensors: so if one file without tensors replaces a
-    // sharded checkpoint, the old index is removed and no other takes its place.
-    let has_index = commit.before.contains_key(&commit.index);
-    let opens_without_index = is_one_file && (is_standard || !has_index);
-    commit.check_placed(opens_without_index)?;
-    let index_goes = match (is_one_file, has_index) {
-        (true, false) => Goes::Never,
-        (true, true) if opens_without_index || !has_tensors => Goes::First,
-        _ => {
-            let written = commit.replace_index(json)?;
-            if is_one_file {
-                commit.before.insert(commit.index.clone(), written);
-                Goes::Last
-            } else {
-                commit.placed.push((commit.index.clone(), Some(written)));
-                Goes::Never
-            }
-        }
-    };
-    commit.remove_old(&second_names, &index_goes, is_one_file)
+    let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
+    let earlier = commit.before.get(decisive).cloned();
+    let committed = commit
+        .put_beside(options)
+        .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
+    if committed.is_err() {
+        commit.put_back(decisive, earlier.as_ref());
+    }
+    committed
 }
 
 /// A commit that is under way.
@@ -103,6 +91,9 @@ struct Commit<'a, D: WritableDirectory> {
     before: Versions<D::Version>,
     /// The files that this commit has put in place.
     placed: Vec<(String, Option<D::Version>)>,
+    /// The files that this commit has put beside them, with their versions and the bytes of the
+    /// earlier ones.
+    beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
 }
 
 /// When an index that no longer counts is removed.
@@ -160,6 +151,72 @@ impl<D: WritableDirectory> Commit<'_, D> {
                 return name;
             }
         }
+    }
+
+    /// The first part of step 3.
+    fn put_beside(&mut self, options: &ShardOptions) -> Result<()> {
+        for (name, bytes) in &options.beside {
+            let path = self.directory.path().join(name);
+            let before = self.directory.version_of(name)?;
+            let earlier = before.as_ref().map(|_| {
+                let file = self.directory.store().open(&path)?;
+                read_to_vec(&file).map_err(|error| error.in_path(&path))
+            });
+            let earlier = earlier.transpose()?;
+            let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
+            let put = put.ok_or_else(|| overtaken(self.directory, name))?;
+            self.beside.push((name.clone(), put, earlier));
+        }
+        Ok(())
+    }
+
+    /// Puts the earlier files back after a failure, unless the directory may open as the new
+    /// checkpoint: if the file `decisive` is not the earlier one any more, or if that is not known.
+    fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
+        let found = self.directory.version_of(decisive);
+        if !found.is_ok_and(|found| found.as_ref() == earlier) {
+            return;
+        }
+        for (name, version, earlier) in std::mem::take(&mut self.beside) {
+            // The error of the save is told, not that of this.
+            let _ = match earlier {
+                Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
+                None => self.directory.remove(&name, &version),
+            };
+        }
+    }
+
+    /// Steps 3 to 5, for the files of tensors.
+    fn put_tensors(
+        &mut self,
+        files: &[&str],
+        json: Vec<u8>,
+        has_tensors: bool,
+        second_names: &[String],
+    ) -> Result<()> {
+        let is_one_file = files == [self.pattern.file_name(0, 1)];
+        self.place(files)?;
+        // `model.safetensors` takes precedence over an index. Any other single file opens if there
+        // is no index. Readers refuse an index without tensors: so if one file without tensors
+        // replaces a sharded checkpoint, the old index is removed and no other takes its place.
+        let has_index = self.before.contains_key(&self.index);
+        let opens_without_index = is_one_file && (files == [STANDARD_FILE] || !has_index);
+        self.check_placed(opens_without_index)?;
+        let index_goes = match (is_one_file, has_index) {
+            (true, false) => Goes::Never,
+            (true, true) if opens_without_index || !has_tensors => Goes::First,
+            _ => {
+                let written = self.replace_index(json)?;
+                if is_one_file {
+                    self.before.insert(self.index.clone(), written);
+                    Goes::Last
+                } else {
+                    self.placed.push((self.index.clone(), Some(written)));
+                    Goes::Never
+                }
+            }
+        };
+        self.remove_old(second_names, &index_goes, is_one_file)
     }
 
     /// Step 3.

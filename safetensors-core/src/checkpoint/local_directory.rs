@@ -206,7 +206,8 @@ impl WritableDirectory for LocalDirectory {
         if self.before.take().is_some_and(|before| before != self.versions()) {
             return Err(self.busy());
         }
-        refuse_irreplaceable(&self.directory, pattern, new, self.save_options())?;
+        let new = self.options.with_beside(new);
+        refuse_irreplaceable(&self.directory, pattern, &new, self.save_options())?;
         let found = self.files(pattern)?;
         self.rights = Rights::of_all(found.keys().map(|name| self.destination(name)));
         self.steps = Some(Steps::begin());

@@ -1,5 +1,7 @@
 //! [`ShardOptions`]: how a checkpoint is divided into files, and how these are named and saved.
 
+use std::collections::BTreeMap;
+
 use super::{FilePattern, MaxShardSize};
 use crate::save::SaveOptions;
 
@@ -20,6 +22,7 @@ pub struct ShardOptions {
     pub(super) file_pattern: FilePattern,
     pub(crate) save_options: SaveOptions,
     pub(super) contention: Contention,
+    pub(super) beside: BTreeMap<String, Vec<u8>>,
 }
 
 impl ShardOptions {
@@ -83,9 +86,35 @@ impl ShardOptions {
         self
     }
 
+    /// Puts a small file beside the tensors in the same save, such as the `config.json` that
+    /// describes them. It takes its place just before they do. So a reader may see the new file and
+    /// the earlier tensors for a moment, or after a power cut, but never the reverse. If the save
+    /// fails, the earlier file is put back.
+    ///
+    /// ```
+    /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let options = ShardOptions::new().beside("config.json", r#"{"model_type": "llama"}"#);
+    /// save_sharded(dir.path(), [("bias", bias)], &options)?;
+    /// assert!(std::fs::read_to_string(dir.path().join("config.json"))?.contains("llama"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn beside(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
+        self.beside.insert(name.into(), bytes.into());
+        self
+    }
+
     /// Whether existing files are replaced.
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
+    }
+
+    /// The names of these files, and those beside them.
+    pub(super) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
+        files.iter().copied().chain(self.beside.keys().map(String::as_str)).collect()
     }
 
     /// The largest size of a shard.

@@ -99,6 +99,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
     if directory.is_dir() {
         // The commit checks this again. Here it comes before hours of writing.
         let files: Vec<&str> = plan.files.iter().map(String::as_str).collect();
+        let files = options.with_beside(&files);
         refuse_irreplaceable(directory, options.pattern(), &files, &options.save_options)?;
     }
     let mut directory = LocalDirectory::create(directory, options)?;

@@ -101,9 +101,27 @@ impl<S> Checkpoint<S> {
         self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// The path and the bytes of a file of this name beside the index or the first file, if the
-    /// store has one and lets it be read. A file over `most` bytes is an error.
-    pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+    /// The path and the bytes of a small file beside the index or the first file, such as
+    /// `config.json`; `None` if the store has none, or does not let it be read.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::store::MemoryStore;
+    /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
+    ///
+    /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let file = serialize([("bias", bias)], &SaveOptions::new())?;
+    /// let files = [("gpt/model.safetensors", file), ("gpt/config.json", b"{}".to_vec())];
+    /// let store = MemoryStore::from_iter(files);
+    /// let checkpoint = Checkpoint::open_in(store, "gpt", &Limits::default())?;
+    /// let (path, bytes) = checkpoint.read_beside("config.json", 1 << 20)?.unwrap();
+    /// assert_eq!((path.to_str(), &*bytes), (Some("gpt/config.json"), &b"{}"[..]));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], also for a file over `most` bytes.
+    pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         let first = || self.files().first().map(|file| &*file.path);
         let (Some(siblings), Some(path)) = (&self.siblings, self.index.as_deref().or_else(first))
         else {

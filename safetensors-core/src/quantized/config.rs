@@ -102,7 +102,7 @@ impl Config {
 }
 
 /// The settings cannot be read, or lack what a scheme needs.
-pub(super) fn bad_config(problem: String) -> Error {
+pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 

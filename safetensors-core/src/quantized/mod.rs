@@ -29,8 +29,8 @@
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
 //!
-//! [`Quantization`] makes such tensors of a weight, and
-//! [`Rewrite::quantize`](crate::Rewrite::quantize) those of a checkpoint.
+//! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors of the weights of a
+//! checkpoint, by a [`Quantization`].
 
 mod codes;
 mod config;
@@ -43,8 +43,9 @@ mod weight;
 
 use std::collections::HashSet;
 
-pub(crate) use quantize::with_settings;
-pub use quantize::{Quantization, QuantizedPart};
+pub(crate) use config::bad_config;
+pub use quantize::{Quantization, QuantizationError};
+pub(crate) use quantize::{QuantizedPart, with_settings};
 pub use source::Dequantized;
 
 use crate::checkpoint::{Checkpoint, CheckpointFile};

@@ -19,6 +19,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
     /// dtype for an alias than its tensor gets, the alias becomes a separate tensor, even if it
     /// already has that dtype. If aliases are left without their tensor, the first takes its place.
+    /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay as they are.
     ///
     /// If the options [ask for it](ConvertOptions::scaled_weights), a quantised weight is multiplied
     /// by its [scales](crate::LazyTensor::scales), under whatever names both are now. The scales of a
@@ -80,7 +81,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             } else {
                 own.extend(to.map(|to| (planned.tie, to)));
             }
-            if let Some(to) = to.filter(|&to| to != planned.dtype()) {
+            let changes = |to: &Dtype| *to != planned.dtype() && !planned.is_quantized();
+            if let Some(to) = to.filter(changes) {
                 planned.cast(to, options)?;
                 planned.tie =
                     *ties.entry((planned.tie, to)).or_insert_with(|| take(&mut self.next_tie));

@@ -73,7 +73,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
     /// of [`RankSaver`] and of [`save_sharded`](Rewrite::save_sharded).
     pub fn save_ranks(
-        self,
+        &self,
         directory: impl AsRef<Path>,
         plan: &RankPlan,
         attempt: &str,

@@ -23,6 +23,7 @@ use crate::error::{ErrorKind, Result};
 use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, Metadata};
 use crate::io::{FileSource, ReadAt};
+use crate::quantized::Quantization;
 use crate::save::{SaveOptions, save_if};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
@@ -89,6 +90,8 @@ pub struct Rewrite<'a, S = FileSource> {
     deselected: usize,
     /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
+    /// How weights were quantised, if any were.
+    quantization: Option<Quantization>,
     /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
     /// in common if they are one tensor.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
@@ -103,6 +106,7 @@ impl<S> Default for Rewrite<'_, S> {
             sources: Vec::new(),
             deselected: 0,
             next_tie: 0,
+            quantization: None,
             added: HashMap::new(),
         }
     }

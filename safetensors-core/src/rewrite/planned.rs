@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
-use crate::quantized::{Quantization, QuantizedPart};
+use crate::quantized::{Quantization, QuantizationError, QuantizedPart};
 use crate::ranks::GatheredTensor;
 use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
 
@@ -123,6 +123,21 @@ impl<'a, S> PlannedTensor<'a, S> {
     /// [quantises](super::Rewrite::quantize).
     pub fn is_quantized(&self) -> bool {
         matches!(self.written, Written::Quantized(_))
+    }
+
+    /// How far a weight that this rewrite [quantises](super::Rewrite::quantize) is from what it was,
+    /// if these are its codes. It is known once they were saved, and costs no further pass.
+    pub fn quantization_error(&self) -> Option<QuantizationError> {
+        match &self.written {
+            Written::Quantized(part) => part.error(),
+            Written::AsIs | Written::Cast(_) => None,
+        }
+    }
+
+    /// The shape in the source: that of the weight, for a tensor that stores a
+    /// [quantised](super::Rewrite::quantize) one.
+    pub fn source_shape(&self) -> &[usize] {
+        self.origin.tensor.shape()
     }
 
     /// The dtype in the source, before a conversion.

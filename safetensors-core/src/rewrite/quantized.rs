@@ -1,6 +1,6 @@
 //! [`Rewrite::quantize`]: weights as codes and scales.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem;
 
 use super::{PlannedTensor, Rewrite, take};
@@ -9,15 +9,18 @@ use crate::convert::ConvertOptions;
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::quantized::{Quantization, with_settings};
+use crate::quantized::{Quantization, bad_config, with_settings};
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Quantises every weight for which `wanted` returns true: the tensors that store it take its
-    /// place, as [`Quantization::quantize`] names them. `wanted` gets the name and the tensor after
-    /// the steps so far. Other names of a tied weight become other names of these tensors.
+    /// place, with the names that [the module](crate::quantized) reads. `wanted` gets the name and
+    /// the tensor after the steps so far. Other names of a tied weight become other names of these
+    /// tensors. Weights that are quantised already are read as numbers with
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
     ///
-    /// A weight of any dtype becomes F32 before, from what its source has. The options say how, also
-    /// for a weight that is [quantised there](ConvertOptions::scaled_weights).
+    /// A weight of any dtype becomes F32 before, from what its source has, as the options say. It is
+    /// read two or three times while it is saved, piece by piece. Its largest magnitudes are in
+    /// memory: one for each scale that is not of a group of columns.
     ///
     /// ```
     /// use safetensors_core::quantized::Quantization;
@@ -48,14 +51,20 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Quantization::quantize`]. NaN and infinity are found only when the checkpoint
-    /// is saved: [`ErrorKind::DoesNotFit`].
+    /// [`ErrorKind::Quantization`] for a weight that is not a matrix of whole groups, or whose name
+    /// does not end in `.weight`; if other weights were quantised in another way. The errors of
+    /// [`cast`](Rewrite::cast) to F32. NaN and infinity are found only when the checkpoint is saved:
+    /// [`ErrorKind::DoesNotFit`].
     pub fn quantize(
         mut self,
         how: Quantization,
         options: &ConvertOptions,
         mut wanted: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool,
     ) -> Result<Self> {
+        if let Some(other) = self.quantization.replace(how).filter(|other| *other != how) {
+            let problem = format!("weights are quantised as {other} and as {how}");
+            return Err(bad_config(problem));
+        }
         self.settle_aliases();
         self.tensors.append(&mut self.applied);
         self.find_scales();
@@ -64,7 +73,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for (name, planned) in mem::take(&mut self.tensors) {
             // A tensor comes before its aliases.
-            if !wanted(&name, &planned) && !(planned.alias && quantized.contains(&planned.tie)) {
+            let follows = planned.alias && quantized.contains(&planned.tie);
+            if planned.is_quantized() || !follows && !wanted(&name, &planned) {
                 tensors.push((name, planned));
                 continue;
             }
@@ -83,18 +93,38 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// The text of a `config.json`, with the description of the weights that were
     /// [quantised](Rewrite::quantize), as transformers and vLLM expect it. Matrices named
-    /// `*.weight` that were not quantised are named there. `config` is the text to begin with, and
-    /// may be `{}`.
+    /// `*.weight` that were not quantised, and the head, are named there. If none were quantised,
+    /// the text is without such a description. Its other entries stay as they are, sorted.
+    ///
+    /// ```
+    /// use safetensors_core::Rewrite;
+    ///
+    /// let config = r#"{"vocab_size": 8, "quantization_config": {"quant_method": "fp8"}}"#;
+    /// let numbers = Rewrite::new().quantized_config(config)?;
+    /// assert_eq!(numbers, "{\n  \"vocab_size\": 8\n}\n");
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
-    pub fn quantized_config(&self, how: Quantization, config: &str) -> Result<String> {
-        let modules = self.tensors.iter().filter_map(|(name, planned)| {
+    pub fn quantized_config(&self, config: &str) -> Result<String> {
+        let module = |(name, planned): &(String, PlannedTensor<'a, S>)| {
             let is_matrix = planned.shape().len() == 2 && planned.dtype().is_float();
-            let module = name.strip_suffix(".weight")?;
+            let module = name.strip_suffix(".weight")?.to_owned();
             (is_matrix && !planned.is_quantized()).then_some(module)
-        });
-        with_settings(how, config, &modules.collect::<Vec<_>>())
+        };
+        let mut modules: BTreeSet<_> = self.tensors.iter().filter_map(module).collect();
+        // A head that is tied to the embedding often has no name in the files.
+        let is_head =
+            |name: &str| name.strip_prefix(HEAD).is_some_and(|rest| rest.starts_with('.'));
+        if !self.tensors.iter().any(|(name, _)| is_head(name)) {
+            modules.insert(HEAD.into());
+        }
+        let modules: Vec<_> = modules.iter().map(String::as_str).collect();
+        with_settings(self.quantization, config, &modules)
     }
 }
+
+/// The module that transformers takes for a matrix to be quantised unless it is named.
+const HEAD: &str = "lm_head";

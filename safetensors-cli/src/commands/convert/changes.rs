@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::{Overflow, ScaledWeights};
 use safetensors_core::glob::Pattern;
-use safetensors_core::quantized::QuantizedWeight;
+use safetensors_core::quantized::{Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
 
+use super::casts::{Cast, To, dtype_parser, quantization_parser};
 use crate::input::Rewrite;
 use crate::input::select::{Matcher, Select};
 use crate::terminal::report::{warn, wrong_usage};
@@ -33,11 +33,11 @@ pub(super) struct Changes {
     /// A value that does not fit is an error
     #[arg(long, requires = "dtype")]
     all: bool,
-    /// Convert the tensors that match to DTYPE, or `keep` them as they are
+    /// Convert the tensors that match to DTYPE, `keep` them as they are, or `quantize` them
     ///
-    /// Applies to every dtype, and takes precedence over --dtype. May be given several times: the
-    /// first that matches counts
-    #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
+    /// Applies to every dtype, and takes precedence over --dtype and --quantize. May be given several
+    /// times: the first that matches counts
+    #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = Cast::parse)]
     casts: Vec<Cast>,
     /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
@@ -54,8 +54,23 @@ pub(super) struct Changes {
     )]
     dequantize: Option<Dtype>,
     /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
-    #[arg(long, conflicts_with = "dequantize")]
+    #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     keep_quantized: bool,
+    /// Quantise weights, without calibration: fp8-block128, fp8-channel, fp8-tensor, int8-channel,
+    /// nvfp4 or mxfp4
+    ///
+    /// These are matrices of floats named *.weight, but not embeddings, norms, routers and the head:
+    /// --cast takes out others with `keep` or a dtype, and takes in others with `quantize`. nvfp4
+    /// needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts what is left. The
+    /// config.json of a directory OUT is that of IN, and says how weights are stored. Weights that
+    /// are quantised already are quantised anew
+    #[arg(
+        long,
+        value_name = "SCHEME",
+        value_parser = quantization_parser(),
+        hide_possible_values = true
+    )]
+    quantize: Option<Quantization>,
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
@@ -94,37 +109,6 @@ enum OnOverflow {
     Error,
 }
 
-/// The new dtype of the tensors that match a pattern. `None` keeps their dtype.
-#[derive(Clone, Debug)]
-struct Cast {
-    pattern: Pattern,
-    to: Option<Dtype>,
-}
-
-/// Parses a dtype in lower case, as a command line has it, or in the format's own spelling.
-fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase()
-        .parse()
-        .map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
-}
-
-/// The parser of an option that takes only a dtype. Shells can complete it, and a misspelt dtype
-/// gets a suggestion.
-fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
-    PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
-}
-
-fn dtypes() -> Vec<String> {
-    Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
-}
-
-fn cast(text: &str) -> Result<Cast, String> {
-    let (pattern, to) =
-        text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
-    Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
-}
-
 /// What a tensor is to the options that convert.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -147,6 +131,9 @@ pub(super) struct Change<'a> {
 impl Changes {
     /// Compiles the patterns.
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
+        if self.quantize.is_none() && self.casts.iter().any(|cast| cast.to == To::Quantised) {
+            return Err(wrong_usage("--cast GLOB=quantize needs --quantize SCHEME"));
+        }
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
             let regex =
@@ -176,16 +163,42 @@ impl Change<'_> {
         let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
         let scales = scales.map(|scales| scales.name().to_owned());
         let scales: HashSet<_> = scales.chain(kept.iter().map(|&name| name.to_owned())).collect();
-        let rewrite = rewrite.cast(&self.options(), |name, tensor| {
-            let kind = match name {
-                _ if tensor.is_alias() => Kind::Alias,
-                _ if quantised.contains(name) => Kind::Quantised,
-                _ if scales.contains(name) => Kind::Scales,
-                _ => Kind::Plain,
-            };
-            self.cast(name, tensor.dtype(), kind)
-        });
-        Ok(rewrite?.rename(|name| self.rename(name)))
+        let kind = |name: &str, is_alias| match name {
+            _ if is_alias => Kind::Alias,
+            _ if quantised.contains(name) => Kind::Quantised,
+            _ if scales.contains(name) => Kind::Scales,
+            _ => Kind::Plain,
+        };
+        let mut rewrite = rewrite.cast(&self.options(), |name, tensor| {
+            self.cast(name, tensor.dtype(), kind(name, tensor.is_alias()))
+        })?;
+        if let Some(how) = self.changes.quantize {
+            rewrite = rewrite.quantize(how, &self.options(), |name, tensor| {
+                let kind = kind(name, tensor.is_alias());
+                self.quantizes(name, tensor.source_dtype(), tensor.shape(), kind)
+            })?;
+            if !rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
+                warn("--quantize: no weight is quantised; --cast 'GLOB=quantize' picks some");
+            }
+        }
+        Ok(rewrite.rename(|name| self.rename(name)))
+    }
+
+    /// Whether a tensor is quantised, by its name in the input.
+    fn quantizes(&self, name: &str, from: Dtype, shape: &[usize], kind: Kind) -> bool {
+        let Some(how) = self.changes.quantize else { return false };
+        match self.cast_of(name) {
+            Some(to) => to == To::Quantised,
+            None => match kind {
+                Kind::Alias | Kind::Scales => false,
+                Kind::Plain | Kind::Quantised => from.is_float() && how.suits(name, shape),
+            },
+        }
+    }
+
+    /// What --cast says of a tensor.
+    fn cast_of(&self, name: &str) -> Option<To> {
+        Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
     /// Warns of options that concern no tensor of the inputs, which has these names.
@@ -214,11 +227,22 @@ impl Change<'_> {
     /// Whether any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let changes = self.changes;
-        changes.dtype.is_some() || changes.dequantize.is_some() || !changes.casts.is_empty()
+        changes.dtype.is_some()
+            || changes.dequantize.is_some()
+            || changes.quantize.is_some()
+            || !changes.casts.is_empty()
+    }
+
+    /// How weights are quantised.
+    pub(super) fn quantization(&self) -> Option<Quantization> {
+        self.changes.quantize
     }
 
     /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight) -> bool {
+        if self.quantizes(&weight.name, Dtype::F32, &weight.shape, Kind::Quantised) {
+            return true;
+        }
         let to = self.cast(&weight.name, Dtype::F32, Kind::Quantised);
         // Of a weight that keeps its dtype, `cast` returns the dtype that it was given.
         let is_kept = self.cast(&weight.name, weight.dtype, Kind::Quantised) == Some(weight.dtype);
@@ -239,8 +263,10 @@ impl Change<'_> {
     ///
     /// Only --cast applies to an alias and to scales.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
-        if let Some(cast) = self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
-            return Some(cast.to.unwrap_or(from));
+        match self.cast_of(name) {
+            Some(To::Kept | To::Quantised) => return Some(from),
+            Some(To::Dtype(to)) => return Some(to),
+            None => {}
         }
         let dtype = self.changes.dtype.filter(|_| from.is_float() || self.changes.all);
         match kind {

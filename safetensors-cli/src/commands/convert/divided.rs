@@ -87,11 +87,11 @@ impl Divided {
     /// Writes the files of all ranks.
     pub(super) fn write(
         &self,
-        rewrite: Rewrite<'_>,
+        rewrite: &Rewrite<'_>,
         directory: &Path,
         options: &ShardOptions,
     ) -> anyhow::Result<()> {
-        let plan = self.plan(&rewrite, &SaveOptions::new())?;
+        let plan = self.plan(rewrite, &SaveOptions::new())?;
         rewrite.save_ranks(directory, &plan, &attempt(), options)?;
         Ok(())
     }

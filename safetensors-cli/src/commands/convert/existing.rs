@@ -15,8 +15,9 @@ use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 
+use super::config::is_of_same_model;
 use super::preview::Preview;
-use super::source::Source;
+use super::source::{CONFIG, MOST, Source};
 use crate::input::address;
 use crate::input::{self, Checkpoint, Opening, Rewrite};
 use crate::model::values;
@@ -40,6 +41,8 @@ pub(super) enum Loss {
     Tensors(Vec<String>, usize),
     /// The values: those of the only input would take their place as they are.
     Values,
+    /// The settings of another model.
+    Config,
     /// It is not known what, because what is there cannot be read.
     Unreadable(String),
 }
@@ -55,6 +58,7 @@ impl fmt::Display for Loss {
                 NameList(names)
             ),
             Self::Values => f.write_str("its values would be lost: nothing of IN is converted"),
+            Self::Config => f.write_str("its config.json would be lost: it is of another model"),
             Self::Unreadable(why) => write!(f, "what it holds would be lost, unread ({why})"),
         }
     }
@@ -123,8 +127,21 @@ pub(super) fn loss(
             let is_same = source.files().any(|it| identity(it) == identity(path));
             if is_same { None } else { loss_of_values(old, new()) }
         }
-        _ => None,
+        _ => loss_of_config(path, &existing, preview.config()?),
     }
+}
+
+/// What would be lost if this text took the place of the `config.json` that is there.
+fn loss_of_config(path: &Path, existing: &[Checkpoint], new: &str) -> Option<Loss> {
+    let old = match address::of(path) {
+        Some(_) => match existing.first()?.read_beside(CONFIG, MOST) {
+            Ok(old) => old?.1,
+            Err(why) => return Some(Loss::Unreadable(why.to_string())),
+        },
+        // What cannot be read, such as a directory, cannot be replaced either.
+        None => fs::read(path.join(CONFIG)).ok()?,
+    };
+    (!is_of_same_model(&old, new.as_bytes())).then_some(Loss::Config)
 }
 
 /// Asks whether to replace what is there if `may_ask`, or else fails.

@@ -4,10 +4,13 @@
 //! |---|---|
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
+//! | `casts` | what `--cast` says of tensors, and how dtypes and schemes are read |
+//! | `config` | the `config.json` of quantised weights, and of what were such |
 //! | `divided` | an output that is divided among ranks |
 //! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
+//! | `report` | how far quantised weights are from what they were |
 //!
 //! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
 //! [`Source::open`] with its tensors, each a [`TensorSource`]; what reads the format is a module of
@@ -15,15 +18,18 @@
 //!
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
 
+mod casts;
 mod changes;
+mod config;
 mod divided;
 mod existing;
 mod output;
 mod preview;
+mod report;
 mod source;
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,6 +72,10 @@ use crate::terminal::text;
 /// tensors is taken from there, or the new OUT has one of the same name and shape. Else a
 /// terminal is asked, and elsewhere that is an error. --force replaces it.
 ///
+/// Quantised weights become numbers where a dtype is asked for, and numbers quantised
+/// weights with --quantize. In both cases a directory OUT gets the config.json of IN, with
+/// what it says of quantised weights as they are now.
+///
 /// OUT is either complete or as it was before, even if the command is killed. The
 /// next command that writes OUT removes what a killed command left: a hidden file or
 /// directory that ends in .tmp. OUT may be one of the inputs.
@@ -88,6 +98,12 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,
+    /// With --quantize: show how far each weight is from what it was
+    ///
+    /// The largest difference; the root of the mean of the squared differences; and this root in
+    /// relation to that of the numbers. The errors are found while the weights are written
+    #[arg(long, requires = "quantize")]
+    report: bool,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     ///
     /// Units are decimal, as on the Hub
@@ -139,12 +155,12 @@ Examples:
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
+  safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
+  safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
 The code is also 1 if OUT is written but the summary cannot be printed, for example.";
-
-impl Args {}
 
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -182,6 +198,9 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let force = file::Force::new(args.force);
     let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
     let change = args.changes.prepare()?;
+    if change.quantization().is_some() {
+        output.check_quantized(is_divided)?;
+    }
     let sources = inputs
         .iter()
         .map(|path| Source::open(path, &change))
@@ -207,6 +226,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
+    output.put_config(config::config(&sources, &rewrite)?, change.quantization().is_some());
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
@@ -224,12 +244,19 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::bytes(plan.bytes());
-    output.write(rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
+    output.write(&rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
-    if sources.iter().any(|source| !source.numbers().is_empty()) {
+    if change.quantization().is_some() || sources.iter().any(|it| !it.numbers().is_empty()) {
         output.warn_of_settings();
     }
-    let told = writeln!(out, "{summary}{}", plan.removed(true)).and_then(|()| out.flush());
+    let mut tell = || {
+        if args.report {
+            report::report(&rewrite, out)?;
+        }
+        writeln!(out, "{summary}{}", plan.removed(true))?;
+        out.flush()
+    };
+    let told: io::Result<()> = tell();
     told.with_context(|| {
         format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;

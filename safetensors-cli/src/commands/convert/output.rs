@@ -12,6 +12,7 @@ use safetensors_formats::Format;
 use super::divided::Divided;
 use super::existing::OutputPlace;
 use super::preview::Preview;
+use super::source::CONFIG;
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
@@ -31,6 +32,8 @@ pub(super) struct Output {
     ranks: Option<Divided>,
     force: Force,
     contention: Contention,
+    /// The text of the `config.json` that is written beside the tensors.
+    config: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,12 +96,39 @@ impl Output {
             }
         }
         let contention = if no_wait { Contention::Fail } else { Contention::Wait };
-        Ok(Self { path: path.into(), form, ranks: None, force, contention })
+        Ok(Self { path: path.into(), form, ranks: None, force, contention, config: None })
     }
 
     /// Divides the output among ranks.
     pub(super) fn divide(&mut self, ranks: Option<Divided>) {
         self.ranks = ranks;
+    }
+
+    /// Refuses quantised weights if this output cannot hold them, or would divide their groups.
+    pub(super) fn check_quantized(&self, is_divided: bool) -> anyhow::Result<()> {
+        let problem = match self.form {
+            Form::Npy | Form::Npz => "NumPy's files cannot say that weights are quantised",
+            _ if is_divided => {
+                "--quantize does not go with --ranks and --plan: quantise to a directory first, and \
+                 divide that with rules for the codes and scales"
+            }
+            _ => return Ok(()),
+        };
+        Err(wrong_usage(format!("{}: {problem}", input::name(&self.path))))
+    }
+
+    /// Puts a `config.json` beside the tensors, if the output is a directory. Else a warning says
+    /// that quantised weights lack one.
+    pub(super) fn put_config(&mut self, config: Option<String>, is_quantised: bool) {
+        if matches!(self.form, Form::Directory(_)) {
+            self.config = config;
+        } else if config.is_some() && is_quantised {
+            let path = input::shown(&self.path);
+            warn(format!(
+                "{path}: transformers and vLLM need a config.json that describes quantised weights; \
+                 a directory as OUT gets one"
+            ));
+        }
     }
 
     /// Adds a remedy to an error of writing.
@@ -110,21 +140,32 @@ impl Output {
         }
     }
 
-    /// Warns if the settings beside the output still describe quantised weights, which were written
-    /// as numbers.
+    /// Warns if settings beside the output still describe weights as they were stored before.
     pub(super) fn warn_of_settings(&self) {
         let directory = match self.form {
             Form::Directory(_) => Some(&*self.path),
             _ => self.path.parent(),
         };
         let on_disk = directory.filter(|_| address::of(&self.path).is_none());
-        let Some(config) = on_disk.map(|directory| directory.join("config.json")) else { return };
-        let text = std::fs::read_to_string(&config).unwrap_or_default();
-        if text.contains("\"quantization_config\"") {
+        let Some(directory) = on_disk else { return };
+        let stale = |name: &str| {
+            let path = directory.join(name);
+            let is_stale = match (name, &self.config) {
+                (CONFIG, None) => std::fs::read_to_string(&path)
+                    .is_ok_and(|text| text.contains("\"quantization_config\"")),
+                (CONFIG, Some(_)) => false,
+                _ => path.is_file(),
+            };
+            is_stale.then(|| text::path(&path))
+        };
+        if let Some(path) = stale(CONFIG) {
             warn(format!(
-                "{} still has quantization_config: remove it, because the weights are numbers now",
-                text::path(&config)
+                "{path} still has quantization_config: remove it, because the weights are not \
+                 stored like that now"
             ));
+        }
+        for path in ["hf_quant_config.json", "quantize_config.json"].into_iter().filter_map(stale) {
+            warn(format!("{path} is there still: remove it, because it describes other weights"));
         }
     }
 
@@ -168,17 +209,18 @@ impl Output {
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
+        let preview = || Preview::of(&plan).configured(self.config.clone());
         if address::of(&self.path).is_some() {
-            return Ok(Preview::of(&plan));
+            return Ok(preview());
         }
         if let Some(divided) = &self.ranks {
             let ranks = divided.plan(rewrite, &self.force.options())?;
-            return Ok(Preview::of(&plan).divided(ranks.world_size()));
+            return Ok(preview().divided(ranks.world_size()));
         }
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if matches!(self.form, Form::File | Form::Directory(_)) {
-            return Ok(Preview::of(&plan).removing(plan.removed_files(&self.path)?));
+            return Ok(preview().removing(plan.removed_files(&self.path)?));
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -210,16 +252,16 @@ impl Output {
 
     /// Writes all tensors. The output is then complete, or as it was before, or the error says
     /// that it is written.
-    pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
+    pub(super) fn write(&self, rewrite: &Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
         let options = self.force.options().progress(progress.counted());
         if let Some(address) = address::of(&self.path) {
             return match self.form {
                 Form::Directory(size) => address::save_sharded(
                     address,
-                    &rewrite,
+                    rewrite,
                     &self.shards(size).save_options(options),
                 ),
-                Form::File | Form::Npy | Form::Npz => address::save(address, &rewrite, &options),
+                Form::File | Form::Npy | Form::Npz => address::save(address, rewrite, &options),
             };
         }
         match self.form {
@@ -247,7 +289,11 @@ impl Output {
     }
 
     fn shards(&self, size: MaxShardSize) -> ShardOptions {
-        ShardOptions::new().max_shard_size(size).contention(self.contention)
+        let options = ShardOptions::new().max_shard_size(size).contention(self.contention);
+        match &self.config {
+            Some(config) => options.beside(CONFIG, config.as_str()),
+            None => options,
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Preview {
     removed: Vec<String>,
     /// The number of ranks that the output is divided among, if it is.
     ranks: Option<usize>,
+    /// The text of the `config.json` that is written.
+    config: Option<String>,
 }
 
 impl Preview {
@@ -38,6 +40,7 @@ impl Preview {
             is_bare: false,
             removed: Vec::new(),
             ranks: None,
+            config: None,
         }
     }
 
@@ -54,6 +57,16 @@ impl Preview {
     /// The same for an output that is divided among ranks, each with files of its own.
     pub(super) fn divided(self, ranks: usize) -> Self {
         Self { ranks: Some(ranks), files: None, ..self }
+    }
+
+    /// The same with this text of a `config.json`.
+    pub(super) fn configured(self, config: Option<String>) -> Self {
+        Self { config, ..self }
+    }
+
+    /// The text of the `config.json` that is written.
+    pub(super) fn config(&self) -> Option<&str> {
+        self.config.as_deref()
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -91,7 +104,8 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
+        let config = if self.config.is_some() { ", with config.json" } else { "" };
+        format!("{path}: {tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
     }
 
     /// The files of an earlier save that are removed, as the end of the summary. `done` says
@@ -140,7 +154,10 @@ impl Preview {
                     continue;
                 }
                 let (from, to) = (tensor.source_dtype(), tensor.dtype());
-                let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
+                // Scales are not made of what was there in their place.
+                let is_new = tensor.is_quantized() && tensor.source_shape() != tensor.shape();
+                let dtype =
+                    if from == to || is_new { to.to_string() } else { format!("{from} → {to}") };
                 let size = text::size(tensor.byte_len());
                 rows.row(row([dtype, text::shape(tensor.shape()), size]));
             }

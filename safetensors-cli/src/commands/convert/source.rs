@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::QuantizedWeight;
@@ -16,6 +17,12 @@ use crate::input::{address, other};
 use crate::output::numpy;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::text;
+
+/// The name of the file with the settings of a model.
+pub(super) const CONFIG: &str = "config.json";
+
+/// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
+pub(super) const MOST: u64 = 16 << 20;
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {
@@ -68,6 +75,7 @@ impl Source {
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
                     let weights = checkpoint.quantized_weights()?.into_iter();
                     (numbers, kept) = weights.partition(makes);
+                    refuse_two_schemes(path, change, &kept)?;
                     if !numbers.is_empty() {
                         checkpoint = checkpoint.dequantized_if(makes)?.into_boxed();
                     }
@@ -94,6 +102,19 @@ impl Source {
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
+    }
+
+    /// The path and the text of `config.json` beside it, if there is one.
+    pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
+        let Content::Checkpoint(checkpoint) = &self.content else { return Ok(None) };
+        let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
+        let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
+        Ok(Some((path, text)))
+    }
+
+    /// Whether some quantised weights stay as they are stored.
+    pub(super) fn keeps_any(&self) -> bool {
+        !self.kept.is_empty()
     }
 
     /// The quantised weights that are read as numbers.
@@ -202,4 +223,21 @@ impl Source {
             Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
+}
+
+/// Refuses to quantise some weights of an input, and to keep others that are quantised already: no
+/// `config.json` describes both.
+fn refuse_two_schemes(
+    path: &Path,
+    change: &Change<'_>,
+    kept: &[QuantizedWeight],
+) -> anyhow::Result<()> {
+    let Some(how) = change.quantization() else { return Ok(()) };
+    let Some(weight) = kept.iter().find(|weight| change.takes(&weight.name)) else { return Ok(()) };
+    let (path, name) = (input::name(path), Quoted(&weight.name));
+    anyhow::bail!(
+        "{path}: tensor {name} is stored as {} and would not be quantised as {how}; --dtype makes \
+         numbers of it, --cast 'NAME=quantize' quantises it, --drop leaves it out",
+        weight.scheme
+    )
 }

@@ -160,7 +160,7 @@ pub(super) fn quantized(
                     weight.scheme.to_owned(),
                     text::shape(&weight.shape),
                     text::size(weight.byte_len),
-                    bits_each(weight.byte_len, parameters(weight)),
+                    text::bits_each(weight.byte_len, parameters(weight)),
                 ]);
             }
         });
@@ -186,18 +186,10 @@ pub(super) fn quantized(
                 &*text::count(count),
                 &text::count(parameters),
                 &text::size(bytes),
-                &bits_each(bytes, parameters),
+                &text::bits_each(bytes, parameters),
             ]);
         }
     })
-}
-
-/// The bits of an element, with one digit after the point.
-fn bits_each(bytes: u64, parameters: u64) -> String {
-    match parameters {
-        0 => "–".into(),
-        _ => format!("{:.1}", bytes as f64 * 8.0 / parameters as f64),
-    }
 }
 
 /// The metadata, one row per entry.

@@ -49,6 +49,14 @@ pub(crate) fn number(number: f64) -> String {
     if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
 
+/// The bits of an element, with one digit after the point.
+pub(crate) fn bits_each(bytes: u64, parameters: u64) -> String {
+    match parameters {
+        0 => "–".into(),
+        _ => format!("{:.1}", bytes as f64 * 8.0 / parameters as f64),
+    }
+}
+
 /// A number of bytes in decimal units, as the Hub writes sizes: `512 B`, `90.9 MB`.
 pub(crate) fn size(bytes: impl Into<u128>) -> String {
     let bytes = bytes.into();

@@ -1,12 +1,15 @@
 //! [`Quantization`]: weights become codes and scales, without calibration.
 
+mod error;
 mod part;
+mod rounding;
 mod settings;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use part::QuantizedPart;
+pub use error::QuantizationError;
+pub(crate) use part::QuantizedPart;
 pub(crate) use settings::with_settings;
 
 use super::config::bad_config;
@@ -78,16 +81,18 @@ impl Quantization {
         let last = module.rsplit('.').next().unwrap_or_default();
         let is_left = |part: &str| {
             let part = part.to_ascii_lowercase();
-            part.contains("embed") || part.contains("norm") || part.contains("router")
+            ["emb", "norm", "router"].iter().any(|word| part.contains(word))
         };
-        let stays = module.split('.').any(is_left)
-            || ["gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"].contains(&last);
-        !stays && self.fits(shape)
+        let stays = module.split('.').any(is_left) || module == "output" || LEFT.contains(&last);
+        !stays && self.matrix(shape).is_some()
     }
 
-    /// Whether a weight of this shape can be quantised: a matrix, whose rows are whole groups.
-    fn fits(self, shape: &[usize]) -> bool {
-        matches!(*shape, [_, columns] if columns.is_multiple_of(self.group()))
+    /// The shape of a weight that can be quantised: a matrix, whose rows are whole groups, at least
+    /// one.
+    fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
+        let matrix: [usize; 2] = shape.try_into().ok()?;
+        let group = self.group();
+        (group == 1 || matrix[1] > 0 && matrix[1].is_multiple_of(group)).then_some(matrix)
     }
 
     /// The number of columns that share a scale, if the rows must be whole groups of them; else 1.
@@ -109,24 +114,8 @@ impl Quantization {
     }
 
     /// The tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
-    /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: the codes
-    /// once or twice, and scales at most once more.
-    ///
-    /// ```
-    /// use safetensors_core::quantized::Quantization;
-    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
-    ///
-    /// let weight = TensorView::from_slice(&[2, 2], &[1.0_f32, -2.0, 8.0, 4.0])?;
-    /// let parts = Quantization::Fp8Channel.quantize("up.weight", weight, &Default::default())?;
-    /// let names: Vec<_> = parts.iter().map(|(name, _)| &**name).collect();
-    /// assert_eq!(names, ["up.weight", "up.weight_scale"]);
-    ///
-    /// let bytes = serialize(parts, &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?.dequantized()?;
-    /// let read = checkpoint.tensor("up.weight")?.read()?;
-    /// assert_eq!(read.as_slice::<f32>()?, [1.0, -2.0, 8.0, 4.0]);
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
+    /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: two or
+    /// three times in all.
     ///
     /// # Errors
     ///
@@ -134,7 +123,7 @@ impl Quantization {
     /// that of a matrix whose rows are whole groups; the errors of [`Converted::new`], because the
     /// weight becomes F32 with these options. [`ErrorKind::DoesNotFit`], while it is written, for
     /// NaN and infinity.
-    pub fn quantize<S: TensorSource + Send>(
+    pub(crate) fn quantize<S: TensorSource + Send>(
         self,
         name: &str,
         weight: S,
@@ -147,17 +136,21 @@ impl Quantization {
         if !name.ends_with(".weight") {
             return Err(wrong("a name that ends in .weight".into(), "another name".into()));
         }
-        if !self.fits(weight.shape()) {
+        let Some(matrix) = self.matrix(weight.shape()) else {
             let expected = match self.group() {
                 1 => "two dimensions".to_owned(),
-                group => format!("rows of a multiple of {group} columns"),
+                group => format!("rows of one or more groups of {group} columns"),
             };
             return Err(wrong(expected, format!("shape {:?}", weight.shape())));
-        }
+        };
         let weight = Converted::new(weight, Dtype::F32, options)?;
-        Ok(part::parts(self, name, weight))
+        Ok(part::parts(self, name, weight, matrix))
     }
 }
+
+/// Modules that are not quantised: routers, embeddings and heads of other names.
+const LEFT: [&str; 8] =
+    ["gate", "shared_expert_gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"];
 
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

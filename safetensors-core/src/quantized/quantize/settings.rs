@@ -9,17 +9,45 @@ use super::super::config::bad_config;
 use super::Quantization;
 use crate::error::Result;
 
-/// The text of a `config.json`, with the description of weights that were quantised. Everything
-/// else in it stays as it is. `modules` are those that were not quantised.
-pub(crate) fn with_settings(how: Quantization, config: &str, modules: &[&str]) -> Result<String> {
+/// Entries with their texts, which stay as they are.
+type Entries = BTreeMap<String, Box<RawValue>>;
+
+/// The text of a `config.json`, with the description of weights that were quantised, or without any
+/// if none were. Everything else in it stays as it is. `modules` are those that were not quantised.
+pub(crate) fn with_settings(
+    how: Option<Quantization>,
+    config: &str,
+    modules: &[&str],
+) -> Result<String> {
     let wrong = |error: serde_json::Error| bad_config(error.to_string());
-    let mut entries: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_str(config).map_err(wrong)?;
-    entries.remove("compression_config");
-    let settings = settings(how, modules).to_string();
-    entries.insert("quantization_config".into(), RawValue::from_string(settings).map_err(wrong)?);
+    let mut entries: Entries = serde_json::from_str(config).map_err(wrong)?;
+    remove_settings(&mut entries);
+    // Models of text and images have the settings of the text apart.
+    if let Some(inner) = entries.get_mut("text_config")
+        && let Ok(mut of_text) = serde_json::from_str::<Entries>(inner.get())
+        && remove_settings(&mut of_text)
+    {
+        *inner = serde_json::value::to_raw_value(&of_text).map_err(wrong)?;
+    }
+    if let Some(how) = how {
+        let settings = format!("{:#}", settings(how, modules)).replace('\n', "\n  ");
+        entries
+            .insert("quantization_config".into(), RawValue::from_string(settings).map_err(wrong)?);
+    }
     let entries = entries.iter().map(|(key, value)| format!("  {}: {value}", Value::from(&**key)));
     Ok(format!("{{\n{}\n}}\n", entries.collect::<Vec<_>>().join(",\n")))
+}
+
+/// Removes what describes quantised weights. Returns whether there was anything.
+fn remove_settings(entries: &mut Entries) -> bool {
+    let before = entries.len();
+    entries.retain(|key, value| match key.as_str() {
+        "quantization_config" | "compression_config" => false,
+        // MLX
+        "quantization" => !value.get().contains("\"bits\""),
+        _ => true,
+    });
+    entries.len() < before
 }
 
 /// What transformers and vLLM expect.

@@ -1,6 +1,6 @@
 //! Weights that are quantised are what compressed-tensors makes of them.
 
-use safetensors_core::quantized::Quantization;
+use safetensors_core::quantized::{Quantization, QuantizationError};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
     TensorView, save,
@@ -21,28 +21,35 @@ fn saved(tensors: &[(&str, &[usize], &[f32])]) -> (TempDir, Checkpoint) {
 
 #[test]
 fn codes_and_scales_are_those_of_the_reference() {
+    let dir = tempfile::tempdir().unwrap();
     let reference = made_by_reference();
-    let weight = reference.tensor("weight").unwrap();
     for how in Quantization::ALL {
-        let parts = how.quantize("weight.weight", weight, &ConvertOptions::new()).unwrap();
-        for (name, part) in parts {
-            let name = name.replacen("weight.", &format!("{how}/"), 1);
-            let expected = reference.tensor(&name).unwrap();
+        let out = dir.path().join(how.name());
+        Rewrite::of(&reference)
+            .select(|name, _| name == "weight")
+            .rename(|_| "w.weight".into())
+            .quantize(how, &ConvertOptions::new(), |_, _| true)
+            .unwrap()
+            .save(&out, &SaveOptions::new().durable(false))
+            .unwrap();
+        let made = Checkpoint::open(&out).unwrap();
+        let expected = reference.tensors().filter_map(|tensor| {
+            Some((tensor.name().strip_prefix(how.name())?.strip_prefix('/')?.to_owned(), tensor))
+        });
+        let mut count = 0;
+        for (name, expected) in expected {
+            let found = made.tensor(&format!("w.{name}")).unwrap();
             assert_eq!(
-                (part.dtype(), part.shape()),
+                (found.dtype(), found.shape()),
                 (expected.dtype(), expected.shape()),
                 "{name}"
             );
-            let mut found = Vec::new();
-            part.write_to(&mut |bytes| {
-                found.extend_from_slice(bytes);
-                Ok(())
-            })
-            .unwrap();
-            let expected = expected.read().unwrap();
-            let wrong = found.iter().zip(expected.bytes()).position(|(a, b)| a != b);
-            assert_eq!((wrong, found.len()), (None, expected.bytes().len()), "{name}");
+            let (found, expected) = (found.read().unwrap(), expected.read().unwrap());
+            let wrong = found.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "{how}: {name}");
+            count += 1;
         }
+        assert_eq!(made.len(), count, "{how}");
     }
 }
 
@@ -61,10 +68,14 @@ fn what_is_quantised_is_read_back() {
             Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).unwrap()
         };
         let out = dir.path().join(how.name());
-        let options = ShardOptions::new().max_shard_size(20_000.into());
+        let options = ShardOptions::new().max_shard_size(10_000.into());
         let saved = rewrite().save_sharded(&out, &options).unwrap();
         assert!(saved.files.len() > 1, "{how}");
-        let config = rewrite().quantized_config(how, "{\"rope_theta\": 1e-05}").unwrap();
+        let one = rewrite();
+        one.save(dir.path().join("one"), &SaveOptions::new()).unwrap();
+        let errors: Vec<_> =
+            one.tensors().filter_map(|(name, it)| Some((name, it.quantization_error()?))).collect();
+        let config = one.quantized_config("{\"rope_theta\": 1e-05}").unwrap();
         assert!(config.contains("\n  \"rope_theta\": 1e-05\n"), "{config}");
         for with_settings in [false, true] {
             if with_settings {
@@ -78,6 +89,9 @@ fn what_is_quantised_is_read_back() {
             assert_eq!(quantised.tensors().count(), 2);
             let read = quantised.tensor("a.weight").unwrap().read().unwrap();
             let read: &[f32] = read.as_slice().unwrap();
+            let [(codes, error)] = errors[..] else { panic!("{how}: {errors:?}") };
+            assert!(codes.starts_with("a.weight"), "{codes}");
+            assert_error_is_of(&error, numbers, read);
             for (row, (read, numbers)) in read.chunks(160).zip(numbers.chunks(160)).enumerate() {
                 for (column, (&read, &number)) in read.iter().zip(numbers).enumerate() {
                     // The largest magnitude that shares a scale with the number.
@@ -101,6 +115,20 @@ fn what_is_quantised_is_read_back() {
             }
         }
     }
+}
+
+/// The error that was measured while the codes were written is that of what is read.
+#[track_caller]
+fn assert_error_is_of(error: &QuantizationError, numbers: &[f32], read: &[f32]) {
+    let differences = numbers.iter().zip(read).map(|(a, b)| f64::from((a - b).abs()));
+    let squares = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|it| it * it).sum::<f64>();
+    let most = differences.clone().fold(0.0, f64::max);
+    let sum = squares(&mut differences.clone());
+    let of_numbers = squares(&mut numbers.iter().map(|&it| f64::from(it)));
+    let is_near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b;
+    assert!(is_near(error.max, most), "{error:?} {most}");
+    assert!(is_near(error.rms, (sum / numbers.len() as f64).sqrt()), "{error:?}");
+    assert!(is_near(error.relative, (sum / of_numbers).sqrt()), "{error:?}");
 }
 
 fn magnitude(numbers: &[f32]) -> f32 {
@@ -139,7 +167,10 @@ fn weights_that_cannot_be_quantised_are_refused_before_anything_is_written() {
         Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).map(drop)
     };
     let error = quantize(Quantization::Nvfp4, "a.weight").unwrap_err().to_string();
-    assert!(error.contains("rows of a multiple of 16 columns, found shape [3, 24]"), "{error}");
+    assert!(
+        error.contains("rows of one or more groups of 16 columns, found shape [3, 24]"),
+        "{error}"
+    );
     let error = quantize(Quantization::Fp8Tensor, "b").unwrap_err().to_string();
     assert!(error.contains("tensor \"b\"") && error.contains("ends in .weight"), "{error}");
     quantize(Quantization::Fp8Tensor, "a.weight").unwrap();
@@ -153,13 +184,16 @@ fn empty_weights_have_empty_codes() {
         let (dir, checkpoint) = saved(&[("a.weight", &shape, &[])]);
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
-            Rewrite::of(&checkpoint)
-                .quantize(how, &ConvertOptions::new(), |_, _| true)
-                .unwrap()
-                .save(&out, &SaveOptions::new())
-                .unwrap();
-            let codes = Checkpoint::open(&out).unwrap();
-            assert_eq!(codes.tensors().map(|it| it.shape()[0]).max(), Some(shape[0].max(1)));
+            let rewrite =
+                Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), |_, _| true);
+            if shape[1] == 0 && matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4) {
+                assert!(rewrite.unwrap_err().to_string().contains("one or more groups"));
+                continue;
+            }
+            rewrite.unwrap().save(&out, &SaveOptions::new()).unwrap();
+            let made = Checkpoint::open(&out).unwrap().dequantized().unwrap();
+            assert_eq!(made.tensor("a.weight").unwrap().shape(), shape, "{how}");
+            assert_eq!(made.len(), 1, "{how}");
         }
     }
 }
@@ -172,7 +206,7 @@ fn tied_weights_share_codes_and_scales() {
     let numbers = [1.0_f32; 64];
     let weight = TensorView::from_slice(&[2, 32], &numbers).unwrap();
     let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
-    save(&path, [("a.weight", weight), ("b.weight", weight)], &options).unwrap();
+    save(&path, [("a.weight", weight)], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let out = dir.path().join("out.safetensors");
     let rewrite = |wanted: &'static str| {
@@ -189,6 +223,45 @@ fn tied_weights_share_codes_and_scales() {
     let apart = Checkpoint::open(&out).unwrap();
     assert_eq!(apart.tensor("a.weight").unwrap().dtype(), Dtype::F32);
     assert_eq!(apart.tensor("b.weight").unwrap().dtype(), Dtype::F8_E4M3);
+}
+
+/// Later steps leave codes and scales as they are.
+#[test]
+fn codes_are_neither_cast_nor_quantised_again() {
+    let numbers = [1.0; 64];
+    let (dir, checkpoint) =
+        saved(&[("a.weight", &[2, 32], &numbers), ("b.weight", &[2, 32], &numbers)]);
+    let (how, options) = (Quantization::Fp8Channel, ConvertOptions::new());
+    let quantised = || {
+        let rewrite = Rewrite::of(&checkpoint);
+        rewrite.quantize(how, &options, |name, _| name == "a.weight").unwrap()
+    };
+    let out = dir.path().join("out");
+    quantised()
+        .cast(&options, |_, _| Some(Dtype::F16))
+        .unwrap()
+        .save(&out, &SaveOptions::new())
+        .unwrap();
+    let dtypes = |out: &std::path::Path| {
+        let mut dtypes: Vec<_> = Checkpoint::open(out)
+            .unwrap()
+            .tensors()
+            .map(|tensor| (tensor.name().to_owned(), tensor.dtype()))
+            .collect();
+        dtypes.sort();
+        dtypes
+    };
+    let codes = [("a.weight", Dtype::F8_E4M3), ("a.weight_scale", Dtype::F32)];
+    let named = |all: &[(&str, Dtype)]| -> Vec<_> {
+        all.iter().map(|&(name, dtype)| (name.to_owned(), dtype)).collect()
+    };
+    assert_eq!(dtypes(&out), named(&[codes[0], codes[1], ("b.weight", Dtype::F16)]));
+    let again = quantised().quantize(how, &options, |_, _| true).unwrap();
+    again.save(&out, &SaveOptions::new()).unwrap();
+    let all = [codes[0], codes[1], ("b.weight", Dtype::F8_E4M3), ("b.weight_scale", Dtype::F32)];
+    assert_eq!(dtypes(&out), named(&all));
+    let other = quantised().quantize(Quantization::Nvfp4, &options, |_, _| true).unwrap_err();
+    assert!(other.to_string().contains("fp8-channel and as nvfp4"), "{other}");
 }
 
 /// A weight that is quantised already is quantised anew from its numbers, and its scales go.

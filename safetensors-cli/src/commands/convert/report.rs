@@ -1,0 +1,57 @@
+//! `--report`: how far quantised weights are from what they were.
+
+use std::io::{self, Write};
+
+use safetensors_core::quantized::QuantizationError;
+
+use crate::input::Rewrite;
+use crate::terminal::table::{self, Column};
+use crate::terminal::text;
+
+/// A quantised weight that is written.
+struct Row<'a> {
+    name: &'a str,
+    source: &'a str,
+    shape: &'a [usize],
+    bytes: u64,
+    error: QuantizationError,
+}
+
+/// Prints a row for each weight. The errors are those that were found while the codes were written.
+pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<()> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    // The codes of a weight come before its scales.
+    for (name, tensor) in rewrite.tensors().filter(|(_, it)| it.is_quantized() && !it.is_alias()) {
+        let (source, bytes) = (tensor.source_name(), tensor.byte_len());
+        match (tensor.quantization_error(), rows.last_mut()) {
+            (Some(error), _) => {
+                let shape = tensor.source_shape();
+                let name = name.strip_suffix("_packed").unwrap_or(name);
+                rows.push(Row { name, source, shape, bytes, error });
+            }
+            (None, Some(row)) if row.source == source => row.bytes += bytes,
+            (None, _) => {}
+        }
+    }
+    let columns = [
+        Column::name("quantised weight").rank(0).distinct(),
+        Column::name("shape").rank(4),
+        Column::number("bits each").rank(2),
+        Column::number("largest error").rank(3),
+        Column::number("rms error").rank(5),
+        Column::number("relative").rank(1),
+    ];
+    table::write(&columns, out, |lines| {
+        for row in &rows {
+            let parameters = row.shape.iter().map(|&dim| dim as u64).product();
+            lines.row([
+                text::name(row.name),
+                text::shape(row.shape),
+                text::bits_each(row.bytes, parameters),
+                text::number(row.error.max),
+                text::number(row.error.rms),
+                text::number(row.error.relative),
+            ]);
+        }
+    })
+}

@@ -1,0 +1,220 @@
+//! `safetensors convert --quantize`, and the `config.json` of what is quantised or was.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use predicates::str::contains;
+use safetensors_core::quantized::Quantization;
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_testing::quantized::Quantized;
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
+
+const CONFIG: &str = "{\n  \"model_type\": \"llama\",\n  \"rms_norm_eps\": 1e-05\n}\n";
+
+/// A directory with a model: matrices of 2 by 64 and 2 by 24, an embedding, and a norm.
+fn model(dir: &Path, name: &str) {
+    let path = dir.join(name);
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("config.json"), CONFIG).unwrap();
+    let numbers: Vec<f32> = (0..128).map(|i| (i as f32 / 20.0).sin()).collect();
+    let tensor = |shape: &'static [usize]| {
+        TensorView::from_slice(shape, &numbers[..shape.iter().product()]).unwrap()
+    };
+    let tensors = [
+        ("model.embed_tokens.weight", tensor(&[2, 64])),
+        ("model.up.weight", tensor(&[2, 64])),
+        ("model.odd.weight", tensor(&[2, 24])),
+        ("model.norm.weight", tensor(&[64])),
+    ];
+    save(path.join("model.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+}
+
+/// The names and dtypes, sorted.
+fn content(path: &Path) -> Vec<(String, Dtype)> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut all: Vec<_> =
+        checkpoint.tensors().map(|tensor| (tensor.name().into(), tensor.dtype())).collect();
+    all.sort();
+    all
+}
+
+fn values(path: &Path, name: &str) -> Vec<f32> {
+    let checkpoint = Checkpoint::open(path).unwrap().dequantized().unwrap();
+    let tensor = checkpoint.tensor(name).unwrap();
+    tensor.read_as(Dtype::F32, &Default::default()).unwrap().into_vec().unwrap()
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn weights_are_quantised_and_described() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    let numbers = values(&dir.path().join("model"), "model.up.weight");
+    for how in Quantization::ALL {
+        let out = dir.path().join(how.name());
+        let args = ["model", how.name(), "--quantize", how.name(), "--dtype", "bf16"];
+        let planned = format!("{how}: ");
+        convert(dir.path(), &[&args[..], &["--dry-run"]].concat())
+            .success()
+            .stderr("")
+            .stdout(contains(planned.clone()).and(contains(", with config.json; nothing was")));
+        assert!(!out.exists());
+        let report = convert(dir.path(), &[&args[..], &["--report"]].concat()).success().stderr("");
+        let report = String::from_utf8(report.get_output().stdout.clone()).unwrap();
+        assert!(report.contains("\nmodel.up.weight ") && report.contains(&planned), "{report}");
+
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        let weights = checkpoint.quantized_weights().unwrap();
+        let is_by_group = matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4);
+        assert_eq!(weights.len(), if is_by_group { 1 } else { 2 }, "{how}");
+        for (name, dtype) in content(&out) {
+            let is_plain = name.contains("embed") || name.contains("norm");
+            assert_eq!(dtype == Dtype::BF16, is_plain || is_by_group && name.contains("odd"));
+        }
+        for (read, number) in values(&out, "model.up.weight").iter().zip(&numbers) {
+            assert!((read - number).abs() < 0.2, "{how}: {read} {number}");
+        }
+        let config = text(out.join("config.json"));
+        assert!(config.contains("\"rms_norm_eps\": 1e-05"), "{config}");
+        let settings: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let settings = &settings["quantization_config"];
+        let left = settings.get("ignore").or(settings.get("modules_to_not_convert")).unwrap();
+        let named = |module: &str| left.as_array().unwrap().iter().any(|it| it == module);
+        assert!(named("model.embed_tokens") && named("lm_head") && !named("model.up"), "{config}");
+        assert_eq!(named("model.odd"), is_by_group, "{config}");
+
+        // Numbers again.
+        let plain = format!("{how}-plain");
+        convert(dir.path(), &[how.name(), &plain, "--dtype", "f32"]).success().stderr("");
+        assert_eq!(text(dir.path().join(&plain).join("config.json")), CONFIG);
+        let again = values(&dir.path().join(plain), "model.up.weight");
+        assert_eq!(again, values(&out, "model.up.weight"));
+    }
+}
+
+#[test]
+fn patterns_say_what_is_quantised() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    let casts = ["--cast", "*.up.*=keep", "--cast", "*embed*=quantize", "--cast", "*.odd.*=f16"];
+    let args = ["model", "out", "--quantize", "int8-channel"];
+    convert(dir.path(), &[&args[..], &casts].concat()).success().stderr("");
+    let expected = [
+        ("model.embed_tokens.weight", Dtype::I8),
+        ("model.embed_tokens.weight_scale", Dtype::F32),
+        ("model.norm.weight", Dtype::F32),
+        ("model.odd.weight", Dtype::F16),
+        ("model.up.weight", Dtype::F32),
+    ];
+    assert_eq!(content(&dir.path().join("out")), expected.map(|(name, it)| (name.into(), it)));
+    convert(dir.path(), &["model", "none", "--quantize", "nvfp4", "--cast", "*=keep"])
+        .success()
+        .stderr(contains("--quantize: no weight is quantised"));
+    assert_eq!(list(&dir.path().join("none")), ["model.safetensors"]);
+}
+
+#[test]
+fn what_is_refused() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    let gptq = Quantized::named("gptq-v1-4bits").directory;
+    let gptq = gptq.to_str().unwrap();
+    let fails = |args: &[&str], code, message: &str| {
+        let files = list(dir.path());
+        convert(dir.path(), args).code(code).stderr(contains(message.to_owned()));
+        assert_eq!(list(dir.path()), files);
+    };
+    let fp8 = |out| ["model", out, "--quantize", "fp8-tensor"];
+    fails(&fp8("a.npz"), 2, "NumPy's files cannot say");
+    fails(&[&fp8("out")[..], &["--ranks", "2"]].concat(), 2, "does not go with --ranks");
+    fails(&[&fp8("out")[..], &["--keep-quantized"]].concat(), 2, "cannot be used with");
+    fails(&["model", "out", "--quantize", "fp8"], 2, "fp8-block128");
+    fails(&["model", "out", "--cast", "*=quantize"], 2, "needs --quantize SCHEME");
+    fails(&["model", "out", "--report"], 2, "--quantize <SCHEME>");
+    let norm = ["--cast", "*norm*=quantize"];
+    fails(&[&fp8("out")[..], &norm].concat(), 1, "two dimensions, found shape [64]");
+    let kept = [gptq, "out", "--quantize", "fp8-tensor", "--cast", "*=keep"];
+    fails(&kept, 1, "is stored as GPTQ and would not be quantised as fp8-tensor");
+}
+
+#[test]
+fn quantised_weights_are_quantised_anew() {
+    let dir = temp_dir();
+    for (name, how) in [("gptq-v1-4bits", "fp8-block128"), ("ct-nvfp4", "int8-channel")] {
+        let fixture = Quantized::named(name);
+        let input = fixture.directory.to_str().unwrap();
+        let weights = fixture.open().quantized_weights().unwrap();
+        convert(dir.path(), &[input, name, "--quantize", how]).success().stderr("");
+        let out = dir.path().join(name);
+        let made = Checkpoint::open(&out).unwrap().quantized_weights().unwrap();
+        let suited =
+            |name: &str, shape: &[usize]| how.parse::<Quantization>().unwrap().suits(name, shape);
+        let expected = weights.iter().filter(|it| suited(&it.name, &it.shape)).count();
+        assert!(expected > 0 && made.len() == expected, "{name}: {made:?}");
+        let settings = text(out.join("config.json"));
+        assert!(!settings.contains("gptq") && settings.contains("quant_method"), "{settings}");
+        for weight in made {
+            let (old, new) = (values(&fixture.model(), &weight.name), values(&out, &weight.name));
+            let most = old.iter().fold(0.0_f32, |most, it| most.max(it.abs()));
+            let is_near = |(old, new): (&f32, &f32)| (old - new).abs() < most / 14.0;
+            assert!(old.iter().zip(&new).all(is_near), "{name}: {}", weight.name);
+        }
+    }
+}
+
+#[test]
+fn a_config_is_written_where_it_holds() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    model(dir.path(), "other");
+    let at = |name: &str| dir.path().join(name);
+    let quantize =
+        |args: &[&str]| convert(dir.path(), &[args, &["--quantize", "fp8-tensor"]].concat());
+    // What is not quantised, and was not, gets none.
+    convert(dir.path(), &["model", "bf16", "--dtype", "bf16"]).success().stderr("");
+    assert_eq!(list(&at("bf16")), ["model.safetensors"]);
+    // Nor does one file.
+    quantize(&["model", "out.safetensors"]).success().stderr(contains("a directory as OUT"));
+    // Where another model lies, it is not lost.
+    quantize(&["model", "out"]).success().stderr("");
+    let other = CONFIG.replace("llama", "gpt");
+    fs::write(at("out/config.json"), &other).unwrap();
+    quantize(&["model", "out"]).code(1).stderr(contains("its config.json would be lost"));
+    assert_eq!(text(at("out/config.json")), other);
+    quantize(&["model", "out", "--force"]).success();
+    assert!(text(at("out/config.json")).contains("compressed-tensors"));
+    quantize(&["model", "out"]).success().stderr("");
+    // Inputs with different ones have none in common.
+    fs::write(at("other/config.json"), &other).unwrap();
+    convert(dir.path(), &["other", "renamed", "--prefix", "other."]).success();
+    fs::copy(at("other/config.json"), at("renamed/config.json")).unwrap();
+    quantize(&["model", "renamed", "both"]).success().stderr(contains("different ones"));
+    assert_eq!(list(&at("both")), ["model.safetensors"]);
+    fs::remove_file(at("renamed/config.json")).unwrap();
+    quantize(&["renamed", "bare"]).success().stderr(contains("there is no config.json"));
+    // In place.
+    quantize(&["model", "model"]).success().stderr("");
+    assert_eq!(list(&at("model")), ["config.json", "model.safetensors"]);
+    assert!(text(at("model/config.json")).contains("compressed-tensors"));
+    convert(dir.path(), &["model", "model", "--dtype", "f32"]).success().stderr("");
+    assert_eq!(text(at("model/config.json")), CONFIG);
+}
+
+/// Some weights become numbers, others stay: no text holds for both.
+#[test]
+fn a_config_stays_where_weights_stay_quantised() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    let fp8 = ["model", "fp8", "--quantize", "fp8-tensor"];
+    convert(dir.path(), &fp8).success();
+    convert(dir.path(), &["fp8", "some", "--cast", "*.up.weight=f32"])
+        .success()
+        .stderr(contains("is not copied: some weights stay quantised"));
+    assert_eq!(list(&dir.path().join("some")), ["model.safetensors"]);
+}
