@@ -45,9 +45,8 @@ use std::collections::HashSet;
 
 pub(crate) use quantize::with_settings;
 pub use quantize::{Quantization, QuantizedPart};
-pub use source::Dequantized;
 
-use crate::checkpoint::{Checkpoint, CheckpointFile};
+use crate::checkpoint::{Checkpoint, CheckpointFile, Computed};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -124,7 +123,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
-    pub fn dequantized(self) -> Result<Checkpoint<Dequantized<S>>> {
+    pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
         self.dequantized_by(None)
     }
 
@@ -137,7 +136,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     pub fn dequantized_if(
         self,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
-    ) -> Result<Checkpoint<Dequantized<S>>> {
+    ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(None)?.into_iter();
         let (mut weights, others): (Vec<_>, Vec<_>) = weights.partition(|(about, _)| wanted(about));
         // A mark may belong to several weights, and stays as long as one needs it.
@@ -153,14 +152,14 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     pub(crate) fn dequantized_by(
         self,
         block: Option<[usize; 2]>,
-    ) -> Result<Checkpoint<Dequantized<S>>> {
+    ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(block)?;
         source::dequantized(self, weights)
     }
 
     /// The tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
-    pub(crate) fn without_numbers(self) -> Result<Checkpoint<Dequantized<S>>> {
+    pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
