@@ -95,6 +95,8 @@ pub mod ranks;
 pub mod audit;
 pub mod digest;
 #[cfg(feature = "std")]
+pub mod lora;
+#[cfg(feature = "std")]
 pub mod rewrite;
 
 #[cfg(feature = "std")]

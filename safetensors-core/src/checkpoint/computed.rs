@@ -47,6 +47,12 @@ impl<S: ReadAt> Files for Vec<CheckpointFile<S>> {
     }
 }
 
+impl<S: ReadAt> Files for Checkpoint<S> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self.files()[file].archive.source().read_ranges_at(ranges)
+    }
+}
+
 /// What takes the place of tensors of a checkpoint.
 pub(crate) struct Replacement<'a> {
     pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
@@ -254,10 +260,7 @@ pub(crate) fn read_numbers(
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
     /// The same checkpoint with computed tensors in place of others.
-    pub(crate) fn computed(
-        self,
-        replacement: Replacement<'_>,
-    ) -> Result<Checkpoint<Computed<S>>> {
+    pub(crate) fn computed(self, replacement: Replacement<'_>) -> Result<Checkpoint<Computed<S>>> {
         let Replacement { tensors, instead, others, metadata } = replacement;
         self.with_files(|files, places, of_all| {
             let shared = Arc::new(Shared { files, tensors, others });

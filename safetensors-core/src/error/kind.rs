@@ -7,9 +7,9 @@ use super::found::Below;
 use super::found::{FoundByte, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 #[cfg(feature = "std")]
-use super::{IndexProblem, QuantizationProblem, RankProblem};
+use super::{AdapterProblem, IndexProblem, QuantizationProblem, RankProblem};
+use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -447,4 +447,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Quantization { problem: QuantizationProblem },
+    /// Something is wrong with an adapter, or it does not fit the checkpoint.
+    #[cfg(feature = "std")]
+    #[error("{problem}")]
+    Adapter { problem: AdapterProblem },
 }

@@ -183,7 +183,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
 
 impl<S> Checkpoint<S> {
     /// Adds the path of the index or of the first file to an error.
-    fn in_first_path(&self, error: Error) -> Error {
+    pub(crate) fn in_first_path(&self, error: Error) -> Error {
         let first = || self.files().first().map(CheckpointFile::path);
         match self.index_path().or_else(first) {
             Some(path) => error.in_path(path),
