@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
+//! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
@@ -18,6 +19,7 @@
 mod changes;
 mod divided;
 mod existing;
+mod lora;
 mod output;
 mod preview;
 mod source;
@@ -30,6 +32,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use changes::{Change, Changes};
 use divided::Ranks;
+use lora::Loras;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
@@ -88,6 +91,8 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,
+    #[command(flatten)]
+    loras: Loras,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     ///
     /// Units are decimal, as on the Hub
@@ -139,6 +144,7 @@ Examples:
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
+  safetensors convert llama/ merged/ --lora adapter/ --lora style.safetensors:0.5
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -182,9 +188,13 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let force = file::Force::new(args.force);
     let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
     let change = args.changes.prepare()?;
+    let adapters = args.loras.open()?;
+    if !adapters.is_empty() && inputs.len() > 1 {
+        return Err(wrong_usage("--lora is for one IN"));
+    }
     let sources = inputs
         .iter()
-        .map(|path| Source::open(path, &change))
+        .map(|path| Source::open(path, &change, &adapters))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
     let everything = sources
@@ -211,7 +221,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
-    let summary = plan.summary(output.path());
+    let summary = plan.summary(output.path()) + &adapters.summary();
     if !args.force {
         let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
         let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
