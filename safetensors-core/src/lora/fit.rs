@@ -1,6 +1,6 @@
 //! [`Names`]: finds the tensors of a checkpoint that an adapter changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{AdapterProblem, Error};
@@ -17,10 +17,9 @@ pub(super) struct Wanted {
 
 /// The names of a checkpoint's tensors, and their other names.
 pub(super) struct Names<'a> {
-    all: Vec<&'a str>,
-    exact: HashSet<&'a str>,
+    all: BTreeSet<&'a str>,
     /// The names with `_` in place of `.`; two names may become one.
-    flattened: HashMap<String, Vec<&'a str>>,
+    flattened: BTreeMap<String, Vec<&'a str>>,
 }
 
 /// How the names of an adapter differ from those of the checkpoint.
@@ -31,6 +30,9 @@ enum Change {
     /// They have this more.
     Add(String),
 }
+
+/// The most changes of names that are compared for the text of an error.
+const MOST: usize = 8;
 
 /// The wanted name that was not found, and why.
 pub(super) type Failure = (usize, Error);
@@ -43,16 +45,14 @@ impl<'a> Names<'a> {
     ) -> Self {
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let aliases = checkpoint.aliases().map(|(alias, _)| alias);
-        let all: Vec<_> = names.chain(aliases).chain(others).collect();
-        let exact = all.iter().copied().collect();
-        Self { all, exact, flattened: HashMap::new() }
+        Self { all: names.chain(aliases).chain(others).collect(), flattened: BTreeMap::new() }
     }
 
     /// The names of the checkpoint for these of an adapter: the same; or else, for all of a group
     /// that are not there, with one prefix more or less.
     pub(super) fn find(&mut self, wanted: &[Wanted]) -> Result<Vec<&'a str>, Failure> {
         if self.flattened.is_empty() && wanted.iter().any(|wanted| wanted.is_flattened) {
-            for &name in &self.exact {
+            for &name in &self.all {
                 self.flattened.entry(name.replace('.', "_")).or_default().push(name);
             }
         }
@@ -89,7 +89,7 @@ impl<'a> Names<'a> {
             }
         };
         if !wanted.is_flattened {
-            return Ok(self.exact.get(name).copied());
+            return Ok(self.all.get(name).copied());
         }
         match self.flattened.get(name).map(Vec::as_slice) {
             None | Some([]) => Ok(None),
@@ -116,7 +116,7 @@ impl<'a> Names<'a> {
             let longer = self.all.iter().filter_map(|name| name.strip_suffix(&*ending));
             candidates.extend(longer.map(|prefix| Change::Add(format!("{prefix}."))));
             let dots = first.name.match_indices('.').map(|(dot, _)| &first.name[..=dot]);
-            let shorter = dots.filter(|prefix| self.exact.contains(&first.name[prefix.len()..]));
+            let shorter = dots.filter(|prefix| self.all.contains(&first.name[prefix.len()..]));
             candidates.extend(shorter.map(|prefix| Change::Drop(prefix.to_owned())));
         }
         let fits = |change: &Change| {
@@ -135,7 +135,7 @@ impl<'a> Names<'a> {
             }
             (Some(change), None) => Ok(Some(change.clone())),
             // The error is about the first that even the best change does not find.
-            (None, _) => Ok(candidates.into_iter().max_by_key(count)),
+            (None, _) => Ok(candidates.into_iter().take(MOST).max_by_key(count)),
         }
     }
 

@@ -98,10 +98,7 @@ impl ComputedTensor for Merged {
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         let mut first = first;
         for piece in out.chunks_mut(MOST) {
-            match &self.replaced {
-                Some((adapter, position)) => read_part(adapter, *position, first, piece)?,
-                None => self.base.read(files, first, piece)?,
-            }
+            self.read_base(files, first, piece)?;
             for delta in &self.deltas {
                 let of_outputs = delta.of_outputs(self, files)?;
                 delta.add(self, of_outputs.as_deref(), first, piece)?;
@@ -116,6 +113,14 @@ impl Merged {
     /// The number of columns.
     fn columns(&self) -> usize {
         self.shape.iter().skip(1).product()
+    }
+
+    /// Reads elements as they are before products are added.
+    fn read_base(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
+        match &self.replaced {
+            Some((adapter, position)) => read_part(adapter, *position, first, out),
+            None => self.base.read(files, first, out),
+        }
     }
 }
 
@@ -227,7 +232,7 @@ impl Delta {
         let mut piece = vec![0.0; MOST.min(len)];
         for first in (0..len).step_by(MOST) {
             let piece = &mut piece[..MOST.min(len - first)];
-            weight.base.read(files, first as u64, piece)?;
+            weight.read_base(files, first as u64, piece)?;
             self.add(weight, None, first as u64, piece)?;
             for_rows(first as u64, columns, piece, |row, start, values| {
                 for (column, value) in values.iter().enumerate() {
