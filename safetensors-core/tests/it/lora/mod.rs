@@ -1,6 +1,8 @@
 //! LoRA adapters: every kind equal to what PEFT makes of it, by every way to read; and the errors.
 
 mod errors;
+#[cfg(target_os = "linux")]
+mod memory;
 mod references;
 
 use std::path::Path;
