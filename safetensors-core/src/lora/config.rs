@@ -122,14 +122,14 @@ fn first(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
 /// A pattern matches a whole name, or what follows a dot in it.
 fn matcher(key: &str, pattern: &str) -> Result<Regex> {
     let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"));
-    Ok(regex.map_err(|error| wrong(format!("{key}: {error}")))?)
+    regex.map_err(|error| wrong(format!("{key}: {error}")))
 }
 
 /// Takes a field out of the settings. Null is absent.
 fn take<T: DeserializeOwned>(fields: &mut Fields, field: &str) -> Result<Option<T>> {
     let Some(value) = fields.remove(field) else { return Ok(None) };
     let parsed = serde_json::from_str(value.get());
-    Ok(parsed.map_err(|error| wrong(format!("{field}: {error}")))?)
+    parsed.map_err(|error| wrong(format!("{field}: {error}")))
 }
 
 pub(super) fn wrong(problem: impl fmt::Display) -> crate::error::Error {
