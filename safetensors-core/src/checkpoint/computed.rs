@@ -59,6 +59,8 @@ pub(crate) struct Replacement<'a> {
     /// By the names of stored tensors, the number of the computed one that takes the place; `None`
     /// for a tensor that is left out.
     pub(crate) instead: HashMap<&'a str, Option<usize>>,
+    /// The numbers of computed tensors that are new. They come last in the last file.
+    pub(crate) added: Vec<usize>,
     /// Other checkpoints whose bytes are read.
     pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
     /// What is left of the metadata.
@@ -261,7 +263,7 @@ pub(crate) fn read_numbers(
 impl<S: ReadAt + 'static> Checkpoint<S> {
     /// The same checkpoint with computed tensors in place of others.
     pub(crate) fn computed(self, replacement: Replacement<'_>) -> Result<Checkpoint<Computed<S>>> {
-        let Replacement { tensors, instead, others, metadata } = replacement;
+        let Replacement { tensors, instead, added, others, metadata } = replacement;
         self.with_files(|files, places, of_all| {
             let shared = Arc::new(Shared { files, tensors, others });
             let mut places = places.into_iter().peekable();
@@ -271,7 +273,9 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
                 while let Some(place) = places.next_if(|place| place.file == number) {
                     kept.push(place.position);
                 }
-                let file = file(&shared, number, &kept, &instead, metadata)?;
+                let is_last = number + 1 == shared.files.len();
+                let change = (&instead, if is_last { &added[..] } else { &[] }, metadata);
+                let file = file(&shared, number, &kept, change)?;
                 // A file without such tensors is the same, and may have some that are not in the
                 // index.
                 if !file.archive.source().header.is_empty() {
@@ -286,13 +290,16 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     }
 }
 
+/// What takes the place of tensors of a file, which are new in it, and what is left of the metadata.
+type Change<'a> =
+    (&'a HashMap<&'a str, Option<usize>>, &'a [usize], &'a dyn Fn(&Metadata) -> Metadata);
+
 /// A file, of which the tensors at these positions belong to the checkpoint.
 fn file<S: ReadAt + 'static>(
     shared: &Arc<Shared<S>>,
     file: usize,
     positions: &[usize],
-    instead: &HashMap<&str, Option<usize>>,
-    metadata: &dyn Fn(&Metadata) -> Metadata,
+    (instead, added, metadata): Change<'_>,
 ) -> Result<CheckpointFile<Computed<S>>> {
     let CheckpointFile { path, archive } = &shared.files[file];
     let header = archive.header();
@@ -305,26 +312,35 @@ fn file<S: ReadAt + 'static>(
         byte_len: archive.source().byte_len(),
         used: BTreeSet::from([file]),
     };
-    if !infos().any(|info| instead.contains_key(info.name())) {
+    if added.is_empty() && !infos().any(|info| instead.contains_key(info.name())) {
         let (len, content) = (source.byte_len, Content::Copied(0));
         source.segments.push(Segment { start: 0, len, content });
         let archive = SafeTensors::from_parts(header.clone(), source);
         return Ok(CheckpointFile { path: path.clone(), archive });
     }
-    let mut entries = Vec::new();
-    let mut end = 0;
+    let mut contents = Vec::new();
     for info in infos() {
-        let (name, dtype, shape, content) = match instead.get(info.name()) {
-            Some(&Some(number)) => {
-                let tensor = &shared.tensors[number];
-                source.used.extend(tensor.files());
-                (tensor.name(), tensor.dtype(), tensor.shape(), Content::Computed(number))
-            }
-            Some(None) => continue,
+        match instead.get(info.name()) {
+            Some(Some(number)) => contents.push((None, Content::Computed(*number))),
+            Some(None) => {}
             None => {
                 let offset = header.data_start() + info.data_offsets().start;
-                (info.name(), info.dtype(), info.shape(), Content::Copied(offset))
+                contents.push((Some(info), Content::Copied(offset)));
             }
+        }
+    }
+    contents.extend(added.iter().map(|&number| (None, Content::Computed(number))));
+    let mut entries = Vec::new();
+    let mut end = 0;
+    for (info, content) in contents {
+        let (name, dtype, shape) = match (info, content) {
+            (Some(info), _) => (info.name(), info.dtype(), info.shape()),
+            (None, Content::Computed(number)) => {
+                let tensor = &shared.tensors[number];
+                source.used.extend(tensor.files());
+                (tensor.name(), tensor.dtype(), tensor.shape())
+            }
+            (None, Content::Copied(_)) => continue,
         };
         let len = byte_len(dtype, shape)?;
         let data_offsets = end..end + len;

@@ -28,6 +28,8 @@ pub(super) struct Config {
     /// Whether weights lie transposed, as those of GPT-2 do.
     pub(super) is_transposed: bool,
     pub(super) is_dora: bool,
+    /// The ends of the names of modules that were trained whole.
+    whole: Vec<String>,
 }
 
 /// Settings that do not matter once the adapter is trained, whatever they say.
@@ -46,7 +48,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "lora_dropout",
     "lora_ga_config",
     "megatron_core",
-    "modules_to_save",
     "peft_version",
     "qalora_group_size",
     "revision",
@@ -85,6 +86,7 @@ impl Config {
             is_rslora: take(&mut fields, "use_rslora")?.unwrap_or(false),
             is_transposed: take(&mut fields, "fan_in_fan_out")?.unwrap_or(false),
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
+            whole: take(&mut fields, "modules_to_save")?.unwrap_or_default(),
         };
         match take::<Value>(&mut fields, "init_lora_weights")? {
             None | Some(Value::Bool(_) | Value::Null) => {}
@@ -99,6 +101,13 @@ impl Config {
             }
         }
         Ok(config)
+    }
+
+    /// Whether a tensor belongs to a module that was trained whole. A model may have it that was
+    /// made from a checkpoint without it, such as a new head.
+    pub(super) fn is_whole(&self, tensor: &str) -> bool {
+        let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
+        self.whole.iter().any(|end| !end.is_empty() && module.ends_with(&**end))
     }
 
     /// The rank of a module.

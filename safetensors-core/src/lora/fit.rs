@@ -11,6 +11,8 @@ pub(super) struct Wanted {
     pub(super) name: String,
     /// Whether `_` stands in place of `.`.
     pub(super) is_flattened: bool,
+    /// Whether it may be new.
+    pub(super) may_be_new: bool,
     /// What else must be found under names that are changed in the same way.
     pub(super) group: String,
 }
@@ -49,8 +51,9 @@ impl<'a> Names<'a> {
     }
 
     /// The names of the checkpoint for these of an adapter: the same; or else, for all of a group
-    /// that are not there, with one prefix more or less.
-    pub(super) fn find(&mut self, wanted: &[Wanted]) -> Result<Vec<&'a str>, Failure> {
+    /// that are not there, with one prefix more or less. `None` for a tensor that is new, which only
+    /// is possible where no other name is changed.
+    pub(super) fn find(&mut self, wanted: &[Wanted]) -> Result<Vec<Option<&'a str>>, Failure> {
         if self.flattened.is_empty() && wanted.iter().any(|wanted| wanted.is_flattened) {
             for &name in &self.all {
                 self.flattened.entry(name.replace('.', "_")).or_default().push(name);
@@ -60,7 +63,11 @@ impl<'a> Names<'a> {
         let mut changes = HashMap::<&str, Option<Change>>::new();
         for (number, one) in wanted.iter().enumerate() {
             if let Some(name) = self.get(one, None).map_err(|error| (number, error))? {
-                found.push(name);
+                found.push(Some(name));
+                continue;
+            }
+            if one.may_be_new {
+                found.push(None);
                 continue;
             }
             if !changes.contains_key(&*one.group) {
@@ -69,7 +76,12 @@ impl<'a> Names<'a> {
             let change = changes.get(&*one.group).and_then(Option::as_ref);
             let name = change.map(|change| self.get(one, Some(change))).transpose();
             let name = name.map_err(|error| (number, error))?.flatten();
-            found.push(name.ok_or_else(|| (number, self.unmatched(one)))?);
+            found.push(Some(name.ok_or_else(|| (number, self.unmatched(one)))?));
+        }
+        if let Some(new) = found.iter().position(Option::is_none)
+            && !changes.is_empty()
+        {
+            return Err((new, self.unmatched(&wanted[new])));
         }
         Ok(found)
     }
@@ -104,7 +116,8 @@ impl<'a> Names<'a> {
         let (number, first) = (first, &wanted[first]);
         let missing: Vec<_> = wanted
             .iter()
-            .filter(|one| one.group == first.group && !matches!(self.get(one, None), Ok(Some(_))))
+            .filter(|one| one.group == first.group && !one.may_be_new)
+            .filter(|one| !matches!(self.get(one, None), Ok(Some(_))))
             .collect();
         let mut candidates = Vec::new();
         if first.is_flattened {
@@ -172,11 +185,14 @@ mod tests {
             .map(|(name, is_flattened)| Wanted {
                 name: (*name).to_owned(),
                 is_flattened: *is_flattened,
+                may_be_new: name.starts_with("new"),
                 group: String::new(),
             })
             .collect();
         let found = Names::of(&checkpoint, []).find(&wanted);
-        let owned = |found: Vec<&str>| found.into_iter().map(str::to_owned).collect();
+        let owned = |found: Vec<Option<&str>>| {
+            found.into_iter().map(|name| name.unwrap_or("none").to_owned()).collect()
+        };
         found.map(owned).map_err(|(at, error)| format!("{at} {error}"))
     }
 
@@ -193,6 +209,10 @@ mod tests {
         assert!(error.starts_with("1 it changes \"7.q.w\""), "{error}");
         let error = find(&base, &[("model.1.p.w", false)]).unwrap_err();
         assert!(error.ends_with("did you mean \"model.1.q.w\"?"), "{error}");
+        let new = [("model.1.q.w", false), ("new.w", false)];
+        assert_eq!(find(&base, &new).unwrap(), ["model.1.q.w", "none"]);
+        let error = find(&base, &[("1.q.w", false), ("new.w", false)]).unwrap_err();
+        assert!(error.starts_with("1 it changes \"new.w\""), "{error}");
         let error = find(&["a.x.w", "b.x.w"], &[("x.w", false)]).unwrap_err();
         assert!(error.contains("\"a.x.w\" or \"b.x.w\""), "{error}");
     }

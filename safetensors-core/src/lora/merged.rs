@@ -21,7 +21,8 @@ pub(super) struct Merged {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    pub(super) base: Stored,
+    /// `None` for a tensor that the checkpoint does not have.
+    pub(super) base: Option<Stored>,
     /// The adapter that has another tensor in place of the base's, and its position there.
     pub(super) replaced: Option<(Arc<Source>, usize)>,
     pub(super) deltas: Vec<Delta>,
@@ -92,7 +93,7 @@ impl ComputedTensor for Merged {
     }
 
     fn files(&self) -> Vec<usize> {
-        vec![self.base.file]
+        self.base.iter().map(|base| base.file).collect()
     }
 
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
@@ -117,9 +118,10 @@ impl Merged {
 
     /// Reads elements as they are before products are added.
     fn read_base(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        match &self.replaced {
-            Some((adapter, position)) => read_part(adapter, *position, first, out),
-            None => self.base.read(files, first, out),
+        match (&self.replaced, &self.base) {
+            (Some((adapter, position)), _) => read_part(adapter, *position, first, out),
+            (None, Some(base)) => base.read(files, first, out),
+            (None, None) => Ok(()),
         }
     }
 }

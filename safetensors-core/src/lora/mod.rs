@@ -39,7 +39,8 @@
 //! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, or else 1 |
 //!
 //! Other tensors of PEFT replace those of the checkpoint that have their names, such as modules of
-//! `modules_to_save` and biases. What is not in this table, and a setting that would change the
+//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such as
+//! a new head, is added. What is not in this table, and a setting that would change the
 //! result in a way that is not known here, is an error ([`ErrorKind::Adapter`]).
 //!
 //! The name of a weight in the checkpoint is `X.weight`. If some of these names are not there, all
@@ -66,25 +67,23 @@ mod config;
 mod fit;
 mod merged;
 mod parts;
+mod plan;
 mod product;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use fit::{Names, Wanted};
-use merged::{Delta, Merged, Product, Recent, Stored, is_possible};
-use parts::{Module, Parts, Source, located};
+use merged::is_possible;
+use parts::{Parts, Source};
+use plan::{POSSIBLE, Plan, mismatch};
 
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{AdapterProblem, Result, Shape};
+use crate::error::{Error, Result};
 use crate::io::ReadAt;
-use crate::load::LazyTensor;
-use crate::quantized::QuantizedWeight;
 
 /// The largest settings that are read. Real ones have a few KiB.
 const MOST: u64 = 16 << 20;
@@ -178,213 +177,32 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         mut dtype: impl FnMut(&str, Dtype) -> Dtype,
     ) -> Result<Checkpoint<Computed<S>>> {
         let quantized = self.quantized_weights()?;
-        let mut merge = Merge {
-            names: Names::of(&self, quantized.iter().map(|weight| &*weight.name)),
-            base: &self,
-            quantized: &quantized,
-            tensors: Vec::new(),
-            by_name: HashMap::new(),
-            recent: Arc::default(),
-        };
+        let mut plan = Plan::new(&self, &quantized);
         let mut others = Vec::new();
         for adapter in adapters {
-            merge.add(&adapter)?;
+            plan.add(&adapter)?;
             others.push(adapter.source);
         }
-        let mut tensors = merge.tensors;
+        let mut tensors = plan.into_tensors();
         for tensor in &mut tensors {
             tensor.dtype = dtype(&tensor.name, tensor.dtype);
             if !is_possible(tensor.dtype) {
                 let problem = mismatch(POSSIBLE, tensor.dtype.to_string());
-                return Err(crate::error::Error::from(problem).in_tensor(&tensor.name));
+                return Err(Error::from(problem).in_tensor(&tensor.name));
             }
         }
         let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let instead = names.iter().enumerate().map(|(number, name)| (&**name, Some(number)));
+        let (old, added): (Vec<_>, _) =
+            (0..tensors.len()).partition(|&number| tensors[number].base.is_some());
         self.computed(Replacement {
             tensors: tensors
                 .into_iter()
                 .map(|it| Box::new(it) as Box<dyn ComputedTensor>)
                 .collect(),
-            instead: instead.collect(),
+            instead: old.into_iter().map(|number| (&*names[number], Some(number))).collect(),
+            added,
             others,
             metadata: &Clone::clone,
         })
     }
-}
-
-/// The dtypes of weights that can be merged.
-const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
-
-fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
-    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
-}
-
-/// What the adapters so far make of a checkpoint.
-struct Merge<'a, S> {
-    base: &'a Checkpoint<S>,
-    names: Names<'a>,
-    quantized: &'a [QuantizedWeight],
-    tensors: Vec<Merged>,
-    /// The numbers of the merged tensors by their names in the checkpoint.
-    by_name: HashMap<&'a str, usize>,
-    recent: Arc<Recent>,
-}
-
-impl<'a, S: ReadAt> Merge<'a, S> {
-    fn add(&mut self, adapter: &Adapter) -> Result<()> {
-        let Adapter { source, parts, scale } = adapter;
-        if !scale.is_finite() {
-            return Err(config::wrong(format_args!("scale {scale} is not finite")));
-        }
-        let mut wanted = Vec::new();
-        let mut tensors = Vec::new();
-        let mut want = |name: String, position, module: Option<&Module>| {
-            let is_flattened = module.is_some_and(|module| module.is_flattened);
-            let group = module.map(|module| module.group.clone()).unwrap_or_default();
-            wanted.push(Wanted { name, is_flattened, group });
-            tensors.push(source.tensor_at(position));
-        };
-        for (position, name) in &parts.whole {
-            want(name.clone(), *position, None);
-        }
-        for module in &parts.modules {
-            let dot = if module.is_flattened { '_' } else { '.' };
-            want(format!("{}{dot}weight", module.name), module.up, Some(module));
-            if let Some(bias) = module.up_bias {
-                want(format!("{}{dot}bias", module.name), bias, Some(module));
-            }
-        }
-        let found = self.names.find(&wanted).map_err(|(number, error)| match tensors[number] {
-            Some(tensor) => tensor.locate(error),
-            None => error,
-        })?;
-        let mut found = found.into_iter().zip(tensors.into_iter().flatten());
-        for (position, _) in &parts.whole {
-            let Some((name, tensor)) = found.next() else { break };
-            self.replace(source, *position, name, &tensor)?;
-        }
-        for module in &parts.modules {
-            let scaling = (scale * module.scaling) as f32;
-            let Some((name, up)) = found.next() else { break };
-            let number = self.target(name, &up)?;
-            let product = self.product(source, module, number, &up)?;
-            let recent = &self.recent;
-            let delta = Delta::new(source, product, scaling, module.magnitude, recent);
-            self.tensors[number].deltas.push(delta);
-            let Some(bias) = module.up_bias else { continue };
-            let Some((name, tensor)) = found.next() else { break };
-            let number = self.target(name, &tensor)?;
-            check_shape(&tensor, &self.tensors[number])?;
-            let delta = Delta::new(source, Product::Vector(bias), scaling, None, &self.recent);
-            self.tensors[number].deltas.push(delta);
-        }
-        Ok(())
-    }
-
-    /// The number of the merged tensor for this name of the checkpoint, which a tensor of an
-    /// adapter changes.
-    fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
-        let is_of = |weight: &&QuantizedWeight| {
-            weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
-        };
-        let quantized = self.quantized.iter().find(is_of);
-        let (None, Some(tensor)) = (quantized, self.base.get(name)) else {
-            let scheme = quantized.map_or("", |weight| weight.scheme);
-            let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
-            return Err(located(from, mismatch("a weight of numbers; dequantise it first", found)));
-        };
-        if let Some(&number) = self.by_name.get(tensor.name()) {
-            return Ok(number);
-        }
-        if !is_possible(tensor.dtype()) {
-            let found = format!("{} of {name:?} of the checkpoint", tensor.dtype());
-            return Err(located(from, mismatch(POSSIBLE, found)));
-        }
-        self.by_name.insert(tensor.name(), self.tensors.len());
-        self.tensors.push(Merged {
-            name: tensor.name().to_owned(),
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
-            base: Stored {
-                file: tensor.file_index(),
-                offset: tensor.file_offset(),
-                dtype: tensor.dtype(),
-            },
-            replaced: None,
-            deltas: Vec::new(),
-        });
-        Ok(self.tensors.len() - 1)
-    }
-
-    /// Puts a tensor of an adapter in place of the checkpoint's.
-    fn replace<T>(
-        &mut self,
-        source: &Arc<Source>,
-        position: usize,
-        name: &str,
-        tensor: &LazyTensor<'_, T>,
-    ) -> Result<()> {
-        let number = self.target(name, tensor)?;
-        let merged = &mut self.tensors[number];
-        check_shape(tensor, merged)?;
-        if !is_possible(tensor.dtype()) {
-            return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
-        }
-        if merged.replaced.is_some() || !merged.deltas.is_empty() {
-            let found = format!("{name:?}, which another tensor of the adapters changes, too");
-            return Err(located(tensor, AdapterProblem::Unsupported { found }));
-        }
-        merged.replaced = Some((Arc::clone(source), position));
-        Ok(())
-    }
-
-    /// How the product of a module fits its weight.
-    fn product<T>(
-        &self,
-        source: &Arc<Source>,
-        module: &Module,
-        number: usize,
-        up: &LazyTensor<'_, T>,
-    ) -> Result<Product> {
-        let merged = &self.tensors[number];
-        let down = source.tensor_at(module.down).map(|down| down.shape()).unwrap_or_default();
-        let (outputs, inputs) = (up.shape()[0], &down[1..]);
-        let [first, rest @ ..] = &merged.shape[..] else {
-            let expected = "a weight with dimensions".to_owned();
-            return Err(located(up, mismatch(expected, format!("{:?}, a scalar", merged.name))));
-        };
-        let is_plain = *first == outputs && rest == inputs;
-        let is_crossed = inputs == [*first] && rest == [outputs];
-        let is_transposed = match module.is_transposed {
-            _ if module.is_embedding => is_crossed,
-            // A square weight does not tell.
-            Some(is_transposed) if is_plain => is_transposed && is_crossed,
-            Some(_) => is_crossed,
-            None => false,
-        };
-        if !is_transposed && (module.is_embedding || !is_plain) {
-            let expected = format!("a product of shape {}", Shape(&merged.shape));
-            let shape = [&[outputs], inputs].concat();
-            let found = format!("{} for {:?} of the checkpoint", Shape(&shape), merged.name);
-            return Err(located(up, mismatch(expected, found)));
-        }
-        if let Some(magnitude) = module.magnitude.and_then(|it| source.tensor_at(it)) {
-            let is_vector = magnitude.shape().iter().all(|&dim| dim == 1 || dim == outputs);
-            if !is_vector || magnitude.element_count() != outputs as u64 {
-                let found = format!("shape {}", Shape(magnitude.shape()));
-                return Err(located(&magnitude, mismatch(format!("{outputs} numbers"), found)));
-            }
-        }
-        Ok(Product::Matrices { up: module.up, down: module.down, is_transposed })
-    }
-}
-
-/// Checks that a tensor of an adapter has the shape of the one that it changes.
-fn check_shape<S>(tensor: &LazyTensor<'_, S>, merged: &Merged) -> Result<()> {
-    if tensor.shape() == merged.shape {
-        return Ok(());
-    }
-    let expected = format!("shape {} of {:?}", Shape(&merged.shape), merged.name);
-    Err(located(tensor, mismatch(expected, format!("shape {}", Shape(tensor.shape())))))
 }

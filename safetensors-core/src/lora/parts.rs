@@ -19,8 +19,17 @@ pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) modules: Vec<Module>,
-    /// Tensors that replace the checkpoint's: their positions in the adapter, and the names.
-    pub(super) whole: Vec<(usize, String)>,
+    /// Tensors that replace the checkpoint's.
+    pub(super) whole: Vec<Whole>,
+}
+
+/// A tensor that takes the place of another.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) position: usize,
+    pub(super) name: String,
+    /// Whether the checkpoint may lack it.
+    pub(super) may_be_new: bool,
 }
 
 /// A module whose weight changes by a product of two small matrices. Tensors are positions in the
@@ -100,11 +109,14 @@ impl Parts {
                 name.ends_with(end) && (*role != Role::Alpha || config.is_none())
             };
             let Some((end, role, is_embedding)) = ENDS.iter().find(is_of_module) else {
-                if config.is_none() {
+                let Some(config) = config else {
                     let found = format!("tensor {name:?}");
                     return Err(located(&tensor, AdapterProblem::Unsupported { found }));
-                }
-                parts.whole.extend(whole(source, name).map(|name| (position, name)));
+                };
+                parts.whole.extend(whole(source, name).map(|name| {
+                    let may_be_new = config.is_whole(&name);
+                    Whole { position, name, may_be_new }
+                }));
                 continue;
             };
             let module = &name[..name.len() - end.len()];

@@ -53,6 +53,7 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
     checkpoint.computed(Replacement {
         tensors: weights.into_iter().map(|it| Box::new(it) as Box<dyn ComputedTensor>).collect(),
         instead,
+        added: Vec::new(),
         others: Vec::new(),
         metadata: &|metadata| view.metadata(metadata),
     })

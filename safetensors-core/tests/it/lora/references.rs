@@ -28,12 +28,13 @@ fn numbers(buf: TensorBuf) -> Vec<f32> {
 #[test]
 fn every_tensor_is_what_the_reference_makes_of_it() {
     for fixture in Merge::all() {
-        let (merged, base) = (merged(&fixture), fixture.base());
-        let names = |checkpoint: Vec<String>| checkpoint.into_iter().collect::<BTreeSet<_>>();
-        let all = names(merged.tensors().map(|it| it.name().to_owned()).collect());
-        assert_eq!(all, names(base.tensors().map(|it| it.name().to_owned()).collect()));
+        let (merged, base, expected) = (merged(&fixture), fixture.base(), fixture.expected());
+        let names: BTreeSet<_> = merged.tensors().map(|tensor| tensor.name()).collect();
+        let all = base.tensors().chain(expected.tensors());
+        assert_eq!(names, all.map(|tensor| tensor.name()).collect());
+        assert_eq!(merged.len(), names.len());
         for tensor in merged.tensors() {
-            let stored = base.tensor(tensor.name()).unwrap();
+            let stored = base.get(tensor.name()).or(expected.get(tensor.name())).unwrap();
             assert_eq!((tensor.dtype(), tensor.shape()), (stored.dtype(), stored.shape()));
             fixture.compare(tensor.name(), &numbers(tensor.read().unwrap()));
         }
