@@ -119,6 +119,7 @@
 //! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
 //! | see all three libraries in one program | `examples/quickstart.rs` |
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
+//! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |

@@ -97,6 +97,10 @@
 //! as numbers: GPTQ, AWQ, NF4, NVFP4 and others. A `VarBuilder` does over a checkpoint that has
 //! them as numbers: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`.
 //!
+//! LoRA adapters are merged in the same way, while the model takes its weights:
+//! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
+//! with the `Adapter` of [`safetensors_core::lora`].
+//!
 //! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
 //! [`ConvertOptions::scale_block`] sets another size of blocks.
 //!

@@ -31,6 +31,7 @@
 //! | own a tensor | [`TensorBuf`] |
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
 //! | read quantised weights as numbers | [`Checkpoint::dequantized`]; see [`quantized`] |
+//! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
 //! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
@@ -94,6 +95,8 @@ pub mod ranks;
 #[cfg(feature = "std")]
 pub mod audit;
 pub mod digest;
+#[cfg(feature = "std")]
+pub mod lora;
 #[cfg(feature = "std")]
 pub mod rewrite;
 

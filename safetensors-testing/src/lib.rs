@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod files;
+pub mod lora;
 pub mod memory;
 pub mod process;
 pub mod quantized;

@@ -4,6 +4,7 @@
 mod common;
 mod devices;
 mod load;
+mod lora;
 mod save;
 mod tensor_parallel;
 mod train;

@@ -22,6 +22,7 @@ mod fixtures;
 mod hub_cache;
 mod inspect;
 mod interrupted;
+mod lora;
 mod manual;
 mod map;
 #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 
 mod boxed;
 mod commit;
+mod computed;
 mod current;
 mod destination;
 mod directories;
@@ -31,6 +32,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use commit::commit;
+pub use computed::Computed;
+pub(crate) use computed::{ComputedTensor, Files, Replacement, failed, read_numbers};
 pub(crate) use destination::check as check_directory;
 pub(crate) use directories::NewDirectories;
 pub(crate) use index::Index;

@@ -59,7 +59,7 @@ pub(crate) mod support;
 pub(crate) mod widen;
 
 #[cfg(feature = "std")]
-pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
+pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 pub use options::{ConvertOptions, Overflow, ScaledWeights};

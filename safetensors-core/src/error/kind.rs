@@ -7,9 +7,9 @@ use super::found::Below;
 use super::found::{FoundByte, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 #[cfg(feature = "std")]
-use super::{IndexProblem, QuantizationProblem, RankProblem};
+use super::{AdapterProblem, IndexProblem, QuantizationProblem, RankProblem};
+use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -128,8 +128,7 @@ pub enum ErrorKind {
     /// Two tensors that are not empty have the same range of bytes.
     #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
-    /// A tensor without bytes may lie only between two tensors or at either end of the data, and
-    /// lies elsewhere.
+    /// A tensor without bytes lies neither between two tensors nor at either end of the data.
     #[error(
         "a tensor without bytes should begin where another ends, such as at {expected}, \
          but begins at {found}"
@@ -175,8 +174,7 @@ pub enum ErrorKind {
     /// A slice has more indices than the tensor has dimensions.
     #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
     TooManyIndices { ndim: usize, found: usize },
-    /// A slice takes a position that a dimension does not have, or a range that ends before it
-    /// begins.
+    /// A slice takes a position that a dimension does not have, or a range that is reversed.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
     IndexOutOfBounds { dim: usize, len: usize, index: isize },
     /// A slice has a step of 0.
@@ -217,8 +215,7 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
-    /// A quantised weight is saved once for several names, and two of the names have scales of
-    /// their own.
+    /// A quantised weight has several names, and two of them have scales of their own.
     #[error(
         "two of its names have scales, in tensors {} and {}: it is not known which to apply",
         Quoted(.scales), Quoted(.other)
@@ -279,8 +276,7 @@ pub enum ErrorKind {
     BadAttributeName { found: String },
 
     // Metadata and digests.
-    /// A key of the ModelSpec standard is missing, or its value does not have the form that the
-    /// standard asks for.
+    /// A key of the ModelSpec standard is missing, or its value has not the standard's form.
     #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
     BadModelSpec { key: String, expected: &'static str, found: Option<String> },
     /// The metadata entry that records digests is not JSON of the form it should have.
@@ -447,4 +443,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Quantization { problem: QuantizationProblem },
+    /// Something is wrong with an adapter, or it does not fit the checkpoint.
+    #[cfg(feature = "std")]
+    #[error("{problem}")]
+    Adapter { problem: AdapterProblem },
 }

@@ -1,6 +1,8 @@
 //! The one error type: what went wrong, in which file, for which tensor, what was expected and what
 //! was found.
 
+#[cfg(feature = "std")]
+mod adapter;
 mod dtype;
 mod found;
 #[cfg(feature = "std")]
@@ -21,6 +23,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+#[cfg(feature = "std")]
+pub use adapter::AdapterProblem;
 #[cfg(feature = "std")]
 pub use index::IndexProblem;
 pub use json::JsonProblem;
@@ -112,9 +116,24 @@ impl Error {
     /// There is no tensor of this name. The error also says which of `names` are similar to it.
     #[cfg(feature = "std")]
     pub(crate) fn not_found<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut error = Self::from(ErrorKind::TensorNotFound).in_tensor(name);
-        error.0.similar = similar_names(name, names);
-        error
+        Self::from(ErrorKind::TensorNotFound).in_tensor(name).with_similar(name, names)
+    }
+
+    /// Adds which of `names` are similar to a name that is not there.
+    #[cfg(feature = "std")]
+    pub(crate) fn with_similar<'a>(
+        self,
+        name: &str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        self.with_names(similar_names(name, names))
+    }
+
+    /// Adds names that the caller may have meant.
+    #[cfg(feature = "std")]
+    pub(crate) fn with_names(mut self, similar: Vec<String>) -> Self {
+        self.0.similar = similar;
+        self
     }
 
     /// The error of a kind that only another crate of this library knows, as
@@ -247,6 +266,13 @@ impl From<ErrorKind> for Error {
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         ErrorKind::Io(error).into()
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<AdapterProblem> for Error {
+    fn from(problem: AdapterProblem) -> Self {
+        ErrorKind::Adapter { problem }.into()
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Framework;
-use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
+use crate::checkpoint::{self, Checkpoint, Computed, SavedShards, ShardOptions};
 use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::quantized::Dequantized;
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -84,7 +83,7 @@ pub fn load_path<F: Framework>(
 pub fn prepare<S: ReadAt + 'static>(
     checkpoint: Checkpoint<S>,
     options: &LoadOptions,
-) -> Result<Checkpoint<Dequantized<S>>> {
+) -> Result<Checkpoint<Computed<S>>> {
     match options.reads_numbers() {
         true => checkpoint.dequantized_by(options.block()),
         false => checkpoint.without_numbers(),

@@ -12,6 +12,8 @@ use crate::io::ReadRange;
 use crate::load::LazyTensor;
 use crate::tensor::TensorView;
 
+pub(super) use crate::checkpoint::Files;
+
 /// A tensor of a file of the checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
@@ -57,11 +59,6 @@ impl Stored {
         files.read(self.file, &mut [ReadRange { offset: self.start, bytes: &mut bytes }])?;
         Ok(bytes)
     }
-}
-
-/// The bytes of the files of a checkpoint.
-pub(super) trait Files {
-    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
 }
 
 /// What an element of a stored matrix is.

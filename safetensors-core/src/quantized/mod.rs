@@ -46,9 +46,8 @@ use std::collections::HashSet;
 pub(crate) use config::bad_config;
 pub use quantize::{Quantization, QuantizationError};
 pub(crate) use quantize::{QuantizedPart, with_settings};
-pub use source::Dequantized;
 
-use crate::checkpoint::{Checkpoint, CheckpointFile};
+use crate::checkpoint::{Checkpoint, CheckpointFile, Computed};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -125,7 +124,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
-    pub fn dequantized(self) -> Result<Checkpoint<Dequantized<S>>> {
+    pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
         self.dequantized_by(None)
     }
 
@@ -138,7 +137,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     pub fn dequantized_if(
         self,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
-    ) -> Result<Checkpoint<Dequantized<S>>> {
+    ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(None)?.into_iter();
         let (mut weights, others): (Vec<_>, Vec<_>) = weights.partition(|(about, _)| wanted(about));
         // A mark may belong to several weights, and stays as long as one needs it.
@@ -154,14 +153,14 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     pub(crate) fn dequantized_by(
         self,
         block: Option<[usize; 2]>,
-    ) -> Result<Checkpoint<Dequantized<S>>> {
+    ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(block)?;
         source::dequantized(self, weights)
     }
 
     /// The tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
-    pub(crate) fn without_numbers(self) -> Result<Checkpoint<Dequantized<S>>> {
+    pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
@@ -185,7 +184,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
 
 impl<S> Checkpoint<S> {
     /// Adds the path of the index or of the first file to an error.
-    fn in_first_path(&self, error: Error) -> Error {
+    pub(crate) fn in_first_path(&self, error: Error) -> Error {
         let first = || self.files().first().map(CheckpointFile::path);
         match self.index_path().or_else(first) {
             Some(path) => error.in_path(path),

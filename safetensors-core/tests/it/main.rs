@@ -24,6 +24,7 @@ mod hostile;
 mod index;
 mod layers;
 mod loader;
+mod lora;
 #[cfg(target_os = "linux")]
 mod memory;
 mod modelspec;

@@ -7,15 +7,15 @@ use candle_core::{DType, Device};
 use candle_nn::var_builder::{Shard, VarBuilderArgs};
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{TensorParallelBackend, var_builder_from};
+use safetensors_bridge::checkpoint::Computed;
 use safetensors_bridge::convert::ScaledWeights;
 use safetensors_bridge::io::FileSource;
 use safetensors_bridge::ndarray::{DynArray, Reader};
-use safetensors_bridge::quantized::Dequantized;
 use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
 use safetensors_testing::quantized::Quantized;
 
-type Numbers = Checkpoint<Dequantized<FileSource>>;
+type Numbers = Checkpoint<Computed<FileSource>>;
 
 /// Reads the weight of this name, with its shape.
 type Way = fn(&Quantized, &str) -> (Vec<usize>, Vec<f32>);

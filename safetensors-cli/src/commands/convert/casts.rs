@@ -47,7 +47,7 @@ impl Cast {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (pattern, to) =
             text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-        let pattern = Pattern::parse(pattern).map_err(|error| error.to_string())?;
+        let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
         let to = match to {
             "keep" => To::Kept,
             "quantize" => To::Quantised,

@@ -249,6 +249,11 @@ impl Change<'_> {
         to.is_some() && !is_kept
     }
 
+    /// Whether a tensor of this name and dtype in the input gets another dtype.
+    pub(super) fn changes_dtype(&self, name: &str, dtype: Dtype) -> bool {
+        self.cast(name, dtype, Kind::Plain).is_some_and(|to| to != dtype)
+    }
+
     /// Whether a tensor is taken, by its name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)

@@ -6,6 +6,7 @@
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `casts` | what `--cast` says of tensors, and how dtypes and schemes are read |
 //! | `config` | the `config.json` of quantised weights, and of what were such |
+//! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
@@ -23,6 +24,7 @@ mod changes;
 mod config;
 mod divided;
 mod existing;
+mod lora;
 mod output;
 mod preview;
 mod report;
@@ -36,6 +38,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use changes::{Change, Changes};
 use divided::Ranks;
+use lora::Loras;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
@@ -104,6 +107,8 @@ pub(crate) struct Args {
     /// relation to that of the numbers. The errors are found while the weights are written
     #[arg(long, requires = "quantize")]
     report: bool,
+    #[command(flatten)]
+    loras: Loras,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     ///
     /// Units are decimal, as on the Hub
@@ -157,6 +162,7 @@ Examples:
   safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
+  safetensors convert llama/ merged/ --lora adapter/ --lora style.safetensors:0.5
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -201,9 +207,13 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if change.quantization().is_some() {
         output.check_quantized(is_divided)?;
     }
+    let adapters = args.loras.open()?;
+    if !adapters.is_empty() && inputs.len() > 1 {
+        return Err(wrong_usage("--lora is for one IN"));
+    }
     let sources = inputs
         .iter()
-        .map(|path| Source::open(path, &change))
+        .map(|path| Source::open(path, &change, &adapters))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
     let everything = sources
@@ -231,7 +241,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
-    let summary = plan.summary(output.path());
+    let summary = plan.summary(output.path()) + &adapters.summary();
     if !args.force {
         let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
         let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));

@@ -10,6 +10,7 @@ use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
+use super::lora::Adapters;
 use crate::input;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
@@ -48,8 +49,12 @@ enum Content {
 impl Source {
     /// Opens an input. Its name tells its kind. Of an archive only the names are read.
     ///
-    /// Quantised tensors become numbers if `change` says so.
-    pub(super) fn open(path: &Path, change: &Change<'_>) -> anyhow::Result<Self> {
+    /// Quantised tensors become numbers if `change` says so. Then adapters are merged.
+    pub(super) fn open(
+        path: &Path,
+        change: &Change<'_>,
+        adapters: &Adapters,
+    ) -> anyhow::Result<Self> {
         let (mut numbers, mut kept) = (Vec::new(), Vec::new());
         let content = match Kind::of(path) {
             _ if change.dequantizes()
@@ -89,6 +94,15 @@ impl Source {
                     text::path(path)
                 )));
             }
+        };
+        let content = match content {
+            Content::Checkpoint(checkpoint) => {
+                Content::Checkpoint(Box::new(adapters.merged(*checkpoint, change)?))
+            }
+            _ if !adapters.is_empty() => {
+                return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
+            }
+            arrays => arrays,
         };
         let whole = match &content {
             Content::Checkpoint(checkpoint) if is_divided(checkpoint) => {

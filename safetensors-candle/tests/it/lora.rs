@@ -1,0 +1,72 @@
+//! Models that take their weights from a checkpoint with LoRA adapters merged into it.
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use safetensors_candle::{CheckpointBackend, TensorParallelBackend, var_builder_from};
+use safetensors_core::Dtype;
+use safetensors_testing::lora::Merge;
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn a_var_builder_merges_while_it_loads() {
+    for fixture in Merge::all() {
+        let merged = || fixture.base().merged(fixture.adapters()).unwrap();
+        let builder = var_builder_from(merged(), DType::F32, &Device::Cpu);
+        let backend = CheckpointBackend::new(merged());
+        backend.prefetch("", DType::F32).unwrap();
+        let prefetched = backend.var_builder(DType::F32, &Device::Cpu);
+        for tensor in fixture.base().tensors() {
+            let (shape, name) = (tensor.shape().to_vec(), tensor.name());
+            let read = numbers(&builder.get(shape.clone(), name).unwrap());
+            fixture.compare(name, &read);
+            assert_eq!(numbers(&prefetched.get(shape, name).unwrap()), read);
+        }
+    }
+}
+
+/// A rank gets its part of the sum.
+#[test]
+fn tensor_parallelism_merges_the_part_of_a_rank() {
+    for fixture in Merge::all() {
+        let merged = || fixture.base().merged(fixture.adapters()).unwrap();
+        let backend = TensorParallelBackend::new(merged());
+        let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
+        let all = merged();
+        let whole = |name: &str| {
+            let read = all.tensor(name).unwrap().read_as(Dtype::F32, &Default::default());
+            read.unwrap().into_vec::<f32>().unwrap()
+        };
+        for tensor in fixture.expected().tensors() {
+            let (shape, name) = (tensor.shape().to_vec(), tensor.name());
+            let half = shape[0] / 2;
+            if !shape[0].is_multiple_of(2) {
+                continue;
+            }
+            let shard = Shard { dim: 0, rank: 1, world_size: 2 };
+            let part = builder.get_with_hints(shape.clone(), name, shard).unwrap();
+            assert_eq!(part.dims()[0], half, "{}: {name}", fixture.name);
+            let whole = whole(name);
+            assert_eq!(numbers(&part), whole[whole.len() / 2..], "{}: {name}", fixture.name);
+        }
+    }
+}
+
+/// Without a dtype of its own, a sum is rounded once to that of the builder.
+#[test]
+fn a_sum_is_rounded_once_to_the_dtype_of_the_builder() {
+    let fixture = Merge::named("linear");
+    let exact = fixture.base().merged(fixture.adapters()).unwrap();
+    let merged = fixture.base().merged(fixture.adapters()).unwrap();
+    let builder = var_builder_from(merged, DType::BF16, &Device::Cpu);
+    for tensor in fixture.expected().tensors() {
+        let expected = exact.tensor(tensor.name()).unwrap();
+        let expected = expected.read_as(Dtype::BF16, &Default::default()).unwrap();
+        let expected = expected.convert(Dtype::F32, &Default::default()).unwrap();
+        let found = builder.get(tensor.shape().to_vec(), tensor.name()).unwrap();
+        assert_eq!(found.dtype(), DType::BF16);
+        assert_eq!(numbers(&found), expected.into_vec::<f32>().unwrap());
+    }
+}

@@ -1,0 +1,144 @@
+//! [`Adapters`]: LoRA adapters that are merged into the input.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use safetensors_core::Dtype;
+use safetensors_core::lora::Adapter;
+
+use super::changes::Change;
+use crate::input::{self, Checkpoint, address};
+use crate::terminal::text;
+
+/// The file of an adapter in a directory that PEFT saved.
+const PEFT_FILE: &str = "adapter_model.safetensors";
+
+/// The options that name adapters.
+#[derive(Debug, clap::Args)]
+pub(super) struct Loras {
+    /// Merge this LoRA adapter into the weights of IN, multiplied by SCALE
+    ///
+    /// A directory that PEFT saved, a file of diffusers, ComfyUI or kohya, or an address of one of
+    /// these. SCALE is 1 by default. The sum is computed as f32, and rounded once to the dtype that
+    /// the weight has or gets. IN must be one checkpoint. May be given several times: the
+    /// adapters are added in this order
+    #[arg(
+        long = "lora",
+        value_name = "ADAPTER[:SCALE]",
+        value_parser = PathBufValueParser::new().map(|path| scaled(&path))
+    )]
+    loras: Vec<Scaled>,
+}
+
+/// The path or address of an adapter, and its factor.
+#[derive(Clone, Debug, PartialEq)]
+struct Scaled {
+    path: PathBuf,
+    scale: f64,
+}
+
+/// Divides `ADAPTER:SCALE`. What lies on the disk under the whole text is meant by it, and so is
+/// every text that does not end in a number.
+fn scaled(path: &Path) -> Scaled {
+    let whole = Scaled { path: path.to_owned(), scale: 1.0 };
+    let Some((name, number)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {
+        return whole;
+    };
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    match number.parse::<f64>() {
+        Ok(scale) if is_number && scale.is_finite() && !name.is_empty() && !path.exists() => {
+            Scaled { path: name.into(), scale }
+        }
+        _ => whole,
+    }
+}
+
+/// Open adapters.
+pub(super) struct Adapters(Vec<Adapter>);
+
+impl Loras {
+    /// Opens the adapters.
+    pub(super) fn open(&self) -> anyhow::Result<Adapters> {
+        let open = |Scaled { path, scale }: &Scaled| {
+            let checkpoint = open(path).context("--lora")?;
+            Ok(Adapter::of(checkpoint).context("--lora")?.scale(*scale))
+        };
+        self.loras.iter().map(open).collect::<anyhow::Result<_>>().map(Adapters)
+    }
+}
+
+/// Opens the file of an adapter.
+fn open(path: &Path) -> anyhow::Result<Checkpoint> {
+    let file = path.join(PEFT_FILE);
+    match address::of(path) {
+        Some(address) if !address.ends_with(".safetensors") && !address.contains('?') => {
+            let file = format!("{}/{PEFT_FILE}", address.trim_end_matches('/'));
+            address::find(&file)?.map_or_else(|| input::open(path), Ok)
+        }
+        None if file.is_file() => input::open(&file),
+        _ => input::open(path),
+    }
+}
+
+impl Adapters {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The checkpoint with the adapters merged into it. A weight that changes its dtype is F32
+    /// until then, so that the sum is rounded once.
+    pub(super) fn merged(
+        &self,
+        checkpoint: Checkpoint,
+        change: &Change<'_>,
+    ) -> anyhow::Result<Checkpoint> {
+        if self.is_empty() {
+            return Ok(checkpoint);
+        }
+        let dtype = |name: &str, dtype| {
+            if change.changes_dtype(name, dtype) { Dtype::F32 } else { dtype }
+        };
+        let merged = checkpoint.merged_as(self.0.iter().cloned(), dtype).context("--lora")?;
+        Ok(merged.into_boxed())
+    }
+
+    /// How much is merged, as the end of the summary.
+    pub(super) fn summary(&self) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        let modules: HashSet<_> = self.0.iter().flat_map(Adapter::modules).collect();
+        let modules = text::counted(modules.len() as u64, "module");
+        format!(", {modules} of {} merged", text::counted(self.0.len() as u64, "adapter"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_at_the_end_is_the_scale() {
+        for (text, path, scale) in [
+            ("lora", "lora", 1.0),
+            ("lora:0.5", "lora", 0.5),
+            ("lora:-1", "lora", -1.0),
+            ("a:b:.25", "a:b", 0.25),
+            ("s3://bucket/lora", "s3://bucket/lora", 1.0),
+            ("s3://bucket/lora:2e-1", "s3://bucket/lora", 0.2),
+            ("hf://owner/name@main:1", "hf://owner/name@main", 1.0),
+            ("lora:nan", "lora:nan", 1.0),
+            ("lora:1e999", "lora:1e999", 1.0),
+            (":1", ":1", 1.0),
+        ] {
+            assert_eq!(scaled(Path::new(text)), Scaled { path: path.into(), scale }, "{text}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lora:2");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(scaled(&path), Scaled { path, scale: 1.0 });
+    }
+}

@@ -1,0 +1,30 @@
+//! [`AdapterProblem`]: what can be wrong with an adapter, or with the checkpoint it is merged into.
+
+use alloc::string::String;
+
+use super::{Escaped, Quoted};
+
+/// What is wrong with an adapter, or with how it fits a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum AdapterProblem {
+    /// The settings of the adapter cannot be read.
+    #[error("the settings of the adapter are wrong: {}", Escaped(.problem))]
+    Settings { problem: String },
+    /// The adapter has something that cannot be merged, such as a setting.
+    #[error("an adapter with {} cannot be merged", Escaped(.found))]
+    Unsupported { found: String },
+    /// A tensor of a module is absent.
+    #[error("its module needs tensor {}; there is none", Quoted(.expected))]
+    Missing { expected: String },
+    /// A tensor does not fit the settings, its module, or the tensor that it changes.
+    #[error("expected {}, found {}", Escaped(.expected), Escaped(.found))]
+    Mismatch { expected: String, found: String },
+    /// The checkpoint does not have the tensor that the adapter changes.
+    #[error("it changes {}, which the checkpoint does not have", Quoted(.expected))]
+    Unmatched { expected: String },
+    /// Several tensors of the checkpoint may be meant.
+    #[error("it may change {} or {} of the checkpoint", Quoted(.one), Quoted(.other))]
+    Ambiguous { one: String, other: String },
+}

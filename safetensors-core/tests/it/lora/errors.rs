@@ -1,0 +1,134 @@
+//! What does not fit is an error that says what was expected and what was found.
+
+use super::{adapter, base};
+
+const DOWN: &str = "base_model.model.layers.0.q.lora_A.weight";
+const UP: &str = "base_model.model.layers.0.q.lora_B.weight";
+const SETTINGS: &str = ", \"r\": 2, \"lora_alpha\": 2";
+
+#[test]
+fn tensors_and_settings_of_an_adapter() {
+    for (settings, tensors, expected) in [
+        (None, &[(DOWN, &[2, 3][..]), (UP, &[4, 2])][..], "adapter_config.json is missing"),
+        (Some(SETTINGS), &[(DOWN, &[2, 3])], "needs tensor \"layers.0.q.lora_B.weight\""),
+        (Some(SETTINGS), &[(UP, &[4, 2])], "needs tensor \"layers.0.q.lora_A.weight\""),
+        (
+            Some(SETTINGS),
+            &[(DOWN, &[3, 3]), (UP, &[4, 3])],
+            "layers.0.q.lora_A.weight\": expected a rank of 2, found a rank of 3",
+        ),
+        (
+            Some(SETTINGS),
+            &[(DOWN, &[2, 3]), (UP, &[4, 1])],
+            "layers.0.q.lora_B.weight\": expected shape [4, 2], without groups of channels, found \
+             shape [4, 1]",
+        ),
+        (Some(SETTINGS), &[(DOWN, &[0, 3]), (UP, &[4, 0])], "none of them 0, found shape [0, 3]"),
+        (Some(SETTINGS), &[(DOWN, &[2]), (UP, &[4, 2])], "at least 2 dimensions"),
+        (
+            Some(", \"r\": 2, \"use_dora\": true"),
+            &[(DOWN, &[2, 3]), (UP, &[4, 2])],
+            "needs tensor \"layers.0.q.lora_magnitude_vector\"",
+        ),
+        (Some(", \"use_qalora\": true"), &[], "use_qalora: true cannot be merged"),
+        (
+            Some(", \"r\": 1.5"),
+            &[],
+            "adapter_config.json: the settings of the adapter are wrong: r",
+        ),
+        (None, &[("x.hada_w1_a", &[1, 1])], "an adapter with tensor \"x.hada_w1_a\" cannot"),
+        (
+            None,
+            &[("x.lora_down.weight", &[2, 1]), ("x.lora_up.weight", &[1, 2]), ("x.alpha", &[2])],
+            "x.alpha\": expected one number, found shape [2]",
+        ),
+        (None, &[("x.lora_down.weight", &[2, 1])], "needs tensor \"x.lora_up.weight\""),
+        (
+            None,
+            &[("x.lora_down.weight", &[2, 1]), ("x.lora_A.weight", &[2, 1])],
+            "two tensors for one end of module",
+        ),
+    ] {
+        let error = adapter(settings, tensors).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(error.contains("adapter_"), "{error}");
+    }
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_the_checkpoint() {
+    const WEIGHT: &str = "layers.0.q.weight";
+    let module = [(DOWN, &[2, 3][..]), (UP, &[4, 2])];
+    let with = |more: (&'static str, &'static [usize])| [module[0], module[1], more];
+    let norm = "base_model.model.norm.weight";
+    for (tensors, checkpoint, expected) in [
+        (
+            &module[..],
+            &[("layers.0.k.weight", &[4, 3][..])][..],
+            "q.lora_B.weight\": it changes \"layers.0.q.weight\", which the checkpoint does not \
+             have; did you mean \"layers.0.k.weight\"?",
+        ),
+        (
+            &module,
+            &[("a.layers.0.q.weight", &[4, 3]), ("b.layers.0.q.weight", &[4, 3])],
+            "it may change \"a.layers.0.q.weight\" or \"b.layers.0.q.weight\"",
+        ),
+        (
+            &module,
+            &[(WEIGHT, &[4, 4])],
+            "expected a product of shape [4, 4], found [4, 3] for \"layers.0.q.weight\"",
+        ),
+        (&module, &[(WEIGHT, &[])], "a weight with dimensions"),
+        (
+            &with((norm, &[3])),
+            &[(WEIGHT, &[4, 3]), ("norm.weight", &[4])],
+            "norm.weight\": expected shape [4] of \"norm.weight\", found shape [3]",
+        ),
+        (
+            &with(("base_model.model.layers.0.q.lora_B.bias", &[4])),
+            &[(WEIGHT, &[4, 3])],
+            "it changes \"layers.0.q.bias\"",
+        ),
+        (
+            &with(("base_model.model.layers.0.q.lora_magnitude_vector", &[3])),
+            &[(WEIGHT, &[4, 3])],
+            "expected 4 numbers, found shape [3]",
+        ),
+    ] {
+        let adapter = adapter(Some(SETTINGS), tensors).unwrap();
+        let error = base(checkpoint).merged([adapter]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(error.contains("adapter_model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn two_adapters_that_replace_one_tensor() {
+    let one = || adapter(Some(""), &[("base_model.model.norm.weight", &[3])]).unwrap();
+    let error = base(&[("norm.weight", &[3])]).merged([one(), one()]).unwrap_err().to_string();
+    assert!(error.contains("which another tensor of the adapters changes, too"), "{error}");
+}
+
+#[test]
+fn numbers_that_are_not_finite() {
+    let module = [(DOWN, &[2, 3][..]), (UP, &[4, 2])];
+    let infinite = adapter(Some(SETTINGS), &module).unwrap().scale(f64::INFINITY);
+    let error = base(&[("layers.0.q.weight", &[4, 3])]).merged([infinite]).unwrap_err();
+    assert!(error.to_string().contains("scale inf is not finite"), "{error}");
+}
+
+/// A checkpoint whose weight is not of floating-point numbers, or of more digits than F32.
+#[test]
+fn dtypes_that_cannot_be_merged() {
+    use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    for dtype in [Dtype::F64, Dtype::I32] {
+        let zeros = TensorBuf::from_vec(vec![4, 3], vec![0.0_f32; 12]).unwrap();
+        let zeros = zeros.convert(dtype, &Default::default()).unwrap();
+        save(&path, [("layers.0.q.weight", zeros)], &SaveOptions::new().durable(false)).unwrap();
+        let adapter = adapter(Some(SETTINGS), &[(DOWN, &[2, 3]), (UP, &[4, 2])]).unwrap();
+        let error = Checkpoint::open(&path).unwrap().merged([adapter]).unwrap_err().to_string();
+        assert!(error.contains(&format!("found {dtype} of")), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! A merge takes the memory of a few pieces, whatever the size of the weight.
+
+use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions};
+use safetensors_testing::files::write_hole;
+use safetensors_testing::memory::growth;
+use safetensors_testing::memory::resident;
+use safetensors_testing::process::is_alone;
+
+use super::adapter;
+
+#[test]
+fn a_weight_is_merged_in_less_memory_than_it_has() {
+    if !is_alone(a_weight_is_merged_in_less_memory_than_it_has) {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    // 48 MiB of zeros, which are a hole in the file.
+    let shape = vec![6144, 4096];
+    write_hole(&path, [("q.weight".to_owned(), Dtype::BF16, shape)]);
+    let tensors: [(&str, &[usize]); 2] =
+        [("q.lora_A.weight", &[1, 4096]), ("q.lora_B.weight", &[6144, 1])];
+    let merged = Checkpoint::open(&path).unwrap();
+    let merged = merged.merged([adapter(None, &tensors).unwrap()]).unwrap();
+    let out = dir.path().join("out.safetensors");
+    let save = || Rewrite::of(&merged).save(&out, &SaveOptions::new().durable(false)).unwrap();
+    let ((), grown) = growth(resident(), save);
+    assert!(grown < 24 * MIB, "{} MiB", grown / MIB);
+    let saved = Checkpoint::open(&out).unwrap();
+    let row = saved.tensor("q.weight").unwrap().slice((6143,)).unwrap().read().unwrap();
+    let row = row.convert(Dtype::F32, &Default::default()).unwrap();
+    assert_eq!(row.as_slice::<f32>().unwrap()[..3], [6144.0, 12288.0, 18432.0]);
+}

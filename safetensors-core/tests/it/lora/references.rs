@@ -1,0 +1,214 @@
+//! Every fixture is what PEFT makes of it, however it is read.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use safetensors_core::checkpoint::Computed;
+use safetensors_core::io::{FileSource, ReadRange};
+use safetensors_core::lora::Adapter;
+use safetensors_core::slice::{RankPart, TensorPart};
+use safetensors_core::{
+    Checkpoint, Dtype, LoadOptions, ReadAt, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    TensorView, save, save_sharded,
+};
+use safetensors_testing::lora::Merge;
+
+use super::{adapter, base};
+
+fn merged(fixture: &Merge) -> Checkpoint<Computed<FileSource>> {
+    fixture.base().merged(fixture.adapters()).unwrap_or_else(|error| {
+        panic!("{}: {error}", fixture.name);
+    })
+}
+
+fn numbers(buf: TensorBuf) -> Vec<f32> {
+    buf.convert(Dtype::F32, &Default::default()).unwrap().into_vec().unwrap()
+}
+
+#[test]
+fn every_tensor_is_what_the_reference_makes_of_it() {
+    for fixture in Merge::all() {
+        let (merged, base, expected) = (merged(&fixture), fixture.base(), fixture.expected());
+        let names: BTreeSet<_> = merged.tensors().map(|tensor| tensor.name()).collect();
+        let all = base.tensors().chain(expected.tensors());
+        assert_eq!(names, all.map(|tensor| tensor.name()).collect());
+        assert_eq!(merged.len(), names.len());
+        for tensor in merged.tensors() {
+            let stored = base.get(tensor.name()).or(expected.get(tensor.name())).unwrap();
+            assert_eq!((tensor.dtype(), tensor.shape()), (stored.dtype(), stored.shape()));
+            fixture.compare(tensor.name(), &numbers(tensor.read().unwrap()));
+        }
+        let read = merged.read_all(&LoadOptions::new().threads(3)).unwrap();
+        for (tensor, buf) in merged.tensors().zip(read) {
+            assert_eq!(buf.bytes(), tensor.read().unwrap().bytes(), "{}", fixture.name);
+        }
+    }
+}
+
+/// Every part of a tensor has the bits of the whole: by rank, by bytes.
+#[test]
+fn parts_are_parts_of_the_whole() {
+    for fixture in Merge::all() {
+        let merged = merged(&fixture);
+        for tensor in fixture.expected().tensors() {
+            let tensor = merged.tensor(tensor.name()).unwrap();
+            let (whole, shape) = (tensor.read().unwrap(), tensor.shape());
+            for dim in 0..shape.len() {
+                for (rank, ranks) in [(0, 2), (1, 2), (2, 3)] {
+                    if !shape[dim].is_multiple_of(ranks) {
+                        continue;
+                    }
+                    let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
+                    let read = tensor.part(part).unwrap().read_with(&LoadOptions::new()).unwrap();
+                    let size = shape[dim] / ranks;
+                    let wanted = rank * size..(rank + 1) * size;
+                    assert_eq!(numbers(read), select(&numbers(whole.clone()), shape, dim, wanted));
+                }
+            }
+            // Ranges of bytes that begin and end inside a number and a row.
+            let (bytes, start) = (whole.bytes(), tensor.file_offset());
+            for range in [0..1, 3..bytes.len() - 1, bytes.len() / 2 + 1..bytes.len(), 4..8] {
+                let mut found = vec![0; range.len()];
+                let offset = start + range.start as u64;
+                let mut ranges = [ReadRange { offset, bytes: &mut found }];
+                tensor.source().read_ranges_at(&mut ranges).unwrap();
+                assert_eq!(found, bytes[range], "{}", fixture.name);
+            }
+        }
+    }
+}
+
+/// The numbers at these positions of a dimension.
+fn select(whole: &[f32], shape: &[usize], dim: usize, positions: Range<usize>) -> Vec<f32> {
+    let inner: usize = shape[dim + 1..].iter().product();
+    let all = whole.chunks_exact(inner).enumerate();
+    all.filter(|(at, _)| positions.contains(&(at % shape[dim])))
+        .flat_map(|(_, values)| values.iter().copied())
+        .collect()
+}
+
+#[test]
+fn a_rewrite_writes_the_sums() {
+    for fixture in Merge::all() {
+        let merged = merged(&fixture);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        Rewrite::of(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
+        let saved = Checkpoint::open(&path).unwrap();
+        assert_eq!(saved.len(), merged.len());
+        for tensor in saved.tensors() {
+            let expected = merged.tensor(tensor.name()).unwrap().read().unwrap();
+            assert_eq!(tensor.read().unwrap().bytes(), expected.bytes(), "{}", fixture.name);
+        }
+    }
+}
+
+/// The sum is rounded once: to the dtype of the base, or to another, or not at all.
+#[test]
+fn a_sum_is_rounded_once() {
+    let fixture = Merge::named("bf16");
+    let exact = fixture.base().merged_as(fixture.adapters(), |_, _| Dtype::F32).unwrap();
+    let narrow = merged(&fixture);
+    for tensor in fixture.expected().tensors() {
+        let exact = exact.tensor(tensor.name()).unwrap();
+        assert_eq!(exact.dtype(), Dtype::F32);
+        let rounded = exact.read_as(Dtype::BF16, &Default::default()).unwrap();
+        let found = narrow.tensor(tensor.name()).unwrap().read().unwrap();
+        assert_eq!((found.dtype(), found.bytes()), (Dtype::BF16, rounded.bytes()));
+        // The sum has more digits than the base's dtype.
+        let read = exact.read().unwrap().into_vec::<f32>().unwrap();
+        assert_ne!(read, numbers(rounded));
+    }
+    let norm = exact.tensor("norm.weight").unwrap();
+    assert_eq!(norm.dtype(), Dtype::BF16);
+}
+
+#[test]
+fn a_scale_multiplies_the_product() {
+    let fixture = Merge::named("exact-integers");
+    let scaled = |scale| {
+        let adapters = fixture.adapters().into_iter().map(|adapter| adapter.scale(scale));
+        let merged = fixture.base().merged(adapters.collect::<Vec<_>>()).unwrap();
+        numbers(merged.tensor("layers.0.q_proj.weight").unwrap().read().unwrap())
+    };
+    let (none, one, half) = (scaled(0.0), scaled(1.0), scaled(0.5));
+    assert_eq!(
+        none,
+        numbers(fixture.base().tensor("layers.0.q_proj.weight").unwrap().read().unwrap())
+    );
+    for ((none, one), half) in none.iter().zip(&one).zip(half) {
+        assert_eq!((none + one) / 2.0, half);
+    }
+}
+
+/// Shards, of which one has no weight that changes, and a tied weight.
+#[test]
+fn shards_and_other_names_of_a_weight() {
+    let directory = tempfile::tempdir().unwrap();
+    let values = [1.0_f32, 2.0, 3.0, 4.0];
+    let tensors = ["embed.weight", "norm", "q.weight"]
+        .map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+    let options = ShardOptions::new().max_shard_size(16.into());
+    let options = options.metadata([("head.weight", "embed.weight")]);
+    save_sharded(directory.path(), tensors, &options).unwrap();
+    let adapter = adapter(
+        Some(", \"r\": 1, \"lora_alpha\": 1"),
+        &[
+            ("base_model.model.head.lora_A.weight", &[1, 2]),
+            ("base_model.model.head.lora_B.weight", &[2, 1]),
+        ],
+    );
+    let adapter = adapter.unwrap();
+    assert_eq!(adapter.modules().collect::<Vec<_>>(), ["head"]);
+    let merged = Checkpoint::open(directory.path()).unwrap().merged([adapter]).unwrap();
+    for name in ["embed.weight", "head.weight"] {
+        let read = merged.tensor(name).unwrap().read().unwrap();
+        assert_eq!(read.as_slice::<f32>().unwrap(), [2.0, 4.0, 5.0, 8.0]);
+    }
+    let read = merged.tensor("q.weight").unwrap().read().unwrap();
+    assert_eq!(read.as_slice::<f32>().unwrap(), values);
+    merged.check_unchanged().unwrap();
+}
+
+/// diffusers records its settings in the metadata of the file.
+#[test]
+fn settings_of_diffusers() {
+    let base = || base(&[("blocks.0.q.weight", &[2, 2])]);
+    let values = [1.0_f32, 1.0];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lora.safetensors");
+    let tensors = [
+        ("transformer.blocks.0.q.lora_A.weight", TensorView::from_slice(&[1, 2], &values).unwrap()),
+        ("transformer.blocks.0.q.lora_B.weight", TensorView::from_slice(&[2, 1], &values).unwrap()),
+    ];
+    let merged = |metadata: &[(&str, &str)]| {
+        let options = SaveOptions::new().durable(false).metadata(metadata.iter().copied());
+        save(&path, tensors, &options).unwrap();
+        let merged = base().merged([Adapter::open(&path).unwrap()]).unwrap();
+        numbers(merged.tensor("blocks.0.q.weight").unwrap().read().unwrap())
+    };
+    assert_eq!(merged(&[]), [2.0, 3.0, 4.0, 5.0]);
+    let settings =
+        r#"{"transformer.r": 1, "transformer.lora_alpha": 3, "transformer.bias": "none"}"#;
+    assert_eq!(merged(&[("lora_adapter_metadata", settings)]), [4.0, 5.0, 6.0, 7.0]);
+}
+
+/// Quantised weights are merged as numbers.
+#[test]
+fn a_quantised_base_is_dequantised_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38; 4]).unwrap();
+    let scales = TensorView::from_slice(&[1], &[0.5_f32]).unwrap();
+    save(&path, [("q.weight", codes), ("q.weight_scale", scales)], &SaveOptions::new()).unwrap();
+    let adapter = || {
+        let names = ["q.lora_A.weight", "q.lora_B.weight"];
+        adapter(None, &[(names[0], &[1, 2]), (names[1], &[2, 1])]).unwrap()
+    };
+    let error = Checkpoint::open(&path).unwrap().merged([adapter()]).unwrap_err().to_string();
+    assert!(error.contains("dequantise it first"), "{error}");
+    let merged = Checkpoint::open(&path).unwrap().dequantized().unwrap();
+    let merged = merged.merged([adapter()]).unwrap();
+    let read = merged.tensor("q.weight").unwrap().read().unwrap();
+    assert_eq!(read.as_slice::<f32>().unwrap(), [1.5, 2.5, 2.5, 4.5]);
+}
