@@ -139,6 +139,8 @@ enum Kind {
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     changes: &'a Changes,
+    /// What quantised tensors become where no other option says it.
+    dequantize: Option<Dtype>,
     select: Matcher,
     drop: Option<Matcher>,
     renames: Vec<(Regex, &'a str)>,
@@ -154,11 +156,24 @@ impl Changes {
             renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
-        Ok(Change { changes: self, select: self.select.matcher()?, drop, renames })
+        let (dequantize, select) = (self.dequantize, self.select.matcher()?);
+        Ok(Change { changes: self, dequantize, select, drop, renames })
+    }
+
+    /// Whether an option says which dtypes tensors get.
+    pub(super) fn name_dtypes(&self) -> bool {
+        let is_default = matches!(self.overflow, OnOverflow::Ieee);
+        let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
+        dtypes || self.keep_quantized || !is_default
     }
 }
 
 impl Change<'_> {
+    /// The same where all quantised tensors become numbers.
+    pub(super) fn dequantizing(self) -> Self {
+        Self { dequantize: Some(Dtype::F32), ..self }
+    }
+
     /// The tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
@@ -201,20 +216,20 @@ impl Change<'_> {
                 ));
             }
         }
-        if self.dequantizes() && !any_quantised {
+        if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
     }
 
     /// Whether quantised tensors become numbers.
     pub(super) fn dequantizes(&self) -> bool {
-        self.changes.dequantize.is_some()
+        self.dequantize.is_some()
     }
 
     /// Whether any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let changes = self.changes;
-        changes.dtype.is_some() || changes.dequantize.is_some() || !changes.casts.is_empty()
+        changes.dtype.is_some() || self.dequantizes() || !changes.casts.is_empty()
     }
 
     /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
@@ -247,7 +262,7 @@ impl Change<'_> {
             Kind::Alias | Kind::Scales => None,
             Kind::Plain => dtype,
             Kind::Quantised if self.changes.keep_quantized => None,
-            Kind::Quantised if self.changes.dtype.is_none() => self.changes.dequantize,
+            Kind::Quantised if self.changes.dtype.is_none() => self.dequantize,
             Kind::Quantised => dtype,
         }
     }

@@ -5,6 +5,7 @@
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `divided` | an output that is divided among ranks |
+//! | `gguf` | an output of GGUF |
 //! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
@@ -18,6 +19,7 @@
 mod changes;
 mod divided;
 mod existing;
+mod gguf;
 mod output;
 mod preview;
 mod source;
@@ -30,6 +32,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use changes::{Change, Changes};
 use divided::Ranks;
+use gguf::Gguf;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
@@ -50,10 +53,15 @@ use crate::terminal::text;
 /// model.safetensors, or else an index, or else exactly one file, or else
 /// pytorch_model.bin or its index; an address of safetensors files, such as
 /// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors,
-/// .npz or .npy file, or else a directory, which becomes a checkpoint of one or more files
-/// with an index; or a .safetensors file or a directory of a bucket, such as
+/// .gguf, .npz or .npy file, or else a directory, which becomes a checkpoint of one or more
+/// files with an index; or a .safetensors file or a directory of a bucket, such as
 /// s3://bucket/model. NumPy's files (.npz, .npy) hold no metadata and no second names of
 /// tied weights.
+///
+/// A .gguf file is for llama.cpp and programs like it. It is made of one model of
+/// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
+/// Qwen3, Gemma 1 to 3 for text, or BERT. --quantize says how weights are stored. What GGUF
+/// has no name for, or what is not known of a model, is an error.
 ///
 /// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
 /// one: each rank's parts in files of its own, which `safetensors plan` shows before.
@@ -88,6 +96,8 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,
+    #[command(flatten)]
+    gguf: Gguf,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     ///
     /// Units are decimal, as on the Hub
@@ -119,7 +129,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, an index, a directory, an address (feature remote), or -
-  <OUT>    A .safetensors, .npz or .npy file, a directory, or a bucket (remote)
+  <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, or a bucket (remote)
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
@@ -139,6 +149,7 @@ Examples:
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
+  safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -178,33 +189,16 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
+    if gguf::is_output(output) {
+        return gguf::run(args, inputs, output, out);
+    }
+    args.gguf.refuse()?;
     let is_divided = args.ranks.is_given()?;
     let force = file::Force::new(args.force);
     let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
     let change = args.changes.prepare()?;
-    let sources = inputs
-        .iter()
-        .map(|path| Source::open(path, &change))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let takes = |name: &str| change.takes(name);
-    let everything = sources
-        .iter()
-        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
-    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let taken = change.select(everything);
-    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
-    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
-    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
-    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
-    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
-    change.warn_of_no_effect(&names, !quantised.is_empty());
-    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
-    let mut rewrite = change.apply(taken, &quantised, &kept)?;
-    if rewrite.tensors().len() == 0 && !names.is_empty() {
-        anyhow::bail!(
-            "no tensor is left to be written; `safetensors inspect --flat` shows the names"
-        );
-    }
+    let sources = open(inputs, &change)?;
+    let mut rewrite = take(&sources, &change)?;
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
     let plan = output
@@ -234,6 +228,34 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn open(inputs: &[PathBuf], change: &Change<'_>) -> anyhow::Result<Vec<Source>> {
+    inputs.iter().map(|path| Source::open(path, change)).collect()
+}
+
+/// The tensors that are taken, converted and renamed.
+fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
+    let takes = |name: &str| change.takes(name);
+    let everything = sources
+        .iter()
+        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
+    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
+    let taken = change.select(everything);
+    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
+    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
+    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
+    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
+    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
+    change.warn_of_no_effect(&names, !quantised.is_empty());
+    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
+    let rewrite = change.apply(taken, &quantised, &kept)?;
+    if rewrite.tensors().len() == 0 && !names.is_empty() {
+        anyhow::bail!(
+            "no tensor is left to be written; `safetensors inspect --flat` shows the names"
+        );
+    }
+    Ok(rewrite)
 }
 
 fn out_is_missing() -> anyhow::Error {
