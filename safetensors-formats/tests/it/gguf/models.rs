@@ -331,15 +331,16 @@ fn bert_keeps_small_embeddings_exact() {
         outer.extend(
             ["token_embd", "position_embd", "token_types"].map(|it| format!("{it}.weight")),
         );
-        let slices = |all: &'_ [String]| all.iter().map(String::as_str).collect::<Vec<_>>();
-        assert_names(&read, &slices(&outer), &slices(&layer));
+        let outer: Vec<_> = outer.iter().map(String::as_str).collect();
+        let layer: Vec<_> = layer.iter().map(String::as_str).collect();
+        assert_names(&read, &outer, &layer);
         assert_metadata(
             &read,
             &[
                 ("general.architecture", "bert"),
                 ("bert.attention.causal", "false"),
                 ("bert.attention.head_count_kv", "4"),
-                ("bert.attention.layer_norm_epsilon", "0.000000000001"),
+                ("bert.attention.layer_norm_epsilon", "1e-12"),
                 ("tokenizer.ggml.token_type_count", "2"),
             ],
         );
@@ -393,8 +394,8 @@ fn tensors_that_do_not_belong_are_errors() {
     });
     assert_eq!(
         error,
-        "the model lacks \"model.embed_tokens.weight\", \"model.layers.1.mlp.gate_proj.weight\" \
-         and \"model.layers.1.mlp.up_proj.weight\""
+        "the model lacks \"model.embed_tokens.weight\", \"model.layers.1.mlp.gate_proj.weight\", \
+         \"model.layers.1.mlp.up_proj.weight\""
     );
     let error = plan(&|tensors| tensors[3].1 = vec![HIDDEN, 1]);
     assert_eq!(
