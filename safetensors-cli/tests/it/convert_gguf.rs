@@ -69,9 +69,9 @@ fn a_model_becomes_a_file_of_gguf() {
     let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
     let planned = convert(dir.path(), &[&args[..], &["--dry-run"]].concat()).success().stderr("");
     let planned = text(&planned.get_output().stdout).to_owned();
-    assert!(planned.contains("blk.0.attn_q.weight      Q8_0  [32, 32]"), "{planned}");
-    assert!(planned.contains("blk.0.ffn_down.weight    F16   [32, 48]"), "{planned}");
-    let summary = "out.gguf: 12 tensors, 14 kB; 1 of them F16, because their rows are not whole \
+    assert!(planned.contains("\nblk.0.attn_q.weight       Q8_0  [32, 32]  1.1 kB\n"), "{planned}");
+    assert!(planned.contains("\nblk.0.ffn_down.weight     F16   [32, 48]  3.1 kB\n"), "{planned}");
+    let summary = "out.gguf: 12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole \
                    blocks: blk.0.ffn_down.weight";
     assert!(planned.ends_with(&format!("\n{summary}; nothing was written\n")), "{planned}");
     assert!(!dir.path().join("out.gguf").exists());

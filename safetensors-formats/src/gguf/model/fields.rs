@@ -33,6 +33,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "hidden_dropout_prob",
     "id2label",
     "initializer_range",
+    "is_llama_config",
     "label2id",
     "length_penalty",
     "mask_token_id",
@@ -65,6 +66,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "top_p",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
     "typical_p",
     "unk_token_id",
@@ -81,6 +83,7 @@ const OFF: &[&str] = &[
     "is_decoder",
     "is_encoder_decoder",
     "pruned_heads",
+    "rope_interleaved",
     "tie_encoder_decoder",
     "use_bidirectional_attention",
 ];
