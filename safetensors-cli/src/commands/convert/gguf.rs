@@ -189,7 +189,7 @@ fn loss(path: &Path, writer: &Writer<'_>) -> Option<Loss> {
         new.get(tensor.name()).is_none_or(|shape| **shape != *tensor.shape())
     };
     let lost: Vec<_> = all.iter().filter(is_lost).map(|it| it.name().to_owned()).collect();
-    (!lost.is_empty()).then(|| Loss::Tensors(lost, all.len()))
+    if lost.is_empty() { None } else { Some(Loss::Tensors(lost, all.len())) }
 }
 
 /// What else there is to say, as the end of the summary.

@@ -3,28 +3,20 @@
 use serde_json::Value as Json;
 
 use super::architecture::Change::AddOne;
-use super::architecture::Dim::{FeedForward, Head, Hidden, KeyValues, Queries, Vocabulary};
+use super::architecture::Dim::{Head, Hidden};
 use super::architecture::{Architecture, Row, Settings, Sizes};
 use super::fields::{Fields, missing, wrong};
+use super::modules::{
+    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
+    VALUES,
+};
 use super::rope;
 use crate::error::Result;
 
 /// The activation.
 const TANH: &str = "gelu_pytorch_tanh";
 
-const OUTER: [Row; 3] = [
-    Row::new("embed_tokens", "token_embd", &[Vocabulary, Hidden]),
-    Row::new("norm", "output_norm", &[Hidden]).change(AddOne),
-    Row::new("lm_head", "output", &[Vocabulary, Hidden]).head(),
-];
-
-const QUERIES: Row = Row::new("self_attn.q_proj", "attn_q", &[Queries, Hidden]);
-const KEYS: Row = Row::new("self_attn.k_proj", "attn_k", &[KeyValues, Hidden]);
-const VALUES: Row = Row::new("self_attn.v_proj", "attn_v", &[KeyValues, Hidden]);
-const ATTENTION: Row = Row::new("self_attn.o_proj", "attn_output", &[Hidden, Queries]);
-const GATE: Row = Row::new("mlp.gate_proj", "ffn_gate", &[FeedForward, Hidden]);
-const UP: Row = Row::new("mlp.up_proj", "ffn_up", &[FeedForward, Hidden]);
-const DOWN: Row = Row::new("mlp.down_proj", "ffn_down", &[Hidden, FeedForward]);
+const OUTER: [Row; 3] = [EMBEDDING, LAST_NORM.change(AddOne), HEAD];
 
 const fn norm(source: &'static str, target: &'static str) -> Row {
     Row::new(source, target, &[Hidden]).change(AddOne)
@@ -37,12 +29,12 @@ pub(super) static GEMMA: Architecture = Architecture {
     layers: "layers.",
     outer: &OUTER,
     layer: &[
-        norm("input_layernorm", "attn_norm"),
+        FIRST_NORM.change(AddOne),
         QUERIES,
         KEYS,
         VALUES,
-        ATTENTION,
-        norm("post_attention_layernorm", "ffn_norm"),
+        OUTPUT,
+        MIDDLE_NORM.change(AddOne),
         GATE,
         UP,
         DOWN,
@@ -61,11 +53,11 @@ pub(super) static GEMMA2: Architecture = Architecture {
     layers: "layers.",
     outer: &OUTER,
     layer: &[
-        norm("input_layernorm", "attn_norm"),
+        FIRST_NORM.change(AddOne),
         QUERIES,
         KEYS,
         VALUES,
-        ATTENTION,
+        OUTPUT,
         norm("post_attention_layernorm", "post_attention_norm"),
         norm("pre_feedforward_layernorm", "ffn_norm"),
         GATE,
@@ -96,11 +88,11 @@ pub(super) static GEMMA3: Architecture = Architecture {
     layers: "layers.",
     outer: &OUTER,
     layer: &[
-        norm("input_layernorm", "attn_norm"),
+        FIRST_NORM.change(AddOne),
         QUERIES,
         KEYS,
         VALUES,
-        ATTENTION,
+        OUTPUT,
         Row::new("self_attn.q_norm", "attn_q_norm", &[Head]).change(AddOne),
         Row::new("self_attn.k_norm", "attn_k_norm", &[Head]).change(AddOne),
         norm("post_attention_layernorm", "post_attention_norm"),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `architecture` | the table of tensors that each architecture is described by |
 //! | `llama`, `qwen`, `gemma`, `bert` | these tables, and the settings that only they have |
+//! | `modules` | what most of these tables have |
 //! | `fields` | `config.json`: every field must be known |
 //! | `rope` | rotary embeddings |
 //! | `arrange` | weights whose numbers or rows are changed |
@@ -20,6 +21,7 @@ mod fields;
 mod files;
 mod gemma;
 mod llama;
+mod modules;
 mod pre;
 mod qwen;
 mod rope;

@@ -1,10 +1,13 @@
 //! Qwen2 and Qwen3.
 
 use super::architecture::Bias::Always;
-use super::architecture::Dim::{FeedForward, Head, Hidden, KeyValues, Queries};
+use super::architecture::Dim::Head;
 use super::architecture::{Architecture, Row, Settings, Sizes};
 use super::fields::{Fields, wrong};
-use super::llama::OUTER;
+use super::modules::{
+    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
+    VALUES,
+};
 use super::rope;
 use crate::error::Result;
 
@@ -13,17 +16,17 @@ pub(super) static QWEN2: Architecture = Architecture {
     classes: &["Qwen2ForCausalLM"],
     prefix: "model.",
     layers: "layers.",
-    outer: &OUTER,
+    outer: &[EMBEDDING, LAST_NORM, HEAD],
     layer: &[
-        Row::new("input_layernorm", "attn_norm", &[Hidden]),
-        Row::new("self_attn.q_proj", "attn_q", &[Queries, Hidden]).bias(Always),
-        Row::new("self_attn.k_proj", "attn_k", &[KeyValues, Hidden]).bias(Always),
-        Row::new("self_attn.v_proj", "attn_v", &[KeyValues, Hidden]).bias(Always),
-        Row::new("self_attn.o_proj", "attn_output", &[Hidden, Queries]),
-        Row::new("post_attention_layernorm", "ffn_norm", &[Hidden]),
-        Row::new("mlp.gate_proj", "ffn_gate", &[FeedForward, Hidden]),
-        Row::new("mlp.up_proj", "ffn_up", &[FeedForward, Hidden]),
-        Row::new("mlp.down_proj", "ffn_down", &[Hidden, FeedForward]),
+        FIRST_NORM,
+        QUERIES.bias(Always),
+        KEYS.bias(Always),
+        VALUES.bias(Always),
+        OUTPUT,
+        MIDDLE_NORM,
+        GATE,
+        UP,
+        DOWN,
     ],
     unused: &["rotary_emb.inv_freq"],
     is_tied: false,
@@ -36,19 +39,19 @@ pub(super) static QWEN3: Architecture = Architecture {
     classes: &["Qwen3ForCausalLM"],
     prefix: "model.",
     layers: "layers.",
-    outer: &OUTER,
+    outer: &[EMBEDDING, LAST_NORM, HEAD],
     layer: &[
-        Row::new("input_layernorm", "attn_norm", &[Hidden]),
-        Row::new("self_attn.q_proj", "attn_q", &[Queries, Hidden]),
-        Row::new("self_attn.k_proj", "attn_k", &[KeyValues, Hidden]),
-        Row::new("self_attn.v_proj", "attn_v", &[KeyValues, Hidden]),
-        Row::new("self_attn.o_proj", "attn_output", &[Hidden, Queries]),
+        FIRST_NORM,
+        QUERIES,
+        KEYS,
+        VALUES,
+        OUTPUT,
         Row::new("self_attn.q_norm", "attn_q_norm", &[Head]),
         Row::new("self_attn.k_norm", "attn_k_norm", &[Head]),
-        Row::new("post_attention_layernorm", "ffn_norm", &[Hidden]),
-        Row::new("mlp.gate_proj", "ffn_gate", &[FeedForward, Hidden]),
-        Row::new("mlp.up_proj", "ffn_up", &[FeedForward, Hidden]),
-        Row::new("mlp.down_proj", "ffn_down", &[Hidden, FeedForward]),
+        MIDDLE_NORM,
+        GATE,
+        UP,
+        DOWN,
     ],
     unused: &["rotary_emb.inv_freq"],
     is_tied: false,

@@ -167,7 +167,7 @@ impl Model {
         let ends = |end: &&str| {
             name.strip_suffix(*end).is_some_and(|it| it.is_empty() || it.ends_with('.'))
         };
-        self.architecture.unused.iter().any(|end| ends(&end))
+        self.architecture.unused.iter().any(ends)
     }
 
     /// The name in GGUF.

@@ -38,9 +38,12 @@ fn numbers(name: &str, count: usize) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
+/// The name and the shape of a tensor.
+type Listed = (String, Vec<usize>);
+
 /// Tensors of these names and shapes.
-fn tensors(listed: &[(String, Vec<usize>)]) -> Vec<(String, TensorBuf)> {
-    let tensor = |(name, shape): &(String, Vec<usize>)| {
+fn tensors(listed: &[Listed]) -> Vec<(String, TensorBuf)> {
+    let tensor = |(name, shape): &Listed| {
         let values = numbers(name, shape.iter().product());
         (name.clone(), TensorBuf::from_vec(shape.clone(), values).unwrap())
     };
@@ -50,7 +53,7 @@ fn tensors(listed: &[(String, Vec<usize>)]) -> Vec<(String, TensorBuf)> {
 /// A model of an architecture: `config.json`, and the names and shapes of its tensors.
 struct Tiny {
     config: Value,
-    tensors: Vec<(String, Vec<usize>)>,
+    tensors: Vec<Listed>,
 }
 
 const HIDDEN: usize = 64;

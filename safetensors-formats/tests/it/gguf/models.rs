@@ -7,7 +7,9 @@ use safetensors_formats::gguf::Type;
 use safetensors_formats::{ErrorKind, TensorFile};
 use serde_json::json;
 
-use super::{FEED, HEAD, HIDDEN, Tiny, VOCABULARY, attention_and_mlp, numbers, tensors, written};
+use super::{
+    FEED, HEAD, HIDDEN, Listed, Tiny, VOCABULARY, attention_and_mlp, numbers, tensors, written,
+};
 
 /// What a model becomes, as F32.
 fn converted(tiny: &Tiny) -> Checkpoint<TensorFile> {
@@ -366,7 +368,7 @@ fn pooling_is_read_beside_bert() {
 
 #[test]
 fn tensors_that_do_not_belong_are_errors() {
-    let plan = |change: &dyn Fn(&mut Vec<(String, Vec<usize>)>)| {
+    let plan = |change: &dyn Fn(&mut Vec<Listed>)| {
         let mut tiny = Tiny::llama();
         change(&mut tiny.tensors);
         tiny.refused()

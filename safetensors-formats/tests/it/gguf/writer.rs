@@ -74,7 +74,10 @@ fn everything_is_read_back() {
     assert_eq!(read.tensor("empty").unwrap().shape(), [0, 32]);
     let first = fs::read(&path).unwrap();
     write(&writer, &path).unwrap();
-    assert!(first == fs::read(&path).unwrap() && first.len() % 32 == 0, "not the same bytes");
+    assert!(
+        first == fs::read(&path).unwrap() && first.len().is_multiple_of(32),
+        "not the same bytes"
+    );
 }
 
 #[test]
