@@ -229,6 +229,29 @@ pub enum ErrorKind {
     #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
     NoDequantizer { kind: &'static str },
 
+    // Writing GGUF.
+    /// A GGUF file cannot have the tensor, or the key, or it cannot be written here.
+    #[error("{problem}, so a GGUF file cannot have it")]
+    NotForGguf { problem: String },
+    /// A quantised type cannot hold a number: it is not finite, or its scale exceeds F16.
+    #[error("element {index} is {value}, which does not fit {kind}")]
+    NotQuantisable { index: u64, value: String, kind: &'static str },
+    /// The settings beside the weights say what GGUF cannot, or what is not known here.
+    #[error("{}", Short(.problem))]
+    BadModel { problem: String },
+    /// The tokenizer beside the weights cannot be in a GGUF file, or is not known here.
+    #[error("{}", Short(.problem))]
+    BadTokenizer { problem: String },
+    /// The tensor is none of those that models of the architecture have.
+    #[error("it is no tensor of the architecture {architecture} that GGUF has a name for")]
+    NoGgufName { architecture: &'static str },
+    /// The shape is another than the settings of the model ask for.
+    #[error("the model's settings ask for shape {expected:?}, found {found:?}")]
+    WrongShape { expected: Vec<u64>, found: Vec<usize> },
+    /// The model lacks tensors. At most a few of them are named.
+    #[error("the model lacks {}", NameList(.names))]
+    MissingTensors { names: Vec<String> },
+
     // Writing.
     /// NumPy has no type for a dtype.
     #[error("NumPy has no type for {dtype}")]

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
 //! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
-//! | any of these, PyTorch and GGUF | [`open`], [`TensorFile`] | |
+//! | any of these, PyTorch and GGUF | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model` |
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.

@@ -404,7 +404,7 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
 fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
-    for name in ["a.gguf", "a.ONNX", "a.bin", "a.msgpack", "a.keras"] {
+    for name in ["a.ONNX", "a.bin", "a.msgpack", "a.keras"] {
         let next = predicate::str::contains(
             "a directory: write that, and convert it with a tool that knows ",
         );

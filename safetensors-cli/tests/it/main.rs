@@ -8,6 +8,7 @@ mod browse;
 mod completions;
 mod convert;
 mod convert_existing;
+mod convert_gguf;
 mod convert_names;
 mod convert_npz;
 mod convert_places;

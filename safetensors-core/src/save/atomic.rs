@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::lock::DirectoryLock;
+use crate::io::positional::write_all_at;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
 /// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
@@ -117,6 +118,17 @@ impl AtomicFile {
     /// The open file, for example to write at positions.
     pub fn file(&self) -> &File {
         self.temp.file()
+    }
+
+    /// Writes bytes at a position, from any thread. Where [`Write`] continues afterwards depends on
+    /// the system.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], naming the file.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let written = write_all_at(self.file(), bytes, offset);
+        written.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&self.path))
     }
 
     /// Gives the file its name, and replaces the old file. If a sharded save or an edit is putting

@@ -100,10 +100,38 @@ static TYPES: [Row; 34] = [
     unknown(41, "Q1_0", 128, 18),
 ];
 
+/// The types that a [`Writer`](super::Writer) writes.
+impl Type {
+    /// 32 bits, as a plain number.
+    pub const F32: Self = Self::of(0);
+    /// IEEE 754 half precision.
+    pub const F16: Self = Self::of(1);
+    /// Blocks of 32 numbers of 4 bits, with one scale.
+    pub const Q4_0: Self = Self::of(2);
+    /// Blocks of 32 numbers of 8 bits, with one scale.
+    pub const Q8_0: Self = Self::of(8);
+    /// The upper half of F32.
+    pub const BF16: Self = Self::of(30);
+
+    /// The type of a number that is in the table.
+    const fn of(id: u32) -> Self {
+        let mut i = 0;
+        while TYPES[i].id != id {
+            i += 1;
+        }
+        Self(&TYPES[i])
+    }
+}
+
 impl Type {
     /// The type of this number in a file. `None` for a number that is not known.
     pub fn from_id(id: u32) -> Option<Self> {
         TYPES.iter().find(|row| row.id == id).map(Self)
+    }
+
+    /// The number in a file.
+    pub(super) fn id(self) -> u32 {
+        self.0.id
     }
 
     /// The name, as ggml writes it.

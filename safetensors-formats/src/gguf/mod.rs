@@ -38,6 +38,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Writing
+//!
+//! A [`Writer`] makes a file of tensors and metadata. A [`Model`] knows what a model of transformers
+//! is called there: it reads the files beside the weights and plans the whole file.
+//!
 //! [`ErrorKind::Quantised`]: crate::ErrorKind::Quantised
 //! [`ErrorKind::NoDequantizer`]: crate::ErrorKind::NoDequantizer
 //! [`TensorFile`]: crate::TensorFile
@@ -46,7 +51,11 @@ mod dequantize;
 mod header;
 mod kinds;
 mod metadata;
+mod model;
 mod reader;
+mod write;
 
 pub(crate) use header::open;
 pub use kinds::Type;
+pub use model::{Model, Notes};
+pub use write::{Value, Writer};

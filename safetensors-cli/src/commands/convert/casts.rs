@@ -1,9 +1,12 @@
 //! [`Cast`]: what `--cast` says of the tensors that match a pattern; the dtypes and schemes of options.
 
+use std::fmt;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::Quantization;
+use safetensors_formats::gguf::Type;
 
 /// What becomes of the tensors that match a pattern.
 #[derive(Clone, Debug)]
@@ -36,10 +39,37 @@ fn dtypes() -> Vec<String> {
     Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
 }
 
-/// The same for the ways to quantise.
-pub(super) fn quantization_parser() -> impl TypedValueParser<Value = Quantization> {
-    PossibleValuesParser::new(Quantization::ALL.map(Quantization::name))
-        .try_map(|text| text.parse::<Quantization>())
+/// How `--quantize` stores weights.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scheme {
+    /// As several tensors of safetensors files.
+    Tensors(Quantization),
+    /// As a tensor of a GGUF file.
+    Gguf(Type),
+}
+
+impl Scheme {
+    fn all() -> impl Iterator<Item = Self> {
+        let of_gguf = [Type::Q8_0, Type::Q4_0, Type::BF16, Type::F16, Type::F32];
+        Quantization::ALL.map(Self::Tensors).into_iter().chain(of_gguf.map(Self::Gguf))
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensors(how) => how.fmt(f),
+            Self::Gguf(kind) => f.write_str(&kind.to_string().to_lowercase()),
+        }
+    }
+}
+
+/// The parser of `--quantize`.
+pub(super) fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
+    let names: Vec<_> = Scheme::all().map(|scheme| scheme.to_string()).collect();
+    PossibleValuesParser::new(names).try_map(|text| {
+        Scheme::all().find(|scheme| scheme.to_string() == text).ok_or("there is no such scheme")
+    })
 }
 
 impl Cast {

@@ -8,7 +8,7 @@ use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
 
-use super::casts::{Cast, To, dtype_parser, quantization_parser};
+use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
 use crate::input::Rewrite;
 use crate::input::select::{Matcher, Select};
 use crate::terminal::report::{warn, wrong_usage};
@@ -57,8 +57,12 @@ pub(super) struct Changes {
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     keep_quantized: bool,
     /// Quantise weights, without calibration: fp8-block128, fp8-channel, fp8-tensor, int8-channel,
-    /// nvfp4 or mxfp4
+    /// nvfp4 or mxfp4; for OUT.gguf q8_0, q4_0, bf16, f16 or f32
     ///
+    /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights whose rows are
+    /// not whole blocks of 32 are F16, as llama.cpp has it.
+    ///
+    /// For other outputs it quantises weights whose codes and scales are tensors of their own.
     /// These are matrices of floats named *.weight, but not embeddings, norms, routers and the head:
     /// --cast takes out others with `keep` or a dtype, and takes in others with `quantize`. nvfp4
     /// needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts what is left. The
@@ -67,10 +71,10 @@ pub(super) struct Changes {
     #[arg(
         long,
         value_name = "SCHEME",
-        value_parser = quantization_parser(),
+        value_parser = scheme_parser(),
         hide_possible_values = true
     )]
-    quantize: Option<Quantization>,
+    pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
@@ -123,6 +127,8 @@ enum Kind {
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     changes: &'a Changes,
+    /// What quantised tensors become where no other option says it.
+    dequantize: Option<Dtype>,
     select: Matcher,
     drop: Option<Matcher>,
     renames: Vec<(Regex, &'a str)>,
@@ -141,11 +147,24 @@ impl Changes {
             renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
-        Ok(Change { changes: self, select: self.select.matcher()?, drop, renames })
+        let (dequantize, select) = (self.dequantize, self.select.matcher()?);
+        Ok(Change { changes: self, dequantize, select, drop, renames })
+    }
+
+    /// Whether an option says which dtypes tensors get.
+    pub(super) fn name_dtypes(&self) -> bool {
+        let is_default = matches!(self.overflow, OnOverflow::Ieee);
+        let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
+        dtypes || self.keep_quantized || !is_default
     }
 }
 
 impl Change<'_> {
+    /// The same where all quantised tensors become numbers.
+    pub(super) fn dequantizing(self) -> Self {
+        Self { dequantize: Some(Dtype::F32), ..self }
+    }
+
     /// The tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
@@ -172,7 +191,7 @@ impl Change<'_> {
         let mut rewrite = rewrite.cast(&self.options(), |name, tensor| {
             self.cast(name, tensor.dtype(), kind(name, tensor.is_alias()))
         })?;
-        if let Some(how) = self.changes.quantize {
+        if let Some(how) = self.quantization() {
             rewrite = rewrite.quantize(how, &self.options(), |name, tensor| {
                 let kind = kind(name, tensor.is_alias());
                 self.quantizes(name, tensor.source_dtype(), tensor.shape(), kind)
@@ -186,7 +205,7 @@ impl Change<'_> {
 
     /// Whether a tensor is quantised, by its name in the input.
     fn quantizes(&self, name: &str, from: Dtype, shape: &[usize], kind: Kind) -> bool {
-        let Some(how) = self.changes.quantize else { return false };
+        let Some(how) = self.quantization() else { return false };
         match self.cast_of(name) {
             Some(to) => to == To::Quantised,
             None => match kind {
@@ -214,28 +233,31 @@ impl Change<'_> {
                 ));
             }
         }
-        if self.dequantizes() && !any_quantised {
+        if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
     }
 
     /// Whether quantised tensors become numbers.
     pub(super) fn dequantizes(&self) -> bool {
-        self.changes.dequantize.is_some()
+        self.dequantize.is_some()
     }
 
     /// Whether any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let changes = self.changes;
         changes.dtype.is_some()
-            || changes.dequantize.is_some()
-            || changes.quantize.is_some()
+            || self.dequantizes()
+            || self.quantization().is_some()
             || !changes.casts.is_empty()
     }
 
-    /// How weights are quantised.
+    /// How weights are quantised, unless it is for GGUF.
     pub(super) fn quantization(&self) -> Option<Quantization> {
-        self.changes.quantize
+        match self.changes.quantize {
+            Some(Scheme::Tensors(how)) => Some(how),
+            Some(Scheme::Gguf(_)) | None => None,
+        }
     }
 
     /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
@@ -278,7 +300,7 @@ impl Change<'_> {
             Kind::Alias | Kind::Scales => None,
             Kind::Plain => dtype,
             Kind::Quantised if self.changes.keep_quantized => None,
-            Kind::Quantised if self.changes.dtype.is_none() => self.changes.dequantize,
+            Kind::Quantised if self.changes.dtype.is_none() => self.dequantize,
             Kind::Quantised => dtype,
         }
     }

@@ -195,7 +195,7 @@ fn open(path: &Path, place: OutputPlace) -> anyhow::Result<Vec<Checkpoint>> {
 }
 
 /// Opens a file; `None` if it is not there, or is empty.
-fn open_file(path: &Path) -> anyhow::Result<Option<Checkpoint>> {
+pub(super) fn open_file(path: &Path) -> anyhow::Result<Option<Checkpoint>> {
     if fs::metadata(path).map_or(true, |metadata| metadata.len() == 0) {
         return Ok(None);
     }

@@ -8,6 +8,7 @@
 //! | `config` | the `config.json` of quantised weights, and of what were such |
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
+//! | `gguf` | an output of GGUF |
 //! | `existing` | what lies at OUT already, and would be lost |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
@@ -24,6 +25,7 @@ mod changes;
 mod config;
 mod divided;
 mod existing;
+mod gguf;
 mod lora;
 mod output;
 mod preview;
@@ -38,7 +40,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use changes::{Change, Changes};
 use divided::Ranks;
-use lora::Loras;
+use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
@@ -59,10 +61,15 @@ use crate::terminal::text;
 /// model.safetensors, or else an index, or else exactly one file, or else
 /// pytorch_model.bin or its index; an address of safetensors files, such as
 /// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors,
-/// .npz or .npy file, or else a directory, which becomes a checkpoint of one or more files
-/// with an index; or a .safetensors file or a directory of a bucket, such as
+/// .gguf, .npz or .npy file, or else a directory, which becomes a checkpoint of one or more
+/// files with an index; or a .safetensors file or a directory of a bucket, such as
 /// s3://bucket/model. NumPy's files (.npz, .npy) hold no metadata and no second names of
 /// tied weights.
+///
+/// A .gguf file is for llama.cpp and programs like it. It is made of one model of
+/// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
+/// Qwen3, Gemma 1 to 3 for text, or BERT. --quantize says how weights are stored. What GGUF
+/// has no name for, or what is not known of a model, is an error.
 ///
 /// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
 /// one: each rank's parts in files of its own, which `safetensors plan` shows before.
@@ -109,6 +116,12 @@ pub(crate) struct Args {
     report: bool,
     #[command(flatten)]
     loras: Loras,
+    /// Write OUT.gguf without a tokenizer
+    ///
+    /// A tokenizer is written if it is a tokenizer.json of type BPE that works on bytes, with a
+    /// pre-tokenizer that llama.cpp knows. Every other one is an error without this option
+    #[arg(long)]
+    no_tokenizer: bool,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     ///
     /// Units are decimal, as on the Hub
@@ -140,7 +153,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, an index, a directory, an address (feature remote), or -
-  <OUT>    A .safetensors, .npz or .npy file, a directory, or a bucket (remote)
+  <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, or a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
@@ -163,6 +176,7 @@ Examples:
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
   safetensors convert llama/ merged/ --lora adapter/ --lora style.safetensors:0.5
+  safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
@@ -200,6 +214,10 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
+    if gguf::is_output(output) {
+        return gguf::run(args, inputs, output, out);
+    }
+    gguf::check_unused(args)?;
     let is_divided = args.ranks.is_given()?;
     let force = file::Force::new(args.force);
     let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
@@ -208,32 +226,8 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         output.check_quantized(is_divided)?;
     }
     let adapters = args.loras.open()?;
-    if !adapters.is_empty() && inputs.len() > 1 {
-        return Err(wrong_usage("--lora is for one IN"));
-    }
-    let sources = inputs
-        .iter()
-        .map(|path| Source::open(path, &change, &adapters))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let takes = |name: &str| change.takes(name);
-    let everything = sources
-        .iter()
-        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
-    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let taken = change.select(everything);
-    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
-    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
-    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
-    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
-    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
-    change.warn_of_no_effect(&names, !quantised.is_empty());
-    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
-    let mut rewrite = change.apply(taken, &quantised, &kept)?;
-    if rewrite.tensors().len() == 0 && !names.is_empty() {
-        anyhow::bail!(
-            "no tensor is left to be written; `safetensors inspect --flat` shows the names"
-        );
-    }
+    let sources = open(inputs, &change, &adapters)?;
+    let mut rewrite = take(&sources, &change)?;
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
     output.put_config(config::config(&sources, &rewrite)?, change.quantization().is_some());
@@ -271,6 +265,41 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn open(
+    inputs: &[PathBuf],
+    change: &Change<'_>,
+    adapters: &Adapters,
+) -> anyhow::Result<Vec<Source>> {
+    if !adapters.is_empty() && inputs.len() > 1 {
+        return Err(wrong_usage("--lora is for one IN"));
+    }
+    inputs.iter().map(|path| Source::open(path, change, adapters)).collect()
+}
+
+/// The tensors that are taken, converted and renamed.
+fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
+    let takes = |name: &str| change.takes(name);
+    let everything = sources
+        .iter()
+        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
+    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
+    let taken = change.select(everything);
+    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
+    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
+    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
+    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
+    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
+    change.warn_of_no_effect(&names, !quantised.is_empty());
+    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
+    let rewrite = change.apply(taken, &quantised, &kept)?;
+    if rewrite.tensors().len() == 0 && !names.is_empty() {
+        anyhow::bail!(
+            "no tensor is left to be written; `safetensors inspect --flat` shows the names"
+        );
+    }
+    Ok(rewrite)
 }
 
 fn out_is_missing() -> anyhow::Error {

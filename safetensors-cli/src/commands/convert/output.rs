@@ -300,10 +300,10 @@ impl Output {
 /// What is wrong with an output of a format that cannot be written.
 fn unwritable(format: &dyn Display) -> String {
     format!(
-        "{format} files cannot be written; an output ends in .safetensors, .npz or .npy, or is a \
-         directory: write that, and convert it with a tool that knows {format}"
+        "{format} files cannot be written; an output ends in .safetensors, .gguf, .npz or .npy, or \
+         is a directory: write that, and convert it with a tool that knows {format}"
     )
 }
 
 /// The remedy if the output is a pipe.
-const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";
+pub(super) const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";

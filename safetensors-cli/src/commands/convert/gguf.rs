@@ -1,0 +1,194 @@
+//! An output of GGUF: a model of transformers, under the names that llama.cpp reads.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use safetensors_core::LazyTensor;
+use safetensors_formats::gguf::{Model, Notes, Type, Writer};
+use safetensors_formats::{Error, ErrorKind, Format};
+
+use super::casts::Scheme;
+use super::existing::{self, Loss};
+use super::output::STREAM;
+use super::source::Source;
+use super::{Args, open, take};
+use crate::input::kind::Kind;
+use crate::input::{self, address, other};
+use crate::output::file;
+use crate::terminal::progress::Progress;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::table::{self, Column};
+use crate::terminal::text;
+
+/// Fails if an option for an output of GGUF is given for another one.
+pub(super) fn check_unused(args: &Args) -> anyhow::Result<()> {
+    match args.changes.quantize {
+        Some(scheme @ Scheme::Gguf(_)) => {
+            Err(wrong_usage(format!("--quantize {scheme} is for a .gguf file as output")))
+        }
+        _ if args.no_tokenizer => Err(wrong_usage("--no-tokenizer is for a .gguf file as output")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a path is an output of GGUF.
+pub(super) fn is_output(path: &Path) -> bool {
+    Kind::of(path) == Kind::Other(Format::Gguf)
+}
+
+/// Converts a model to a GGUF file.
+pub(super) fn run(
+    args: &Args,
+    inputs: &[PathBuf],
+    output: &Path,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let kind = check_usage(args, output)?;
+    let directory = directory_of(inputs)?;
+    let change = args.changes.prepare()?.dequantizing();
+    let adapters = args.loras.open()?;
+    let sources = open(inputs, &change, &adapters)?;
+    let rewrite = take(&sources, &change)?;
+    let mut model = Model::open(directory).map_err(advise)?;
+    if !args.no_tokenizer {
+        model.read_tokenizer().map_err(advise)?;
+    }
+    let tensors = rewrite.tensors().map(|(name, tensor)| (name.to_owned(), tensor));
+    let (writer, notes) = model.writer(tensors, kind).map_err(advise)?;
+    sources.iter().try_for_each(Source::check)?;
+    let force = file::Force::new(args.force);
+    if !args.force
+        && let Some(loss) = loss(output, &writer)
+    {
+        existing::permit(output, &loss, !args.dry_run)?;
+    }
+    let (shown, bytes) = (input::shown(output), writer.total_size());
+    let count = text::counted(writer.tensors().len() as u64, "tensor");
+    let summary = format!("{shown}: {count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
+    if args.dry_run {
+        show(&writer, out)?;
+        writeln!(out, "\n{summary}; nothing was written")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let progress = Progress::bytes(bytes);
+    let written = file::replace(output, force, |file| {
+        writer.write(file.get_ref(), |bytes| progress.add(bytes))?;
+        Ok(rewrite.check_unchanged()?)
+    });
+    written.map_err(|error| file::advise(error, output, bytes, "OUT", STREAM))?;
+    drop(progress);
+    let told = writeln!(out, "{summary}").and_then(|()| out.flush());
+    told.with_context(|| format!("{shown} is written, but this could not be printed"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The type of weights. Fails for options that say something else about an output.
+fn check_usage(args: &Args, output: &Path) -> anyhow::Result<Type> {
+    let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(output))));
+    if args.changes.name_dtypes() {
+        return wrong(
+            "--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
+             --keep-quantized and --overflow are for other outputs",
+        );
+    }
+    if args.max_shard_size.is_some() || args.no_wait || args.ranks.is_given()? {
+        return wrong(
+            "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output",
+        );
+    }
+    if args.report {
+        return wrong("--report is for other outputs");
+    }
+    match args.changes.quantize {
+        Some(Scheme::Gguf(kind)) => Ok(kind),
+        _ => wrong("say how weights are stored: --quantize q8_0, q4_0, bf16, f16 or f32"),
+    }
+}
+
+/// The directory with the files beside the weights.
+fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
+    let [input] = inputs else {
+        return Err(wrong_usage("a GGUF file is made of one model: name one IN"));
+    };
+    if address::of(input).is_some() || input::is_stdin(input) {
+        return Err(wrong_usage(format!(
+            "{}: config.json and the tokenizer are read beside IN, which must be on the disk",
+            input::name(input)
+        )));
+    }
+    if input.is_file() && other::detect(input) == Some(Format::Gguf) {
+        return Err(wrong_usage(format!(
+            "{}: it is a GGUF file already; llama-quantize of llama.cpp changes how it stores \
+             weights",
+            input::name(input)
+        )));
+    }
+    match input.parent() {
+        _ if input.is_dir() => Ok(input),
+        Some(parent) if parent != Path::new("") => Ok(parent),
+        _ => Ok(Path::new(".")),
+    }
+}
+
+/// What would be lost of a file that is there: every tensor that the new one does not have.
+fn loss(path: &Path, writer: &Writer<'_>) -> Option<Loss> {
+    let old = match existing::open_file(path) {
+        Ok(old) => old?,
+        Err(why) => return Some(Loss::Unreadable(format!("{why:#}"))),
+    };
+    let new: HashMap<_, _> = writer.tensors().map(|(name, _, shape)| (name, shape)).collect();
+    let all: Vec<_> = old.tensors().collect();
+    let is_lost = |tensor: &&LazyTensor<'_, input::Source>| {
+        new.get(tensor.name()).is_none_or(|shape| **shape != *tensor.shape())
+    };
+    let lost: Vec<_> = all.iter().filter(is_lost).map(|it| it.name().to_owned()).collect();
+    if lost.is_empty() { None } else { Some(Loss::Tensors(lost, all.len())) }
+}
+
+/// What else there is to say, as the end of the summary.
+fn told(notes: &Notes) -> String {
+    // A few names are enough to recognize what is meant.
+    const SHOWN: usize = 3;
+    let listed = |what: &str, names: &[String]| {
+        if names.is_empty() {
+            return String::new();
+        }
+        let mut shown: Vec<_> = names.iter().take(SHOWN).map(|name| text::name(name)).collect();
+        if names.len() > SHOWN {
+            shown.push("…".into());
+        }
+        format!("; {} {what}: {}", text::count(names.len() as u64), shown.join(", "))
+    };
+    listed("of them F16, because their rows are not whole blocks", &notes.not_quantised)
+        + &listed("left out, which GGUF does not hold", &notes.left_out)
+}
+
+/// Shows each tensor with its name and type.
+fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
+    let columns = [
+        Column::name("name").rank(0).distinct(),
+        Column::word("type").rank(2),
+        Column::name("shape").rank(4),
+        Column::number("size").rank(3),
+    ];
+    Ok(table::write(&columns, out, |rows| {
+        for (name, kind, shape) in writer.tensors() {
+            let elements = shape.iter().map(|&dim| dim as u64).product::<u64>();
+            let bytes = elements / kind.block_len() as u64 * kind.block_bytes() as u64;
+            rows.row([text::name(name), kind.to_string(), text::shape(shape), text::size(bytes)]);
+        }
+    })?)
+}
+
+/// Adds a remedy to the error of a model that has no place in GGUF.
+fn advise(error: Error) -> anyhow::Error {
+    let advice = match error.other() {
+        Some(ErrorKind::BadTokenizer { .. }) => "--no-tokenizer leaves the tokenizer out",
+        Some(ErrorKind::NoGgufName { .. }) => "--drop leaves it out, --rename names it otherwise",
+        _ => return error.into(),
+    };
+    anyhow::anyhow!("{error}; {advice}")
+}

@@ -1,0 +1,208 @@
+//! `safetensors convert` with an output of GGUF. `safetensors-formats` tests what the file holds.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use predicates::str::{contains, starts_with};
+use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
+use safetensors_formats::{Options, TensorFile};
+
+use crate::fixtures::*;
+
+const CONFIG: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
+    "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
+    "vocab_size": 8, "rms_norm_eps": 1e-5
+}"#;
+
+/// The tensors of a llama of one layer.
+fn tensors() -> Vec<(&'static str, TensorBuf)> {
+    let one = |(name, shape): (&'static str, &[usize])| {
+        let count = shape.iter().product::<usize>();
+        let values = (0..count).map(|i| (i % 97) as f32 / 97.0 - 0.5).collect::<Vec<_>>();
+        (name, TensorBuf::from_vec(shape.to_vec(), values).unwrap())
+    };
+    let listed: [(&'static str, &[usize]); 12] = [
+        ("model.embed_tokens.weight", &[8, 32]),
+        ("model.norm.weight", &[32]),
+        ("lm_head.weight", &[8, 32]),
+        ("model.layers.0.input_layernorm.weight", &[32]),
+        ("model.layers.0.self_attn.q_proj.weight", &[32, 32]),
+        ("model.layers.0.self_attn.k_proj.weight", &[32, 32]),
+        ("model.layers.0.self_attn.v_proj.weight", &[32, 32]),
+        ("model.layers.0.self_attn.o_proj.weight", &[32, 32]),
+        ("model.layers.0.post_attention_layernorm.weight", &[32]),
+        ("model.layers.0.mlp.gate_proj.weight", &[48, 32]),
+        ("model.layers.0.mlp.up_proj.weight", &[48, 32]),
+        ("model.layers.0.mlp.down_proj.weight", &[32, 48]),
+    ];
+    listed.into_iter().map(one).collect()
+}
+
+fn save_model(dir: &Path, tensors: Vec<(&str, TensorBuf)>) {
+    let model = dir.join("model");
+    fs::create_dir_all(&model).unwrap();
+    fs::write(model.join("config.json"), CONFIG).unwrap();
+    let options = SaveOptions::new().durable(false);
+    save(model.join("model.safetensors"), tensors, &options).unwrap();
+}
+
+/// A directory with a model in it.
+fn model() -> tempfile::TempDir {
+    let dir = temp_dir();
+    save_model(dir.path(), tensors());
+    dir
+}
+
+fn convert(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
+    run_in(dir, &[&["convert"], args].concat())
+}
+
+fn opened(dir: &Path, name: &str) -> Checkpoint<TensorFile> {
+    safetensors_formats::open(dir.join(name), &Options::new().dequantize(true)).unwrap()
+}
+
+#[test]
+fn a_model_becomes_a_file_of_gguf() {
+    let dir = model();
+    let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
+    let planned = convert(dir.path(), &[&args[..], &["--dry-run"]].concat()).success().stderr("");
+    let planned = text(&planned.get_output().stdout).to_owned();
+    assert!(planned.contains("\nblk.0.attn_q.weight       Q8_0  [32, 32]  1.1 kB\n"), "{planned}");
+    assert!(planned.contains("\nblk.0.ffn_down.weight     F16   [32, 48]  3.1 kB\n"), "{planned}");
+    let summary = "out.gguf: 12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole \
+                   blocks: blk.0.ffn_down.weight";
+    assert!(planned.ends_with(&format!("\n{summary}; nothing was written\n")), "{planned}");
+    assert!(!dir.path().join("out.gguf").exists());
+    convert(dir.path(), &args).success().stdout(format!("{summary}\n")).stderr("");
+
+    let read = opened(dir.path(), "out.gguf");
+    assert_eq!(read.metadata()["general.architecture"], "llama");
+    assert_eq!(read.metadata()["general.name"], "model");
+    let back = read.tensor("token_embd.weight").unwrap().read().unwrap().into_vec::<f32>().unwrap();
+    let given = tensors().swap_remove(0).1.into_vec::<f32>().unwrap();
+    assert!(back.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.003), "{back:?}");
+    run_in(dir.path(), &["verify", "out.gguf"]).success();
+
+    // The file beside its settings, and the same file again, of which nothing is lost.
+    let args = ["model/model.safetensors", "out.gguf", "--quantize", "Q4_0", "--no-tokenizer"];
+    convert(dir.path(), &args).success().stderr("");
+    let file = opened(dir.path(), "out.gguf");
+    let stored = file.files()[0].safetensors().source().stored("token_embd.weight").unwrap();
+    assert_eq!(stored.type_name, "Q4_0");
+}
+
+#[test]
+fn another_file_that_is_there_is_not_lost() {
+    let dir = model();
+    let quantize = ["--quantize", "f16", "--no-tokenizer"];
+    let args = [&["model", "out.gguf"][..], &quantize].concat();
+    fs::write(dir.path().join("out.gguf"), "something else").unwrap();
+    convert(dir.path(), &args).code(1).stderr(contains("what it holds would be lost, unread"));
+    assert_eq!(fs::read(dir.path().join("out.gguf")).unwrap(), b"something else");
+    let fixture = crate::other_formats::fixture("gguf/plain.gguf");
+    fs::copy(fixture, dir.path().join("out.gguf")).unwrap();
+    convert(dir.path(), &args).code(1).stderr(contains("would be lost: ").and(contains("--force")));
+    convert(dir.path(), &[&args[..], &["--force"]].concat()).success();
+    assert_eq!(opened(dir.path(), "out.gguf").tensors().count(), 12);
+}
+
+#[test]
+fn numbers_that_no_block_holds_leave_the_old_file() {
+    let dir = model();
+    let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
+    convert(dir.path(), &args).success();
+    let before = fs::read(dir.path().join("out.gguf")).unwrap();
+    let mut wrong = tensors();
+    let mut values = vec![0.5_f32; 32 * 32];
+    values[70] = f32::NAN;
+    wrong[6].1 = TensorBuf::from_vec(vec![32, 32], values).unwrap();
+    save_model(dir.path(), wrong);
+    convert(dir.path(), &args).code(1).stderr(
+        starts_with("error: out.gguf: ")
+            .or(starts_with("error: tensor "))
+            .and(contains("\"model.layers.0.self_attn.v_proj.weight\""))
+            .and(contains("element 70 is NaN, which does not fit Q8_0")),
+    );
+    assert!(before == fs::read(dir.path().join("out.gguf")).unwrap(), "the old file is not there");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "a temporary file is left");
+}
+
+#[test]
+fn quantised_weights_become_numbers_first() {
+    let dir = model();
+    convert(dir.path(), &["model", "fp8", "--dtype", "f8_e4m3"]).success();
+    fs::copy(dir.path().join("model/config.json"), dir.path().join("fp8/config.json")).unwrap();
+    let path = dir.path().join("fp8/model.safetensors");
+    let scaled = Checkpoint::open(&path).unwrap();
+    let mut tensors: Vec<_> =
+        scaled.tensors().map(|tensor| (tensor.name().to_owned(), tensor.read().unwrap())).collect();
+    let name = "model.layers.0.self_attn.q_proj.weight_scale";
+    tensors.push((name.into(), TensorBuf::from_vec(vec![32, 1], vec![2.0_f32; 32]).unwrap()));
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    convert(dir.path(), &["fp8", "out.gguf", "--quantize", "f32", "--no-tokenizer"]).success();
+    let read = opened(dir.path(), "out.gguf");
+    let values = |name: &str| read.tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap();
+    let (scaled, plain) = (values("blk.0.attn_q.weight"), values("blk.0.attn_k.weight"));
+    assert!(scaled.iter().zip(&plain).all(|(scaled, plain)| *scaled == 2.0 * plain));
+}
+
+#[test]
+fn what_does_not_belong_is_an_error_with_a_remedy() {
+    let dir = model();
+    let args = ["model", "out.gguf", "--quantize", "bf16"];
+    let path = Path::new("model").join("tokenizer.json");
+    convert(dir.path(), &args).code(1).stderr(format!(
+        "error: {}: there is no such file; --no-tokenizer leaves the tokenizer out\n",
+        path.display()
+    ));
+    let mut more = tensors();
+    more.push(("visual.proj", TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap()));
+    save_model(dir.path(), more);
+    let args = [&args[..], &["--no-tokenizer"]].concat();
+    convert(dir.path(), &args).code(1).stderr(
+        "error: tensor \"visual.proj\": it is no tensor of the architecture llama that GGUF has a \
+         name for; --drop leaves it out, --rename names it otherwise\n",
+    );
+    convert(dir.path(), &[&args[..], &["--drop", "visual.*"]].concat()).success();
+    let drop = ["--drop", "visual.*", "--drop", "lm_head.*", "--force"];
+    convert(dir.path(), &[&args[..], &drop].concat())
+        .code(1)
+        .stderr("error: the model lacks \"lm_head.weight\"\n");
+}
+
+#[test]
+fn options_of_other_outputs_are_wrong_usage() {
+    let dir = model();
+    let quantize = ["--quantize", "q8_0"];
+    for (args, expected) in [
+        (
+            &["model", "out.gguf"][..],
+            "say how weights are stored: --quantize q8_0, q4_0, bf16, f16 or",
+        ),
+        (&["model", "out.gguf", "--dtype", "f16"], "--quantize says what a GGUF file holds"),
+        (
+            &["model", "out.gguf", "--overflow", "saturate"],
+            "--quantize says what a GGUF file holds",
+        ),
+        (&["model", "out.gguf", "--max-shard-size", "1GB"], "are for a directory as output"),
+        (&["model", "out.gguf", "--ranks", "2"], "are for a directory as output"),
+        (&["model", "model", "out.gguf", "--quantize", "f16"], "one model: name one IN"),
+        (&["-", "out.gguf", "--quantize", "f16"], "which must be on the disk"),
+        (&["model", "out.safetensors", "--no-tokenizer"], "--no-tokenizer is for a .gguf file"),
+        (&["model", "out", "--quantize", "q8_0"], "--quantize is for a .gguf file as output"),
+        (
+            &["model", "out.gguf", "--quantize", "q5_k"],
+            "[possible values: q8_0, q4_0, bf16, f16, f32]",
+        ),
+    ] {
+        convert(dir.path(), args).code(2).stderr(contains(expected));
+    }
+    let fixture = crate::other_formats::fixture("gguf/plain.gguf");
+    fs::copy(fixture, dir.path().join("plain.gguf")).unwrap();
+    convert(dir.path(), &[&["plain.gguf", "out.gguf"][..], &quantize].concat())
+        .code(2)
+        .stderr(contains("it is a GGUF file already"));
+    assert!(!dir.path().join("out.gguf").exists());
+}

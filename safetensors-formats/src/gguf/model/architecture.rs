@@ -1,0 +1,151 @@
+//! [`Architecture`]: which tensors a kind of model has, and what becomes of each.
+
+use super::fields::Fields;
+use super::rope::Llama3;
+use crate::error::Result;
+use crate::gguf::Value;
+
+/// A kind of model that GGUF has names for.
+pub(super) struct Architecture {
+    /// The name in GGUF.
+    pub(super) name: &'static str,
+    /// The classes of transformers: `architectures` in `config.json`.
+    pub(super) classes: &'static [&'static str],
+    /// What the names of all tensors may begin with, or not.
+    pub(super) prefix: &'static str,
+    /// What stands before the number of a layer.
+    pub(super) layers: &'static str,
+    /// The tensors outside of layers.
+    pub(super) outer: &'static [Row],
+    /// The tensors of each layer.
+    pub(super) layer: &'static [Row],
+    /// The ends of names of tensors that GGUF does not hold, because they can be computed or are
+    /// not used.
+    pub(super) unused: &'static [&'static str],
+    /// Whether the head is the embedding if the settings do not say.
+    pub(super) is_tied: bool,
+    /// The field that names the activation, and the values that programs compute.
+    pub(super) activation: (&'static str, &'static [&'static str]),
+    /// Reads the settings that only this architecture has.
+    pub(super) read: fn(&mut Fields, &Sizes) -> Result<Settings>,
+}
+
+/// What an architecture has besides sizes.
+#[derive(Default)]
+pub(super) struct Settings {
+    /// Keys without the name of the architecture before them, and values.
+    pub(super) metadata: Vec<(&'static str, Value)>,
+    /// What the tensor `rope_freqs.weight` is made from, if there is one.
+    pub(super) llama3: Option<Llama3>,
+}
+
+/// The sizes of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) vocabulary: u32,
+    pub(super) positions: u32,
+    pub(super) hidden: u32,
+    pub(super) feed_forward: u32,
+    pub(super) layers: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    /// The dimension of a head.
+    pub(super) head: u32,
+    /// The types of tokens of BERT; else 0.
+    pub(super) token_types: u32,
+}
+
+/// A dimension of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Dim {
+    Vocabulary,
+    Positions,
+    TokenTypes,
+    Hidden,
+    FeedForward,
+    /// All heads of queries.
+    Queries,
+    /// All heads of keys or values.
+    KeyValues,
+    Head,
+}
+
+impl Sizes {
+    pub(super) fn of(&self, dim: Dim) -> u64 {
+        let product = |a, b| u64::from(a) * u64::from(b);
+        match dim {
+            Dim::Vocabulary => self.vocabulary.into(),
+            Dim::Positions => self.positions.into(),
+            Dim::TokenTypes => self.token_types.into(),
+            Dim::Hidden => self.hidden.into(),
+            Dim::FeedForward => self.feed_forward.into(),
+            Dim::Queries => product(self.heads, self.head),
+            Dim::KeyValues => product(self.kv_heads, self.head),
+            Dim::Head => self.head.into(),
+        }
+    }
+}
+
+/// A module with a weight, and perhaps a bias.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// Its name in a checkpoint, without prefix, layer and `.weight`.
+    pub(super) source: &'static str,
+    /// Its name in GGUF, without layer and `.weight`.
+    pub(super) target: &'static str,
+    /// The shape of the weight. A bias has the first dimension.
+    pub(super) dims: &'static [Dim],
+    pub(super) bias: Bias,
+    pub(super) change: Change,
+    /// Whether the weight stays F32 though it is a matrix.
+    pub(super) is_exact: bool,
+    /// Whether it is the head, which may be the embedding.
+    pub(super) is_head: bool,
+}
+
+/// Whether a module has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bias {
+    Never,
+    Perhaps,
+    Always,
+}
+
+/// What is done with the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Nothing,
+    /// The rows of each head are interleaved, because GGUF's rotary embedding takes neighbours as
+    /// pairs, and not the halves of a head.
+    InterleaveQueries,
+    InterleaveKeys,
+    /// One is added, because the model adds it.
+    AddOne,
+}
+
+impl Row {
+    pub(super) const fn new(
+        source: &'static str,
+        target: &'static str,
+        dims: &'static [Dim],
+    ) -> Self {
+        let (bias, change) = (Bias::Never, Change::Nothing);
+        Self { source, target, dims, bias, change, is_exact: false, is_head: false }
+    }
+
+    pub(super) const fn bias(self, bias: Bias) -> Self {
+        Self { bias, ..self }
+    }
+
+    pub(super) const fn change(self, change: Change) -> Self {
+        Self { change, ..self }
+    }
+
+    pub(super) const fn exact(self) -> Self {
+        Self { is_exact: true, ..self }
+    }
+
+    pub(super) const fn head(self) -> Self {
+        Self { is_head: true, ..self }
+    }
+}

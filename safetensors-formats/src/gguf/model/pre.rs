@@ -1,0 +1,78 @@
+//! Pre-tokenizers: how a text is split before byte pairs are merged. GGUF has a name for each that
+//! llama.cpp knows.
+
+use serde_json::Value;
+
+use super::tokenizer::{bad, is_off};
+use crate::error::{Quoted, Result};
+
+/// A step of a pre-tokenizer, as `tokenizer.json` lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step<'a> {
+    /// Splits where the expression matches.
+    Split(&'a str),
+    /// Splits off each digit.
+    Digits,
+    /// Maps bytes to letters, and splits as GPT-2 does if `true`.
+    Bytes(bool),
+}
+
+/// What a tokenizer does, and the name of that in GGUF.
+struct Known {
+    steps: &'static [Step<'static>],
+    /// Whether a word that is a token is taken without merges.
+    ignores_merges: bool,
+    name: &'static str,
+}
+
+const LLAMA3: Step<'_> = Step::Split(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const QWEN2: Step<'_> = Step::Split(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const TEKKEN: Step<'_> = Step::Split(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
+/// After `llama-vocab.cpp` of llama.cpp, which quotes the expressions.
+const KNOWN: [Known; 6] = [
+    Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: true, name: "llama-bpe" },
+    Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: false, name: "smaug-bpe" },
+    Known { steps: &[QWEN2, Step::Bytes(false)], ignores_merges: false, name: "qwen2" },
+    Known { steps: &[TEKKEN, Step::Bytes(false)], ignores_merges: true, name: "tekken" },
+    Known { steps: &[Step::Bytes(true)], ignores_merges: false, name: "gpt-2" },
+    Known { steps: &[Step::Digits, Step::Bytes(true)], ignores_merges: false, name: "smollm" },
+];
+
+/// The name in GGUF of a pre-tokenizer.
+pub(super) fn name(pre_tokenizer: &Value, ignores_merges: bool) -> Result<&'static str> {
+    let steps = match pre_tokenizer["type"].as_str() {
+        Some("Sequence") => pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice),
+        _ => Some(std::slice::from_ref(pre_tokenizer)),
+    };
+    let steps = steps.and_then(|steps| steps.iter().map(step).collect::<Option<Vec<_>>>());
+    let is_it = |known: &&Known| {
+        Some(known.steps) == steps.as_deref() && known.ignores_merges == ignores_merges
+    };
+    match KNOWN.iter().find(is_it) {
+        Some(known) => Ok(known.name),
+        None => Err(bad(format!(
+            "its pre-tokenizer has no known name in GGUF: {} (ignore_merges: {ignores_merges})",
+            Quoted(&pre_tokenizer.to_string())
+        ))),
+    }
+}
+
+fn step(step: &Value) -> Option<Step<'_>> {
+    match step["type"].as_str()? {
+        "Split" if step["behavior"] == "Isolated" && is_off(&step["invert"]) => {
+            step["pattern"]["Regex"].as_str().map(Step::Split)
+        }
+        "Digits" if step["individual_digits"] == true => Some(Step::Digits),
+        "ByteLevel" if is_off(&step["add_prefix_space"]) => {
+            Some(Step::Bytes(step["use_regex"].as_bool().unwrap_or(true)))
+        }
+        _ => None,
+    }
+}

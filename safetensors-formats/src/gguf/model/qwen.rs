@@ -1,0 +1,75 @@
+//! Qwen2 and Qwen3.
+
+use super::architecture::Bias::Always;
+use super::architecture::Dim::Head;
+use super::architecture::{Architecture, Row, Settings, Sizes};
+use super::fields::{Fields, wrong};
+use super::modules::{
+    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
+    VALUES,
+};
+use super::rope;
+use crate::error::Result;
+
+pub(super) static QWEN2: Architecture = Architecture {
+    name: "qwen2",
+    classes: &["Qwen2ForCausalLM"],
+    prefix: "model.",
+    layers: "layers.",
+    outer: &[EMBEDDING, LAST_NORM, HEAD],
+    layer: &[
+        FIRST_NORM,
+        QUERIES.bias(Always),
+        KEYS.bias(Always),
+        VALUES.bias(Always),
+        OUTPUT,
+        MIDDLE_NORM,
+        GATE,
+        UP,
+        DOWN,
+    ],
+    unused: &["rotary_emb.inv_freq"],
+    is_tied: false,
+    activation: ("hidden_act", &["silu"]),
+    read,
+};
+
+pub(super) static QWEN3: Architecture = Architecture {
+    name: "qwen3",
+    classes: &["Qwen3ForCausalLM"],
+    prefix: "model.",
+    layers: "layers.",
+    outer: &[EMBEDDING, LAST_NORM, HEAD],
+    layer: &[
+        FIRST_NORM,
+        QUERIES,
+        KEYS,
+        VALUES,
+        OUTPUT,
+        Row::new("self_attn.q_norm", "attn_q_norm", &[Head]),
+        Row::new("self_attn.k_norm", "attn_k_norm", &[Head]),
+        MIDDLE_NORM,
+        GATE,
+        UP,
+        DOWN,
+    ],
+    unused: &["rotary_emb.inv_freq"],
+    is_tied: false,
+    activation: ("hidden_act", &["silu"]),
+    read,
+};
+
+fn read(fields: &mut Fields, _: &Sizes) -> Result<Settings> {
+    // Programs that read these models attend to all positions.
+    fields.expect("use_sliding_window", &[false.into()])?;
+    fields.take("sliding_window");
+    fields.take("max_window_layers");
+    fields.expect("attention_bias", &[false.into()])?;
+    if let Some(kinds) = fields.take("layer_types") {
+        let is_full = |kind: &serde_json::Value| kind == "full_attention";
+        if !kinds.as_array().is_some_and(|kinds| kinds.iter().all(is_full)) {
+            return Err(wrong("layer_types", "full_attention in all layers", &kinds));
+        }
+    }
+    rope::read(fields)
+}

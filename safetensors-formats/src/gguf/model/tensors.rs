@@ -1,0 +1,211 @@
+//! [`Model::writer`]: the tensors of a model under their names in GGUF.
+
+use std::fmt::Write;
+
+use safetensors_core::{TensorBuf, TensorSource};
+
+use super::Model;
+use super::architecture::{Bias, Change, Row};
+use super::arrange::{Interleaved, PlusOne};
+use super::fields::bad;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::{Type, Writer};
+
+/// What became of tensors in another way than asked for.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Notes {
+    /// The names of tensors that GGUF does not hold, because they are not used or can be computed.
+    pub left_out: Vec<String>,
+    /// The names in GGUF of matrices whose rows are not whole blocks. They are F16.
+    pub not_quantised: Vec<String>,
+}
+
+/// The numbers that `general.file_type` has for types.
+const FILE_TYPES: [(Type, u32); 5] =
+    [(Type::F32, 0), (Type::F16, 1), (Type::Q4_0, 2), (Type::Q8_0, 7), (Type::BF16, 32)];
+
+/// A tensor that the model has.
+#[derive(Clone, Copy)]
+struct Part {
+    row: &'static Row,
+    layer: Option<u32>,
+    is_bias: bool,
+}
+
+impl Model {
+    /// Plans the file of this model. The tensors come with their names in transformers.
+    ///
+    /// Matrices become `kind`: F32, F16, BF16, Q8_0 or Q4_0. Vectors, norms and the small
+    /// embeddings of BERT are F32. A matrix whose rows are not whole blocks is F16. The rows of
+    /// Llama's queries and keys are put in GGUF's order, and one is added to the norms of Gemma.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoGgufName`] for a tensor that models of the architecture do not have;
+    /// [`ErrorKind::MissingTensors`]; [`ErrorKind::WrongShape`]; the errors of [`Writer::add`];
+    /// [`ErrorKind::BadTokenizer`] if the embedding lacks a row for a token.
+    pub fn writer<'a, S: TensorSource + Send + 'a>(
+        &self,
+        tensors: impl IntoIterator<Item = (String, S)>,
+        kind: Type,
+    ) -> Result<(Writer<'a>, Notes)> {
+        let number = FILE_TYPES.iter().find(|(other, _)| *other == kind);
+        let &(_, number) = number.ok_or_else(|| ErrorKind::NotForGguf {
+            problem: format!("tensors of {kind} cannot be written"),
+        })?;
+        let (mut writer, mut notes) = (Writer::new(), Notes::default());
+        for (name, source) in tensors {
+            match self.find(&name) {
+                Some(part) if part.row.is_head && self.is_tied => {}
+                Some(part) => self
+                    .add(&mut writer, part, (&name, source), kind, &mut notes)
+                    .map_err(|error| error.in_tensor(&name))?,
+                None if self.is_unused(&name) => notes.left_out.push(name),
+                None => {
+                    let architecture = self.architecture.name;
+                    return Err(
+                        Error::from(ErrorKind::NoGgufName { architecture }).in_tensor(&name)
+                    );
+                }
+            }
+        }
+        self.check_complete(&writer)?;
+        // Sizes are those of tensors from here on, so memory for them is bounded.
+        if let Some(llama3) = &self.settings.llama3 {
+            let factors = llama3.factors(self.sizes.head);
+            let factors = TensorBuf::from_vec(vec![factors.len()], factors)?;
+            writer.add("rope_freqs.weight", Type::F32, factors)?;
+        }
+        for (key, value) in self.metadata(number) {
+            writer.metadata(key, value);
+        }
+        match &self.tokenizer {
+            Some(tokenizer) => {
+                for (key, value) in tokenizer.metadata(self.sizes.vocabulary)? {
+                    writer.metadata(key, value);
+                }
+            }
+            None => writer.metadata("tokenizer.ggml.model", "none"),
+        }
+        Ok((writer, notes))
+    }
+
+    /// Adds a tensor that the model has.
+    fn add<'a, S: TensorSource + Send + 'a>(
+        &self,
+        writer: &mut Writer<'a>,
+        part: Part,
+        (name, source): (&str, S),
+        kind: Type,
+        notes: &mut Notes,
+    ) -> Result<()> {
+        let Part { row, is_bias, .. } = part;
+        let dims = if is_bias { &row.dims[..1] } else { row.dims };
+        let expected: Vec<_> = dims.iter().map(|&dim| self.sizes.of(dim)).collect();
+        if !source.shape().iter().map(|&dim| dim as u64).eq(expected.iter().copied()) {
+            let found = source.shape().to_vec();
+            return Err(ErrorKind::WrongShape { expected, found }.into());
+        }
+        if !source.dtype().is_float() {
+            // A change would make floats of it.
+            let problem = format!("its elements are {}, not floats", source.dtype());
+            return Err(ErrorKind::NotForGguf { problem }.into());
+        }
+        let target = self.target(part);
+        let is_matrix = dims.len() > 1 && !row.is_exact;
+        let row_len = source.shape().last().copied().unwrap_or(1);
+        let kind = match kind {
+            _ if !is_matrix => Type::F32,
+            kind if row_len.is_multiple_of(kind.block_len()) => kind,
+            _ => {
+                notes.not_quantised.push(target.clone());
+                Type::F16
+            }
+        };
+        match row.change {
+            Change::Nothing => writer.add_from(name, target, kind, source),
+            Change::AddOne => writer.add_from(name, target, kind, PlusOne::new(source)?),
+            Change::InterleaveQueries | Change::InterleaveKeys => {
+                if !self.sizes.head.is_multiple_of(2) {
+                    let head = self.sizes.head;
+                    return Err(bad(format!("heads of {head} have no halves to interleave")));
+                }
+                let source = Interleaved::new(source, self.sizes.head as usize)?;
+                writer.add_from(name, target, kind, source)
+            }
+        }
+    }
+
+    /// Which tensor of the model has this name.
+    fn find(&self, name: &str) -> Option<Part> {
+        let architecture = self.architecture;
+        let short = name.strip_prefix(architecture.prefix).unwrap_or(name);
+        let (module, end) = short.rsplit_once('.')?;
+        let is_bias = match end {
+            "weight" => false,
+            "bias" => true,
+            // Older files of BERT.
+            "gamma" if module.ends_with("LayerNorm") => false,
+            "beta" if module.ends_with("LayerNorm") => true,
+            _ => return None,
+        };
+        let (layer, module, rows) = match module.strip_prefix(architecture.layers) {
+            Some(rest) => {
+                let (number, module) = rest.split_once('.')?;
+                let layer: u32 = number.parse().ok()?;
+                let is_plain = layer < self.sizes.layers && layer.to_string() == number;
+                (Some(layer).filter(|_| is_plain)?.into(), module, architecture.layer)
+            }
+            None => (None, module, architecture.outer),
+        };
+        let row = rows.iter().find(|row| row.source == module)?;
+        (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
+    }
+
+    fn is_unused(&self, name: &str) -> bool {
+        let ends = |end: &&str| {
+            name.strip_suffix(*end).is_some_and(|it| it.is_empty() || it.ends_with('.'))
+        };
+        self.architecture.unused.iter().any(ends)
+    }
+
+    /// The name in GGUF.
+    fn target(&self, part: Part) -> String {
+        let Part { row, layer, is_bias } = part;
+        let mut name = String::new();
+        if let Some(layer) = layer {
+            // To a string, this cannot fail.
+            let _ = write!(name, "blk.{layer}.");
+        }
+        name + row.target + if is_bias { ".bias" } else { ".weight" }
+    }
+
+    /// The name in transformers.
+    fn source(&self, part: Part) -> String {
+        let Part { row, layer, is_bias } = part;
+        let prefix = if row.is_head { "" } else { self.architecture.prefix };
+        let layer = layer.map(|layer| format!("{}{layer}.", self.architecture.layers));
+        let end = if is_bias { ".bias" } else { ".weight" };
+        format!("{prefix}{}{}{end}", layer.unwrap_or_default(), row.source)
+    }
+
+    /// Fails if a tensor is missing. A program that reads the file would refuse it, or take another
+    /// tensor in place of the head.
+    fn check_complete(&self, writer: &Writer<'_>) -> Result<()> {
+        // A few names are enough, and there may be any number of layers.
+        const SHOWN: usize = 3;
+        let outer = self.architecture.outer.iter().map(|row| (row, None));
+        let outer = outer.filter(|(row, _)| !(row.is_head && self.is_tied));
+        let layers = (0..self.sizes.layers)
+            .flat_map(|layer| self.architecture.layer.iter().map(move |row| (row, Some(layer))));
+        let parts = outer.chain(layers).flat_map(|(row, layer)| {
+            let has_bias = row.bias == Bias::Always;
+            let biases = if has_bias { &[false, true][..] } else { &[false] };
+            biases.iter().map(move |&is_bias| Part { row, layer, is_bias })
+        });
+        let missing = parts.filter(|&part| !writer.has(&self.target(part)));
+        let names: Vec<_> = missing.take(SHOWN).map(|part| self.source(part)).collect();
+        if names.is_empty() { Ok(()) } else { Err(ErrorKind::MissingTensors { names }.into()) }
+    }
+}

@@ -1,0 +1,201 @@
+//! Numbers as blocks of a quantised type, as the reference implementation makes them: `quants.py`
+//! of the Python package `gguf`.
+
+use half::f16;
+use safetensors_core::save::Sink;
+use safetensors_core::{self as core, TensorSource};
+
+use crate::error::ErrorKind;
+use crate::gguf::Type;
+
+/// The numbers of a block, in both types.
+const LEN: usize = 32;
+
+/// The numbers that are quantised at a time: whole blocks.
+const NUMBERS: usize = 64 << 10;
+
+/// How one block is quantised. `false` if its scale is not finite in F16.
+pub(super) type Quantize = fn(&[f32; LEN], &mut [u8]) -> bool;
+
+/// How numbers become blocks of this type; `None` if they cannot here.
+pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
+    match kind.name() {
+        "Q8_0" => Some(q8_0),
+        "Q4_0" => Some(q4_0),
+        _ => None,
+    }
+}
+
+/// Passes on the blocks of `count` numbers of F32, which are whole blocks.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers whose scale exceeds F16; an error of
+/// the core if `numbers` gives more or fewer than `count`.
+pub(super) fn write_blocks(
+    numbers: &dyn TensorSource,
+    count: u64,
+    kind: Type,
+    quantize: Quantize,
+    sink: &mut Sink<'_>,
+) -> core::Result<()> {
+    let size = kind.block_bytes();
+    let at_once = count.min(NUMBERS as u64) as usize;
+    let (mut gathered, mut out) = (vec![0; at_once * 4], vec![0; at_once / LEN * size]);
+    let (mut filled, mut done) = (0, 0);
+    let expected = count * 4;
+    numbers.write_to(&mut |mut bytes| {
+        let found = done + (filled + bytes.len()) as u64;
+        if found > expected {
+            return Err(core::ErrorKind::SourceLength { expected, found }.into());
+        }
+        while !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min(gathered.len() - filled));
+            gathered[filled..][..now.len()].copy_from_slice(now);
+            (filled, bytes) = (filled + now.len(), rest);
+            let piece = (expected - done).min(gathered.len() as u64) as usize;
+            if filled == piece {
+                let out = &mut out[..piece / 4 / LEN * size];
+                quantize_all(&gathered[..piece], quantize, out)
+                    .map_err(|(index, value)| refuse(done / 4 + index, value, kind))?;
+                sink(out)?;
+                (filled, done) = (0, done + piece as u64);
+            }
+        }
+        Ok(())
+    })?;
+    match done + filled as u64 {
+        found if found == expected => Ok(()),
+        found => Err(core::ErrorKind::SourceLength { expected, found }.into()),
+    }
+}
+
+/// Quantises whole blocks. Fails with the index and the value of the number that does not fit.
+fn quantize_all(bytes: &[u8], quantize: Quantize, out: &mut [u8]) -> Result<(), (u64, f32)> {
+    let (blocks, _) = bytes.as_chunks::<{ LEN * 4 }>();
+    let size = out.len() / blocks.len().max(1);
+    for (i, (bytes, out)) in blocks.iter().zip(out.chunks_exact_mut(size)).enumerate() {
+        let mut block = [0.0; LEN];
+        for (number, &bytes) in block.iter_mut().zip(bytes.as_chunks().0) {
+            *number = f32::from_le_bytes(bytes);
+        }
+        if !quantize(&block, out) {
+            let not_finite = block.iter().position(|number| !number.is_finite());
+            let position = not_finite.unwrap_or_else(|| largest(&block));
+            return Err(((i * LEN + position) as u64, block[position]));
+        }
+    }
+    Ok(())
+}
+
+fn refuse(index: u64, value: f32, kind: Type) -> core::Error {
+    let value = format!("{value:?}");
+    ErrorKind::NotQuantisable { index, value, kind: kind.name() }.into()
+}
+
+/// The position of the largest magnitude, of several equal ones the first.
+fn largest(block: &[f32; LEN]) -> usize {
+    let mut best = 0;
+    for (i, number) in block.iter().enumerate() {
+        if number.abs() > block[best].abs() {
+            best = i;
+        }
+    }
+    best
+}
+
+/// Writes the scale. Returns what the numbers are multiplied by: the inverse of the scale, 0 for a
+/// scale of 0, and `None` if the scale is not finite.
+///
+/// The inverse of a very small scale is infinite. The scale is 0 in F16 then, so that the codes
+/// mean nothing, and the reference makes 0 of them.
+fn scale(d: f32, out: &mut [u8]) -> Option<f32> {
+    let half = f16::from_f32(d);
+    out[..2].copy_from_slice(&half.to_le_bytes());
+    if !half.is_finite() {
+        return None;
+    }
+    Some(if d == 0.0 { 0.0 } else { 1.0 / d })
+}
+
+/// Whether every number is finite. It looks at all of them, so that it can be vectorised.
+fn all_finite(block: &[f32; LEN]) -> bool {
+    block.iter().fold(true, |all, number| all & number.is_finite())
+}
+
+/// 8 bits with a sign; the largest magnitude becomes 127.
+fn q8_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
+    let magnitude = block.iter().fold(0.0_f32, |most, number| most.max(number.abs()));
+    let Some(inverse) = scale(magnitude / 127.0, out) else { return false };
+    let codes = &mut out[2..];
+    if !inverse.is_finite() {
+        codes.fill(0);
+        return all_finite(block);
+    }
+    for (&number, code) in block.iter().zip(codes) {
+        // Rounded to nearest, ties away from zero, without a call of a function.
+        let scaled = number * inverse;
+        let whole = scaled.abs() as i32;
+        let rounded = whole + (2.0 * (scaled.abs() - whole as f32)) as i32;
+        *code = (if scaled < 0.0 { -rounded } else { rounded }) as u8;
+    }
+    all_finite(block)
+}
+
+/// 4 bits, from -8 to 7; the number of the largest magnitude becomes -8.
+fn q4_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
+    let Some(inverse) = scale(block[largest(block)] / -8.0, out) else { return false };
+    let codes = &mut out[2..];
+    if !inverse.is_finite() {
+        codes.fill(0);
+        return all_finite(block);
+    }
+    let code = |number: f32| ((number * inverse + 8.5) as i32).min(15) as u8;
+    let (low, high) = block.split_at(LEN / 2);
+    for ((&low, &high), out) in low.iter().zip(high).zip(codes) {
+        *out = code(low) | code(high) << 4;
+    }
+    all_finite(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(quantize: Quantize, block: &[f32; LEN], size: usize) -> Option<Vec<u8>> {
+        let mut out = vec![0xaa; size];
+        quantize(block, &mut out).then_some(out)
+    }
+
+    #[test]
+    fn ties_are_rounded_as_the_reference_rounds_them() {
+        // The scale is 1, so that the codes are the rounded numbers.
+        let mut block = [0.0; LEN];
+        block[..8].copy_from_slice(&[127.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.499_999_97, -126.5]);
+        let out = bytes(q8_0, &block, 34).unwrap();
+        let codes: Vec<_> = out[2..10].iter().map(|code| code.cast_signed()).collect();
+        assert_eq!(codes, [127, 1, -1, 2, 3, -3, 0, -127]);
+        let mut block = [0.0; LEN];
+        block[..4].copy_from_slice(&[-8.0, 8.0, 7.5, -0.5]);
+        let out = bytes(q4_0, &block, 18).unwrap();
+        assert_eq!(out[..6], [0x00, 0x3c, 0x80, 0x8f, 0x8f, 0x88]);
+    }
+
+    #[test]
+    fn what_no_block_holds_is_refused() {
+        for quantize in [q8_0, q4_0] {
+            for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+                for at in [0, 7, 31] {
+                    let mut block = [1.0; LEN];
+                    block[at] = wrong;
+                    assert!(bytes(quantize, &block, 34).is_none(), "{wrong} at {at}");
+                }
+            }
+            // The inverse of the scale is infinite.
+            let mut block = [1e-44; LEN];
+            assert_eq!(bytes(quantize, &block, 34).unwrap()[2..18], [0; 16]);
+            block[3] = f32::NAN;
+            assert!(bytes(quantize, &block, 34).is_none());
+        }
+    }
+}
