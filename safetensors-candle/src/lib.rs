@@ -151,6 +151,9 @@ mod device;
 mod dtype;
 mod error;
 mod framework;
+#[cfg(feature = "gguf")]
+#[cfg_attr(docsrs, doc(cfg(feature = "gguf")))]
+pub mod gguf;
 mod load;
 pub mod migration;
 mod save;
