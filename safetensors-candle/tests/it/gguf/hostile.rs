@@ -8,7 +8,7 @@ use candle_core::quantized::GgmlDType::{F32, Q4_0, Q8_0};
 use candle_core::quantized::gguf_file::Value;
 use safetensors_candle::gguf::GgufFile;
 use safetensors_core::{ErrorKind, SaveOptions, TensorView, serialize};
-use safetensors_testing::NotingSource;
+use safetensors_testing::read_at::NotingSource;
 
 use super::{assert_same, of_bytes, open, quantised, written};
 

@@ -11,7 +11,7 @@ use candle_core::quantized::gguf_file::{self, Content, Value};
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{Device, Tensor};
 use safetensors_candle::gguf::GgufFile;
-use safetensors_testing::NotingSource;
+use safetensors_testing::read_at::NotingSource;
 
 /// A file as candle writes it.
 fn written(metadata: &[(&str, &Value)], tensors: &[(&str, &QTensor)]) -> Vec<u8> {

@@ -73,9 +73,10 @@ fn blocks_have_the_sizes_that_files_have() {
 fn only_the_bytes_of_a_tensor_are_read() {
     let (a, b) = (of_bytes(Q4_0, &[512, 1024]), of_bytes(Q8_0, &[64, 1024]));
     let bytes = written(&[], &[("a", &a), ("b", &b), ("c", &a)]);
-    let source = safetensors_testing::NotingSource::new(bytes);
+    let source = safetensors_testing::read_at::NotingSource::new(bytes);
     let file = GgufFile::from_source(source.clone(), "model.gguf").unwrap();
-    assert!(source.take_len() < 32 << 10);
+    // The header, and the end of the file, which could be an archive.
+    assert!(source.take_len() < 100 << 10);
     assert_same(&file.qtensor("b", &Device::Cpu).unwrap(), &b);
     let reads = source.take_reads();
     assert_eq!(reads.iter().map(|(_, len)| len).sum::<usize>(), b.storage_size_in_bytes());
