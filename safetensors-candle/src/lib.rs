@@ -10,6 +10,7 @@
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | train: save and resume a model with its optimizer | [`train`] |
+//! | read the quantised tensors of a GGUF file | the module `gguf`, with the feature of that name |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
@@ -96,6 +97,10 @@
 //! With this option [`load_with`] reads the weights of every [scheme](safetensors_core::quantized)
 //! as numbers: GPTQ, AWQ, NF4, NVFP4 and others. A `VarBuilder` does over a checkpoint that has
 //! them as numbers: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`.
+//!
+//! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
+//! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes. Of
+//! their numbers `QTensor::quantize` makes such a tensor, which rounds once more.
 //!
 //! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
 //! [`LoadOptions::scale_block`] sets another size of blocks.
