@@ -71,9 +71,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             quantized.insert(planned.tie);
             let parts = planned.quantized(&name, how, options)?;
             for (number, (name, mut part)) in parts.into_iter().enumerate() {
-                part.tie = *ties
-                    .entry((planned.tie, number))
-                    .or_insert_with(|| take(&mut self.next_tie));
+                part.tie =
+                    *ties.entry((planned.tie, number)).or_insert_with(|| take(&mut self.next_tie));
                 tensors.push((name, part));
             }
         }

@@ -393,7 +393,9 @@ mod tests {
         let codes = Codes::of_dtype(Dtype::F8_E4M3, Order::LowFirst).unwrap();
         for code in 1..0x7f {
             let number = codes.value(code);
-            let Ok((found, value)) = nvfp4_scale(number * LARGEST_E2M1, 1.0) else { unreachable!() };
+            let Ok((found, value)) = nvfp4_scale(number * LARGEST_E2M1, 1.0) else {
+                unreachable!()
+            };
             assert_eq!((u32::from(found), value), (code, number));
         }
         assert!(matches!(nvfp4_scale(0.0, 1.0), Ok((0x20, 0.125))));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Quantization;
 use super::super::config::bad_config;
+use super::Quantization;
 use crate::error::Result;
 
 /// The text of a `config.json`, with the description of weights that were quantised. Everything
@@ -30,12 +30,13 @@ fn settings(how: Quantization, modules: &[&str]) -> Value {
             "group_size": null, "dynamic": true,
         })
     };
-    let weights = |bits: u32, kind: &str, strategy: &str, group: Option<u32>, scale: Option<&str>| {
-        json!({
-            "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
-            "group_size": group, "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
-        })
-    };
+    let weights =
+        |bits: u32, kind: &str, strategy: &str, group: Option<u32>, scale: Option<&str>| {
+            json!({
+                "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
+                "group_size": group, "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
+            })
+        };
     let (format, weights, activations) = match how {
         Quantization::Fp8Block128 => {
             return json!({
@@ -46,11 +47,9 @@ fn settings(how: Quantization, modules: &[&str]) -> Value {
                 "modules_to_not_convert": modules,
             });
         }
-        Quantization::Fp8Channel => (
-            "float-quantized",
-            weights(8, "float", "channel", None, None),
-            dynamic(8, "float"),
-        ),
+        Quantization::Fp8Channel => {
+            ("float-quantized", weights(8, "float", "channel", None, None), dynamic(8, "float"))
+        }
         Quantization::Fp8Tensor => {
             ("float-quantized", weights(8, "float", "tensor", None, None), dynamic(8, "float"))
         }

@@ -28,7 +28,11 @@ fn codes_and_scales_are_those_of_the_reference() {
         for (name, part) in parts {
             let name = name.replacen("weight.", &format!("{how}/"), 1);
             let expected = reference.tensor(&name).unwrap();
-            assert_eq!((part.dtype(), part.shape()), (expected.dtype(), expected.shape()), "{name}");
+            assert_eq!(
+                (part.dtype(), part.shape()),
+                (expected.dtype(), expected.shape()),
+                "{name}"
+            );
             let mut found = Vec::new();
             part.write_to(&mut |bytes| {
                 found.extend_from_slice(bytes);
