@@ -10,6 +10,7 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
+//! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop; not in `full` |
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
@@ -121,6 +122,7 @@
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
+//! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
@@ -143,7 +145,7 @@
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
 //! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
 //! real weights; `CONTRIBUTING.md` says how to get them. `hub_to_candle` goes from the name of a
-//! repository on the Hub to logits. `ndarray_science` is a simulation that writes its steps,
+//! repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address. `ndarray_science` is a simulation that writes its steps,
 //! `ndarray_struct` has a struct of arrays as its state, and `ndarray_npz` converts archives.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

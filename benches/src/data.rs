@@ -44,11 +44,20 @@ impl Data {
 
     /// A file of these tensors, written if it is not there yet.
     pub fn file(&self, name: &str, tensors: &[files::Tensor]) -> Result<TestFile> {
+        self.file_by(name, |path| files::write(path, tensors))
+    }
+
+    /// A file that a function writes if it is not there yet.
+    pub fn file_by(
+        &self,
+        name: &str,
+        write: impl FnOnce(&Path) -> Result<Sums>,
+    ) -> Result<TestFile> {
         let (path, sums_path) = (self.path.join(name), self.path.join(format!("{name}.sums")));
         if let Ok(sums) = std::fs::read(&sums_path) {
             return Ok(TestFile { path, sums: serde_json::from_slice(&sums)? });
         }
-        let sums = files::write(&path, tensors).with_context(|| path.display().to_string())?;
+        let sums = write(&path).with_context(|| path.display().to_string())?;
         std::fs::write(sums_path, serde_json::to_vec(&sums)?)?;
         Ok(TestFile { path, sums })
     }

@@ -10,6 +10,7 @@
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | train: save and resume a model with its optimizer | [`train`] |
+//! | read the quantised tensors of a GGUF file | the module `gguf`, with the feature of that name |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
@@ -100,6 +101,9 @@
 //! LoRA adapters are merged in the same way, while the model takes its weights:
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
+//! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
+//! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes. Of
+//! their numbers `QTensor::quantize` makes such a tensor, which rounds once more.
 //!
 //! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
 //! [`ConvertOptions::scale_block`] sets another size of blocks.
@@ -155,6 +159,9 @@ mod device;
 mod dtype;
 mod error;
 mod framework;
+#[cfg(feature = "gguf")]
+#[cfg_attr(docsrs, doc(cfg(feature = "gguf")))]
+pub mod gguf;
 mod load;
 pub mod migration;
 mod save;

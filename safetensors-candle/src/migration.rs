@@ -16,7 +16,8 @@
 //! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
 //! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
 //! | a builder that hides tensors by their names | [`CheckpointBackend::filter`]; candle has none |
-//! | `quantized_var_builder::VarBuilder::from_gguf`, `from_gguf_buffer` of candle-transformers | no counterpart: the format has no dtype for the quantised blocks of GGUF |
+//! | `from_gguf` of a quantised model of candle-transformers | unchanged, with the `content` and the `reader` of a `GgufFile` of the module `gguf` |
+//! | `quantized_var_builder::VarBuilder::from_gguf` of candle-transformers | its `from_gguf_buffer`, with the bytes that this `reader` reads: candle has no other way in |
 //!
 //! Models of candle-transformers take the builder as they take candle's own. Only models that name
 //! the type `ShardedVarBuilder` need [another line](crate::tensor_parallel), because it is a
@@ -40,7 +41,9 @@
 //! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
 //! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
 //! | `pickle::read_pth_tensor_info` | no counterpart: this crate reads no pickles; after the recipe, [`Checkpoint::tensors`] |
-//! | `quantized::gguf_file`, `quantized::ggml_file` | no counterpart: the format has no dtype for their quantised blocks |
+//! | `quantized::gguf_file::Content::read` | `content` of a `GgufFile` of the module `gguf`, with the feature of that name |
+//! | its `tensor(reader, name, device)` | `qtensor` of the same; of many tensors, in parallel: `qtensors`, `load` |
+//! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!
 //! # Saving tensors

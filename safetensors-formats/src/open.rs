@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::framework::OtherFormat;
-use safetensors_core::io::FileSource;
+use safetensors_core::io::{FileSource, Requests};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{self, Error, ErrorKind, Result};
@@ -161,6 +161,10 @@ impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.0.read_exact_at(buf, offset)
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.0.requests()
     }
 
     fn check_unchanged(&self) -> std::io::Result<()> {

@@ -19,6 +19,7 @@ use crate::Limits;
 pub struct Options {
     pub(crate) limits: Limits,
     pub(crate) dequantize: bool,
+    pub(crate) blocks: bool,
     /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
     #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
@@ -42,6 +43,16 @@ impl Options {
     #[must_use]
     pub fn dequantize(mut self, dequantize: bool) -> Self {
         self.dequantize = dequantize;
+        self
+    }
+
+    /// Whether quantised tensors are read as the bytes of their blocks, which are U8: the last
+    /// dimension counts the bytes of a row. They are no numbers, so this is for programs that know
+    /// the type, which [`TensorFile::stored`](crate::TensorFile::stored) tells. `false` by default.
+    /// It goes before [`dequantize`](Self::dequantize).
+    #[must_use]
+    pub fn blocks(mut self, blocks: bool) -> Self {
+        self.blocks = blocks;
         self
     }
 }

@@ -68,6 +68,17 @@ pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;
+    reuse_buffers(&file, start, len)
+}
+
+/// The same for a file of another format, all of which is read.
+pub(crate) fn read_whole_into_reused_buffers(path: &Path) -> Result<()> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len() as usize;
+    reuse_buffers(&file, 0, len)
+}
+
+fn reuse_buffers(file: &File, start: u64, len: usize) -> Result<()> {
     in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
         buffer.resize(PIECE, 0);
         Ok(file.read_exact_at(&mut buffer[..PIECE.min(len - at)], start + at as u64)?)

@@ -7,6 +7,7 @@ mod builder;
 mod burn;
 mod convert;
 mod first_load;
+mod gguf;
 mod header;
 mod limits;
 mod load;
@@ -51,6 +52,7 @@ pub(crate) fn all() -> Vec<Spec> {
         load::rows(),
         first_load::rows(),
         builder::rows(),
+        gguf::rows(),
         burn::rows(),
         views::rows(),
         slice::rows(),

@@ -3,6 +3,8 @@
 
 mod common;
 mod devices;
+#[cfg(feature = "gguf")]
+mod gguf;
 mod load;
 mod lora;
 mod save;

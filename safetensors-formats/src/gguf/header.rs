@@ -151,7 +151,7 @@ fn check_places(tensors: &[Listed], start: u64, file_len: u64) -> Result<()> {
 }
 
 fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
-    let Listed { name, shape, kind, offset, byte_len } = tensor;
+    let Listed { name, mut shape, kind, offset, byte_len } = tensor;
     let place = Place::At(start.saturating_add(offset));
     if let Some(dtype) = kind.dtype() {
         return Tensor { name, dtype, shape, data: Data::Plain(place), stored: None };
@@ -163,9 +163,22 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
         type_name: kind.name().into(),
         shape: shape.clone(),
         byte_len,
-        is_readable: options.dequantize && blocks.is_some(),
+        is_readable: options.dequantize && blocks.is_some() && !options.blocks,
         is_quantised: blocks.is_some(),
     };
+    if options.blocks {
+        // Rows are whole blocks, so a tensor of blocks has a last dimension.
+        if let Some(row) = shape.last_mut() {
+            *row = (*row / len).saturating_mul(bytes);
+        }
+        return Tensor {
+            name,
+            dtype: Dtype::U8,
+            shape,
+            data: Data::Plain(place),
+            stored: Some(stored),
+        };
+    }
     let data = match blocks {
         Some(blocks) if options.dequantize => Data::Blocks(place, blocks),
         Some(_) => Data::Refused(Reason::Quantised(kind.name())),

@@ -3,8 +3,9 @@
 //! [`TensorFile`] opens one. Plain types are exact: `F32`, `F16`, `BF16`, `F64` and the integers.
 //! Quantised tensors are listed with their [types](Type). Their values are read with
 //! [`Options::dequantize`](crate::Options::dequantize), as F32, block by block, and are the numbers
-//! that the reference implementation, the Python package `gguf`, computes. Without it, to read one
-//! is [`ErrorKind::Quantised`].
+//! that the reference implementation, the Python package `gguf`, computes. Their bytes are read as
+//! they are with [`Options::blocks`](crate::Options::blocks). Without either, to read one is
+//! [`ErrorKind::Quantised`].
 //!
 //! | dequantised | types |
 //! |---|---|

@@ -7,6 +7,9 @@ use safetensors_core::ReadAt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 
+/// The bytes of one call to a source whose calls wait.
+const FAR: usize = 1 << 20;
+
 /// Reads a header front to back.
 pub(super) struct Reader<S: ReadAt> {
     inner: BufReader<Cursor<S>>,
@@ -16,7 +19,11 @@ pub(super) struct Reader<S: ReadAt> {
 
 impl<S: ReadAt> Reader<S> {
     pub(super) fn new(cursor: Cursor<S>, limit: u64) -> Self {
-        Self { inner: BufReader::new(cursor), at: 0, limit }
+        let inner = match cursor.input.source.requests() {
+            None => BufReader::new(cursor),
+            Some(_) => BufReader::with_capacity(FAR, cursor),
+        };
+        Self { inner, at: 0, limit }
     }
 
     /// The number of bytes that are read.

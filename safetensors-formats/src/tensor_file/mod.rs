@@ -27,7 +27,7 @@ pub(crate) use build::{Builder, Tensor};
 pub(crate) use data::Reason;
 pub(crate) use data::{Data, Place};
 use safetensors_core::ReadAt;
-use safetensors_core::io::FileSource;
+use safetensors_core::io::{FileSource, Requests};
 pub(crate) use scratch::Scratch;
 pub(crate) use strided::Placement;
 
@@ -98,8 +98,9 @@ pub(crate) struct Span {
 pub struct Stored {
     /// The name of the type in its format, such as `Q4_K`.
     pub type_name: String,
-    /// The dimensions in the file, outermost first. If no dtype has such elements, the tensor is
-    /// listed as bytes that cannot be read, and then its own dimensions are others.
+    /// The dimensions in the file, outermost first. The dimensions of the tensor are others if it
+    /// is listed as bytes: because no dtype has such elements, or because
+    /// [`Options::blocks`](crate::Options::blocks) asks for that.
     pub shape: Vec<usize>,
     /// The bytes that the tensor has in the file.
     pub byte_len: u64,
@@ -126,10 +127,15 @@ impl<S: ReadAt> TensorFile<S> {
         self.format
     }
 
+    /// The file itself, as it was given. To read from it is to read the other format.
+    pub fn source(&self) -> &S {
+        &self.input().source
+    }
+
     /// The number of bytes of the file itself. [`byte_len`](ReadAt::byte_len) is that of the
     /// safetensors file that is read in its place.
     pub fn file_len(&self) -> u64 {
-        self.input().source.byte_len()
+        self.source().byte_len()
     }
 
     /// Whether there is a tensor of this name. It may be another name of a tied tensor.
@@ -230,16 +236,20 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
         Ok(())
     }
 
+    fn requests(&self) -> Option<Requests> {
+        self.source().requests()
+    }
+
     fn check_unchanged(&self) -> io::Result<()> {
-        self.input().source.check_unchanged()
+        self.source().check_unchanged()
     }
 
     fn may_change_unseen(&self) -> bool {
-        self.input().source.may_change_unseen()
+        self.source().may_change_unseen()
     }
 
     fn is_replaced(&self) -> io::Result<bool> {
-        self.input().source.is_replaced()
+        self.source().is_replaced()
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -1,6 +1,7 @@
 //! GGUF files.
 
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::io::Requests;
+use safetensors_core::{Checkpoint, Dtype, ReadAt};
 use safetensors_formats::{Format, Options, TensorFile};
 
 use super::{assert_fixture, fixture, refused};
@@ -76,6 +77,36 @@ fn without_being_asked_nothing_is_dequantised() {
     assert!(error.contains("\"of.Q4_K\": the tensor is quantised as Q4_K;"), "{error}");
 }
 
+#[test]
+fn blocks_are_read_as_their_bytes() {
+    let path = fixture("gguf/quantised.gguf");
+    let bytes = std::fs::read(&path).unwrap();
+    let listed = safetensors_formats::open(&path, &Options::new()).unwrap();
+    let listed = listed.files()[0].safetensors().source();
+    // Whether numbers are asked for, too, makes no difference.
+    for options in [Options::new().blocks(true), Options::new().blocks(true).dequantize(true)] {
+        let checkpoint = safetensors_formats::open(&path, &options).unwrap();
+        let file = checkpoint.files()[0].safetensors().source();
+        assert_eq!(file.all_stored().collect::<Vec<_>>(), listed.all_stored().collect::<Vec<_>>());
+        let mut places = Vec::new();
+        for tensor in checkpoint.tensors() {
+            let stored = file.stored(tensor.name()).unwrap();
+            let (rows, row) = (stored.shape[0], stored.byte_len as usize / stored.shape[0]);
+            assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::U8, &[rows, row][..]));
+            let blocks = tensor.read().unwrap().into_vec::<u8>().unwrap();
+            // The last place, because a longer tensor before may hold the same bytes.
+            let place = bytes.windows(blocks.len()).rposition(|window| window == blocks);
+            places.push(place.unwrap());
+            assert_eq!(tensor.slice((.., 1..)).unwrap().read().unwrap().bytes(), &blocks[1..]);
+        }
+        assert!(places.len() > 23 && places.is_sorted(), "{places:?}");
+    }
+    // Plain tensors are what they are without this.
+    let plain = safetensors_formats::open(fixture("gguf/plain.gguf"), &Options::new().blocks(true));
+    let plain = plain.unwrap();
+    assert_eq!(plain.tensor("of.f32").unwrap().dtype(), Dtype::F32);
+}
+
 /// A file of one key and one tensor.
 struct Gguf {
     magic: &'static [u8],
@@ -143,6 +174,35 @@ fn metadata(key: Vec<u8>) -> Option<String> {
     let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
     let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
     checkpoint.metadata().get("k").cloned()
+}
+
+#[test]
+fn the_source_is_lent_and_its_calls_are_known_to_wait() {
+    struct Far(Vec<u8>, std::sync::atomic::AtomicUsize);
+    impl ReadAt for Far {
+        fn byte_len(&self) -> u64 {
+            self.0.byte_len()
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.0.read_exact_at(buf, offset)
+        }
+
+        fn requests(&self) -> Option<Requests> {
+            Some(Requests::new(1 << 20, 3))
+        }
+    }
+    let tokens: Vec<_> = (0..9000).map(|i| text(&format!("token {i}"))).collect();
+    let key = array(8, &tokens);
+    let bytes = Gguf { key, ..Gguf::default() }.bytes();
+    assert!(bytes.len() > 100_000);
+    let far = Far(bytes.clone(), Default::default());
+    let file = TensorFile::from_source(far, "far.gguf", &Options::new()).unwrap();
+    assert_eq!((&file.source().0, file.requests()), (&bytes, file.source().requests()));
+    assert_eq!(file.requests(), Some(Requests::new(1 << 20, 3)));
+    let calls = file.source().1.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(calls < 8, "{calls} calls for a header of 140 KB");
 }
 
 #[test]

@@ -1,0 +1,214 @@
+//! GGUF files as candle's quantised tensors, for the feature `gguf`.
+//!
+//! A [`GgufFile`] is opened from a path or from any source of bytes, such as a file in a bucket.
+//! Its tensors are [`QTensor`]s, which hold the blocks of the file as they are.
+//!
+//! | to | use |
+//! |---|---|
+//! | open a file, or bytes from anywhere else | [`GgufFile::open`], [`GgufFile::from_source`] |
+//! | read one tensor by its name | [`GgufFile::qtensor`] |
+//! | read some, or all, in parallel | [`GgufFile::qtensors`], [`GgufFile::load`] |
+//! | multiply by one | `candle_core::quantized::QMatMul::from_qtensor` |
+//! | know hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
+//! | build a model of candle-transformers | its `from_gguf`, with [`GgufFile::content`] and [`GgufFile::reader`] |
+//! | have numbers instead of blocks | [`QTensor::dequantize`] |
+//!
+//! ```
+//! use candle_core::quantized::{GgmlDType, QMatMul, QTensor, gguf_file};
+//! use candle_core::{Device, Module, Tensor};
+//! use safetensors_candle::gguf::GgufFile;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.gguf");
+//! let weight = Tensor::arange(0_f32, 64., &Device::Cpu)?.reshape((2, 32))?;
+//! let weight = QTensor::quantize(&weight, GgmlDType::Q8_0)?;
+//! let blocks = gguf_file::Value::U32(1);
+//! let mut bytes = std::fs::File::create(&path)?;
+//! gguf_file::write(&mut bytes, &[("llama.block_count", &blocks)], &[("fc.weight", &weight)])?;
+//!
+//! let file = GgufFile::open(&path)?;
+//! assert_eq!(file.content()?.metadata["llama.block_count"].to_u32()?, 1);
+//! let fc = QMatMul::from_qtensor(file.qtensor("fc.weight", &Device::Cpu)?)?;
+//! let output = fc.forward(&Tensor::ones((1, 32), candle_core::DType::F32, &Device::Cpu)?)?;
+//! assert_eq!(output.dims(), [1, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Types
+//!
+//! candle has the types `F32`, `F16`, `BF16`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q8_0`, `Q2_K`,
+//! `Q3_K`, `Q4_K`, `Q5_K`, `Q6_K` and `Q8_K`. A tensor of another type is an error that names the
+//! tensor and its type; the others of its file are read. (candle has blocks of `Q8_1`, too, but
+//! smaller ones than files have.) `safetensors_formats::open` reads `IQ` and other types as
+//! numbers.
+//!
+//! candle has no type for the weights of GPTQ, AWQ, bitsandbytes and other schemes that safetensors
+//! files have. They are [read as numbers](crate#quantised-weights), and [`QTensor::quantize`] makes
+//! blocks of the numbers.
+//!
+//! # Models of candle-transformers
+//!
+//! Most quantised models have a function `from_gguf`, which takes candle's description of the file
+//! and a reader:
+//!
+//! ```ignore
+//! let file = GgufFile::open("model.gguf")?;
+//! let model = ModelWeights::from_gguf(file.content()?, &mut file.reader(), &Device::Cpu)?;
+//! ```
+//!
+//! Such a model reads its tensors one by one. Each is read in parallel, but candle then copies it
+//! on one thread. Other models take a `quantized_var_builder::VarBuilder`. candle can make one only
+//! of a path or of all bytes of a file: read these from [`GgufFile::reader`], and pass them to
+//! `VarBuilder::from_gguf_buffer`.
+//!
+//! # Memory
+//!
+//! candle makes the memory of a quantised tensor itself, by a copy of bytes that are lent to it.
+//! So each thread reads into a buffer of its own, which it uses again for the next tensor. All
+//! these buffers together have at most 32 MiB for each thread or, if that is more, a 32nd of the
+//! bytes that are read. Larger tensors are read one after the other, by all threads.
+
+mod read;
+mod reader;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use candle_core::quantized::QTensor;
+use candle_core::quantized::gguf_file::{Content, Value};
+#[cfg(doc)]
+use safetensors_core::ErrorKind;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, ReadAt, Result};
+use safetensors_formats::{Options, TensorFile};
+
+pub use self::reader::GgufReader;
+use crate::error::from_candle_error;
+
+/// An open GGUF file, whose tensors are read as candle's [`QTensor`]s.
+///
+/// Opening reads the header and checks it: the places of all tensors, and that none overlap.
+/// Tensors are read when they are asked for. See [the module](self).
+#[derive(Debug)]
+pub struct GgufFile<S = FileSource> {
+    path: PathBuf,
+    checkpoint: Checkpoint<TensorFile<S>>,
+}
+
+impl GgufFile {
+    /// Opens a file on the disk. Tensors are read by positional reads; the file is not mapped.
+    ///
+    /// # Errors
+    ///
+    /// An error that names the file if there is none, if it is of another format, or if its header
+    /// breaks a rule of GGUF.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+        Self::from_source(source, path)
+    }
+}
+
+impl<S: ReadAt + 'static> GgufFile<S> {
+    /// Opens a file that is in memory, in a bucket, or anywhere else. `path` is what errors call
+    /// it.
+    ///
+    /// A file of an address comes from a store of `safetensors-hub`:
+    ///
+    /// ```ignore
+    /// let store = RemoteStore::new("s3://bucket/model.gguf", &RemoteOptions::new())?;
+    /// let file = GgufFile::from_source(store.open(&store.path())?, store.path())?;
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](GgufFile::open).
+    pub fn from_source(source: S, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = TensorFile::from_source(source, path, &Options::new().blocks(true))?;
+        if file.format() != safetensors_formats::Format::Gguf {
+            let problem = format!("expected a GGUF file, found one of {}", file.format());
+            return Err(from_candle_error(candle_core::Error::msg(problem)).in_path(path));
+        }
+        Ok(Self { path: path.to_owned(), checkpoint: Checkpoint::from_source(file, path)? })
+    }
+
+    /// The names of the tensors, in the order of their bytes in the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.checkpoint.tensors().map(|tensor| tensor.name())
+    }
+
+    /// Reads one tensor onto a device. Only its bytes are read, in parallel if they are many.
+    ///
+    /// # Errors
+    ///
+    /// Each names the file and the tensor:
+    ///
+    /// - [`ErrorKind::TensorNotFound`], with similar names.
+    /// - [`ErrorKind::Framework`] if candle lacks the type, or refuses the shape: a tensor without
+    ///   dimensions.
+    /// - [`ErrorKind::Io`] if the file cannot be read, or has changed.
+    pub fn qtensor(&self, name: &str, device: &Device) -> Result<QTensor> {
+        let tensor = self.checkpoint.tensor(name)?;
+        read::one(&tensor, device)
+    }
+
+    /// Reads some tensors onto a device, in parallel. The result has the order of the names.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`qtensor`](Self::qtensor). A tensor that is missing, or whose type candle
+    /// lacks, is found before anything is read.
+    pub fn qtensors<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        device: &Device,
+    ) -> Result<Vec<QTensor>> {
+        let names = names.into_iter().map(|name| self.checkpoint.tensor(name));
+        read::all(&names.collect::<Result<Vec<_>>>()?, device)
+    }
+
+    /// Reads all tensors onto a device, in parallel.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`qtensors`](Self::qtensors).
+    pub fn load(&self, device: &Device) -> Result<BTreeMap<String, QTensor>> {
+        let tensors: Vec<LazyTensor<'_, _>> = self.checkpoint.tensors().collect();
+        let names = tensors.iter().map(|tensor| tensor.name().to_owned());
+        Ok(names.zip(read::all(&tensors, device)?).collect())
+    }
+
+    /// candle's description of the file: its keys with their values, and the type, shape and place
+    /// of each tensor. candle itself reads the header anew for it, from a
+    /// [`reader`](Self::reader).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Framework`] if candle refuses the header: it lacks the type of a tensor, or
+    /// would read `general.alignment` otherwise than the format says.
+    pub fn content(&self) -> Result<Content> {
+        let located = |error| from_candle_error(error).in_path(&self.path);
+        let mut reader = GgufReader::for_header(self.source(), &self.path);
+        let content = Content::read(&mut reader).map_err(located)?;
+        // candle takes the alignment for 32, whatever it is, if its type has 64 bits.
+        match content.metadata.get("general.alignment") {
+            Some(value @ (Value::U64(_) | Value::I64(_))) => {
+                let problem = format!("general.alignment should be U32, found {value:?}");
+                Err(located(candle_core::Error::msg(problem)))
+            }
+            _ => Ok(content),
+        }
+    }
+
+    /// A reader of the whole file, for candle's own functions that take one: see
+    /// [models](self#models-of-candle-transformers).
+    pub fn reader(&self) -> GgufReader<'_, S> {
+        GgufReader::new(self.source(), &self.path)
+    }
+
+    fn source(&self) -> &S {
+        self.checkpoint.files()[0].safetensors().source().source()
+    }
+}

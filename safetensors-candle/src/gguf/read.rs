@@ -1,0 +1,162 @@
+//! How the blocks of a file become tensors of candle: [`one`] and [`all`].
+
+use std::borrow::Cow;
+use std::io;
+
+use candle_core::Device;
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use safetensors_core::framework::{default_threads, in_parallel};
+use safetensors_core::{ErrorKind, LazyTensor, ReadAt, Result};
+use safetensors_formats::TensorFile;
+
+use crate::error::from_candle_error;
+
+/// The buffers of all threads may have this many bytes for each of them.
+const BUFFER: u64 = 32 << 20;
+
+/// They may have this part of the bytes that are read, if that is more. Models with larger tensors
+/// have more of them.
+const PART: u64 = 32;
+
+/// The threads for a source whose calls wait. It divides the bytes of a large tensor itself.
+const FAR_THREADS: usize = 8;
+
+/// The bytes of one tensor that a thread reads at once, if several read it.
+const PIECE: usize = 4 << 20;
+
+/// Reads one tensor.
+pub(super) fn one<S: ReadAt + 'static>(
+    tensor: &LazyTensor<'_, TensorFile<S>>,
+    device: &Device,
+) -> Result<QTensor> {
+    Job::of(*tensor)?.read(device, &mut Vec::new(), fill)
+}
+
+/// Reads tensors, in the order given. That candle has their types is found out first.
+pub(super) fn all<S: ReadAt + 'static>(
+    tensors: &[LazyTensor<'_, TensorFile<S>>],
+    device: &Device,
+) -> Result<Vec<QTensor>> {
+    let jobs = tensors.iter().map(|tensor| Job::of(*tensor)).collect::<Result<Vec<_>>>()?;
+    let Some(first) = tensors.first() else { return Ok(Vec::new()) };
+    let threads = match first.source().requests() {
+        None => default_threads(),
+        Some(requests) => requests.concurrency.min(FAR_THREADS),
+    };
+    let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
+    let most = (bytes / PART / threads as u64).max(BUFFER);
+    let (small, large): (Vec<_>, Vec<_>) =
+        jobs.into_iter().enumerate().partition(|(_, job)| job.tensor.byte_len() <= most);
+
+    let work = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>| {
+        Ok((index, job.read(device, buffer, |source, bytes, at| source.read_exact_at(bytes, at))?))
+    };
+    let mut read = in_parallel(small, threads, work)?;
+    let mut buffer = Vec::new();
+    for (index, job) in large {
+        read.push((index, job.read(device, &mut buffer, fill)?));
+    }
+    read.sort_unstable_by_key(|(index, _)| *index);
+    Ok(read.into_iter().map(|(_, tensor)| tensor).collect())
+}
+
+/// A tensor that candle has the type of.
+struct Job<'a, S> {
+    tensor: LazyTensor<'a, TensorFile<S>>,
+    dtype: GgmlDType,
+    shape: &'a [usize],
+}
+
+impl<'a, S: ReadAt + 'static> Job<'a, S> {
+    fn of(tensor: LazyTensor<'a, TensorFile<S>>) -> Result<Self> {
+        let stored = tensor.source().stored(tensor.name());
+        // The dtype of a plain tensor has the name of its type.
+        let (name, shape) = match stored {
+            Some(stored) => (stored.type_name.as_str(), stored.shape.as_slice()),
+            None => (tensor.dtype().name(), tensor.shape()),
+        };
+        let of_size = |dtype: &GgmlDType| {
+            let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
+            let blocks = elements.map(|elements| elements / dtype.block_size() as u64);
+            let bytes = blocks.and_then(|blocks| blocks.checked_mul(dtype.type_size() as u64));
+            bytes == Some(tensor.byte_len())
+        };
+        match ggml_dtype(name).filter(of_size) {
+            Some(dtype) => Ok(Self { tensor, dtype, shape }),
+            None => {
+                let problem = format!("candle has no quantised tensors of the type {name}");
+                Err(tensor.locate(from_candle_error(candle_core::Error::msg(problem))))
+            }
+        }
+    }
+
+    /// Reads the blocks into a buffer by `fill`, and has candle copy them.
+    fn read(
+        &self,
+        device: &Device,
+        buffer: &mut Vec<u32>,
+        fill: impl FnOnce(&TensorFile<S>, &mut [u8], u64) -> io::Result<()>,
+    ) -> Result<QTensor> {
+        let (tensor, source) = (self.tensor, self.tensor.source());
+        let read = || {
+            let len = tensor.byte_len() as usize;
+            // candle panics on blocks that are not aligned, which is to 4 bytes at most.
+            let words = len.div_ceil(size_of::<u32>());
+            if buffer.len() < words {
+                // Fresh memory is zero already, so that nothing is copied or cleared.
+                *buffer = vec![0; words];
+            }
+            let bytes = &mut bytemuck::cast_slice_mut(buffer)[..len];
+            fill(source, bytes, tensor.file_offset()).map_err(ErrorKind::Io)?;
+            source.check_unchanged().map_err(ErrorKind::Io)?;
+            self.to_device(bytes, device).map_err(from_candle_error)
+        };
+        read().map_err(|error| tensor.locate(error))
+    }
+
+    fn to_device(&self, bytes: &[u8], device: &Device) -> candle_core::Result<QTensor> {
+        let storage = QStorage::from_data(Cow::Borrowed(bytes), device, self.dtype)?;
+        let tensor = QTensor::new(storage, self.shape)?;
+        // Each thread has a CUDA stream of its own, and the tensor is for any thread.
+        device.synchronize()?;
+        Ok(tensor)
+    }
+}
+
+/// Fills `bytes` from `offset` on, in parallel if they are many. A source whose calls wait divides
+/// them itself.
+pub(super) fn fill<S: ReadAt>(source: &S, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    if bytes.len() < 2 * PIECE || source.requests().is_some() {
+        return source.read_exact_at(bytes, offset);
+    }
+    let pieces = bytes.chunks_mut(PIECE).enumerate();
+    let read = |(index, piece): (usize, &mut [u8]), _: &mut ()| {
+        let read = source.read_exact_at(piece, offset + (index * PIECE) as u64);
+        Ok(read.map_err(ErrorKind::Io)?)
+    };
+    in_parallel(pieces, 0, read).map(drop).map_err(|error| match error.into_kind() {
+        ErrorKind::Io(error) => error,
+        other => io::Error::other(safetensors_core::Error::from(other)),
+    })
+}
+
+/// candle's type of blocks. Its `Q8_1` is left out: its blocks have 36 bytes, those of files 40.
+fn ggml_dtype(name: &str) -> Option<GgmlDType> {
+    Some(match name {
+        "F32" => GgmlDType::F32,
+        "F16" => GgmlDType::F16,
+        "BF16" => GgmlDType::BF16,
+        "Q4_0" => GgmlDType::Q4_0,
+        "Q4_1" => GgmlDType::Q4_1,
+        "Q5_0" => GgmlDType::Q5_0,
+        "Q5_1" => GgmlDType::Q5_1,
+        "Q8_0" => GgmlDType::Q8_0,
+        "Q2_K" => GgmlDType::Q2K,
+        "Q3_K" => GgmlDType::Q3K,
+        "Q4_K" => GgmlDType::Q4K,
+        "Q5_K" => GgmlDType::Q5K,
+        "Q6_K" => GgmlDType::Q6K,
+        "Q8_K" => GgmlDType::Q8K,
+        _ => return None,
+    })
+}

@@ -1,0 +1,139 @@
+//! Tensors by their names, and all at once.
+
+use candle_core::quantized::GgmlDType::{self, *};
+use candle_core::{DType, Device};
+use safetensors_candle::gguf::GgufFile;
+use safetensors_core::ReadAt;
+use safetensors_core::io::Requests;
+use safetensors_formats::gguf::Type;
+
+use super::{assert_same, by_candle, of_bytes, open, quantised, written};
+
+/// The types that candle has and files have, with their names there.
+const TYPES: [(&str, GgmlDType); 14] = [
+    ("F32", F32),
+    ("F16", F16),
+    ("BF16", BF16),
+    ("Q4_0", Q4_0),
+    ("Q4_1", Q4_1),
+    ("Q5_0", Q5_0),
+    ("Q5_1", Q5_1),
+    ("Q8_0", Q8_0),
+    ("Q2_K", Q2K),
+    ("Q3_K", Q3K),
+    ("Q4_K", Q4K),
+    ("Q5_K", Q5K),
+    ("Q6_K", Q6K),
+    ("Q8_K", Q8K),
+];
+
+#[test]
+fn every_type_is_what_candle_reads() {
+    let tensors = TYPES.map(|(name, dtype)| (name, quantised(dtype, &[3, 512])));
+    let tensors = tensors.each_ref().map(|(name, tensor)| (*name, tensor));
+    let bytes = written(&[], &tensors);
+    let file = open(&bytes);
+    assert_eq!(file.names().collect::<Vec<_>>(), TYPES.map(|(name, _)| name));
+    let all = file.load(&Device::Cpu).unwrap();
+    assert_eq!(all.len(), TYPES.len());
+    for (name, written) in tensors {
+        let found = file.qtensor(name, &Device::Cpu).unwrap();
+        assert_same(&found, written);
+        assert_same(&all[name], written);
+        // candle's reader refuses the one type that it only computes with.
+        if written.dtype() == Q8K {
+            continue;
+        }
+        let expected = by_candle(&bytes, name);
+        assert_same(&found, &expected);
+        let numbers = |tensor: &candle_core::quantized::QTensor| {
+            let numbers = tensor.dequantize(&Device::Cpu).unwrap();
+            assert_eq!(numbers.dtype(), DType::F32);
+            let numbers = numbers.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&found), numbers(&expected), "{name}");
+    }
+}
+
+#[test]
+fn blocks_have_the_sizes_that_files_have() {
+    let types: Vec<_> = (0..100).filter_map(Type::from_id).collect();
+    for (name, dtype) in TYPES {
+        let kind = types.iter().find(|kind| kind.name() == name).unwrap();
+        let sizes = (dtype.block_size(), dtype.type_size());
+        assert_eq!((kind.block_len(), kind.block_bytes()), sizes, "{name}");
+    }
+    // This one is left out for its size.
+    let kind = types.iter().find(|kind| kind.name() == "Q8_1").unwrap();
+    assert_ne!(kind.block_bytes(), Q8_1.type_size());
+}
+
+#[test]
+fn only_the_bytes_of_a_tensor_are_read() {
+    let (a, b) = (of_bytes(Q4_0, &[512, 1024]), of_bytes(Q8_0, &[64, 1024]));
+    let bytes = written(&[], &[("a", &a), ("b", &b), ("c", &a)]);
+    let source = safetensors_testing::read_at::NotingSource::new(bytes);
+    let file = GgufFile::from_source(source.clone(), "model.gguf").unwrap();
+    // The header, and the end of the file, which could be an archive.
+    assert!(source.take_len() < 100 << 10);
+    assert_same(&file.qtensor("b", &Device::Cpu).unwrap(), &b);
+    let reads = source.take_reads();
+    assert_eq!(reads.iter().map(|(_, len)| len).sum::<usize>(), b.storage_size_in_bytes());
+    assert_eq!(file.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(source.take_reads().is_empty());
+}
+
+#[test]
+fn tensors_come_in_the_order_of_the_names() {
+    let tensors: Vec<_> = (1..40).map(|i| of_bytes(Q5_0, &[i, 64])).collect();
+    let names: Vec<_> = (1..40).map(|i| format!("blk.{i}")).collect();
+    let named: Vec<_> = names.iter().map(String::as_str).zip(&tensors).collect();
+    let file = open(&written(&[], &named));
+    let wanted = [30, 2, 30, 7, 0];
+    let found = file.qtensors(wanted.map(|i| names[i].as_str()), &Device::Cpu).unwrap();
+    assert_eq!(found.len(), wanted.len());
+    wanted.iter().zip(&found).for_each(|(&i, found)| assert_same(found, &tensors[i]));
+    assert!(file.qtensors([], &Device::Cpu).unwrap().is_empty());
+    assert!(open(&written(&[], &[])).load(&Device::Cpu).unwrap().is_empty());
+}
+
+/// A file whose reads wait.
+struct Far(Vec<u8>);
+
+impl ReadAt for Far {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        Some(Requests::new(1 << 20, 4))
+    }
+}
+
+#[test]
+fn large_tensors_come_whole_from_any_source() {
+    // One is over the limit of a thread's buffer, and some are read by several threads.
+    let tensors =
+        [&[9000, 8192][..], &[3001, 8192], &[1, 32], &[7, 0]].map(|shape| of_bytes(Q4_0, shape));
+    assert!(tensors[0].storage_size_in_bytes() > 32 << 20);
+    let names = ["largest", "large", "small", "empty"];
+    let named: Vec<_> = names.into_iter().zip(&tensors).collect();
+    let bytes = written(&[], &named);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    std::fs::write(&path, &bytes).unwrap();
+    let check = |all: &dyn Fn() -> Vec<candle_core::quantized::QTensor>| {
+        all().iter().zip(&tensors).for_each(|(found, expected)| assert_same(found, expected));
+    };
+    let near = GgufFile::open(&path).unwrap();
+    check(&|| near.qtensors(names, &Device::Cpu).unwrap());
+    check(&|| names.map(|name| near.qtensor(name, &Device::Cpu).unwrap()).into());
+    let far = GgufFile::from_source(Far(bytes), "far.gguf").unwrap();
+    check(&|| far.qtensors(names, &Device::Cpu).unwrap());
+    check(&|| names.map(|name| far.qtensor(name, &Device::Cpu).unwrap()).into());
+}
