@@ -101,6 +101,7 @@
 //! LoRA adapters are merged in the same way, while the model takes its weights:
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
+//!
 //! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
 //! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes. Of
 //! their numbers `QTensor::quantize` makes such a tensor, which rounds once more.
