@@ -67,7 +67,8 @@ pub(super) fn run(
     }
     let (shown, bytes) = (input::shown(output), writer.total_size());
     let count = text::counted(writer.tensors().len() as u64, "tensor");
-    let summary = format!("{shown}: {count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
+    let summary =
+        format!("{shown}: {count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
     if args.dry_run {
         show(&writer, out)?;
         writeln!(out, "\n{summary}; nothing was written")?;
