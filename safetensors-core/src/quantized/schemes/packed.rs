@@ -180,6 +180,12 @@ impl Packed {
             let found = format!("shape {}", Shape(&tensor.shape));
             return Err(mismatch(self, tensor, "two dimensions", found));
         }
+        // Codes of other schemes have one scale, such as BitNet's.
+        if scales.shape.len() != 2 || scales.shape[0] != shape[0] {
+            let expected = format!("shape [{}, groups]", shape[0]);
+            let found = format!("shape {}", Shape(&scales.shape));
+            return Err(mismatch(self, scales, expected, found));
+        }
         let codes = Codes::signed(4, Order::LowFirst);
         let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
         let numbers = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;

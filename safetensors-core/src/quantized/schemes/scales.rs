@@ -19,6 +19,8 @@ const OF_ACTIVATIONS: &[&str] = &[
     "input_global_scale",
     "scale_input",
     "output_scale",
+    "input_activation_scale",
+    "output_activation_scale",
 ];
 
 /// The tensors of a module that belong to its input and output.
