@@ -83,6 +83,12 @@ impl Config {
         bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
     }
 
+    /// The sizes of groups of columns that the groups of layers have; empty if they name none.
+    pub(super) fn sizes_of_groups(&self) -> Vec<usize> {
+        let sizes = self.of_weights().filter_map(|weights| weights.get("group_size")?.as_u64());
+        sizes.filter_map(|size| usize::try_from(size).ok()).collect()
+    }
+
     /// What the settings have for one module, or else for all.
     fn value_for(&self, module: &str, key: &str) -> Option<&Value> {
         self.value.get(module).and_then(|of| of.get(key)).or_else(|| self.value.get(key))

@@ -116,16 +116,21 @@ const WAYS: [(&str, Way); 9] = [
 
 #[test]
 fn every_way_reads_every_scheme_as_its_reference_does() {
+    let mut rows = Vec::new();
     for fixture in Quantized::all() {
         let weights = fixture.open().quantized_weights().unwrap();
+        let mut passed = Vec::new();
         for (way, read) in WAYS {
             for weight in &weights {
                 let (shape, values) = read(&fixture, &weight.name);
                 assert_eq!(shape, weight.shape, "{way}");
                 fixture.compare(&weight.name, &shape, &values);
             }
+            passed.push(way);
         }
+        rows.push((fixture, weights, passed));
     }
+    super::schemes::check_documents(&rows, &WAYS.map(|(way, _)| way));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::super::model::{
     Model, Scheme, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grouped, Weight};
-use super::scales::{grid, plain_numbers};
+use super::scales::{check_group_size, grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -76,6 +76,8 @@ impl Mlx {
         let shape = self.shape(tensor, bits)?;
         let columns = shape[shape.len() - 1];
         check_shape(self, biases, &scales.shape)?;
+        let size = model.config.number_for(module, "group_size");
+        check_group_size(self, scales, size, [columns, scales.matrix()[1]])?;
         check_numbers(self, scales)?;
         check_numbers(self, biases)?;
         let of = |tensor: &Stored| grid(self, model, &shape, tensor, plain_numbers(tensor.dtype));
