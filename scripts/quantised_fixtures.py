@@ -562,7 +562,7 @@ def mlx():
     import mlx.core as mx
     import numpy as np
 
-    for bits in [2, 3, 4, 6, 8]:
+    for bits in [1, 2, 3, 4, 5, 6, 8]:
         weight = torch.randn((24, 128), generator=seed(150 + bits)).numpy()
         packed, scale, bias = mx.quantize(mx.array(weight), group_size=64, bits=bits)
         found = mx.dequantize(packed, scale, bias, group_size=64, bits=bits)
@@ -702,8 +702,8 @@ def quanto_bits():
     weight.save_to_state_dict(tensors, "lm_head.weight.", False)
     expected = {"lm_head.weight": weight.dequantize()}
     write("quanto-qint4-zero-points", tensors, expected, reference, {"quant_method": "quanto"})
-    config = {"text_config": {"hidden_size": 256}}
-    settings("quanto-qint4-zero-points", {**config, "quantization_config": {"quant_method": "quanto"}})
+    config = {"text_config": {"hidden_size": 256}, "quantization_config": {"quant_method": "quanto"}}
+    settings("quanto-qint4-zero-points", config)
 
 
 # Gemma, Quark, MXFP8.

@@ -40,6 +40,7 @@ CONFIG = LlamaConfig(
     eos_token_id=2,
     dtype="float32",
 )
+LOGITS = "logits.safetensors"
 MAKERS = {}
 
 
@@ -87,16 +88,7 @@ def weights_of(model, dequantize):
 
 
 @maker("compressed-tensors-w4a16")
-def compressed_w4a16(folder):
-    return compressed(folder, "W4A16", {"group_size": 32})
-
-
-@maker("compressed-tensors-fp8")
-def compressed_fp8(folder):
-    return compressed(folder, "FP8_DYNAMIC", {})
-
-
-def compressed(folder, preset, more):
+def compressed(folder):
     """Scales by minimum and maximum, as without calibration; then the package's compressor."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import (
@@ -107,17 +99,14 @@ def compressed(folder, preset, more):
     from compressed_tensors.quantization.utils import calculate_qparams
 
     model = plain()
-    scheme = preset_name_to_scheme(preset, ["Linear"])
-    scheme.input_activations = None
-    for key, value in more.items():
-        setattr(scheme.weights, key, value)
+    scheme = preset_name_to_scheme("W4A16", ["Linear"])
+    scheme.weights.group_size = 32
     config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=["lm_head"])
     apply_quantization_config(model, config)
     for module in model.modules():
         if getattr(module, "quantization_scheme", None) is None:
             continue
-        weight = module.weight.data
-        grouped = weight.unflatten(1, (-1, more.get("group_size", weight.shape[1])))
+        grouped = module.weight.data.unflatten(1, (-1, 32))
         scale, zero = calculate_qparams(grouped.amin(-1), grouped.amax(-1), scheme.weights)
         module.weight_scale.data.copy_(scale)
         if hasattr(module, "weight_zero_point"):
@@ -215,7 +204,7 @@ def make(name):
         "exact": exact(weights),
         "plain": exact(plain().state_dict()),
     }
-    save_file({key: value.contiguous() for key, value in found.items()}, folder / "logits.safetensors")
+    save_file({key: value.contiguous() for key, value in found.items()}, folder / LOGITS)
     off = lambda key: (found[key].double() - found["exact"]).abs().max().item()
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(name, f"{size} bytes, package off by {off('package'):.2e}, plain by {off('plain'):.2e}")

@@ -5,7 +5,6 @@
 //! After a change of the fixtures, `UPDATE_SCHEMES=1 cargo test --features full conformance` writes
 //! both.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::{env, fs};
 
@@ -30,7 +29,7 @@ const SCHEMES: &[(&str, &str)] = &[
     ("ct-nvfp4", "compressed-tensors nvfp4-pack-quantized"),
     ("ct-mxfp4", "compressed-tensors mxfp4-pack-quantized"),
     ("ct-mxfp6", "compressed-tensors mxfp6-pack-quantized"),
-    ("ct-pack", "compressed-tensors pack-quantized, 1 to 8 bits"),
+    ("ct-pack", "compressed-tensors pack-quantized, 2 to 8 bits"),
     ("modelopt-fp8", "ModelOpt FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO"),
     ("modelopt-mx", "ModelOpt MXFP8, MXFP4"),
     ("modelopt-nvfp4", "ModelOpt NVFP4"),
@@ -50,7 +49,7 @@ const SCHEMES: &[(&str, &str)] = &[
     ("quanto-qfloat8", "Quanto, 8 bits"),
     ("quanto-qint4", "Quanto, 2 and 4 bits"),
     ("quanto-qint2", "Quanto, 2 and 4 bits"),
-    ("mlx", "MLX affine, 1 to 8 bits"),
+    ("mlx", "MLX affine, 1 to 6 and 8 bits"),
     ("mlx-mx", "MLX mxfp4, mxfp8, nvfp4"),
     ("mlx-nv", "MLX mxfp4, mxfp8, nvfp4"),
     ("metal", "MLX affine of transformers, `metal`"),
@@ -69,15 +68,17 @@ struct Row<'a> {
     scheme: &'static str,
     /// The tensors of each weight.
     tensors: Vec<Vec<String>>,
-    references: BTreeSet<String>,
+    references: Vec<String>,
     read: Vec<&'a Read>,
 }
 
 impl<'a> Row<'a> {
     fn add(&mut self, read: &'a Read) {
         let (fixture, weights, _) = read;
-        let expected = fixture.expected();
-        self.references.extend(expected.metadata().get("reference").cloned());
+        let reference = format!("`{}`", fixture.expected().metadata()["reference"]);
+        if !self.references.contains(&reference) {
+            self.references.push(reference);
+        }
         self.tensors.extend(weights.iter().map(tensors));
         self.read.push(read);
     }
@@ -87,14 +88,14 @@ impl<'a> Row<'a> {
         let first = &self.tensors[0];
         let is_needed = |name: &&String| self.tensors.iter().all(|names| names.contains(name));
         let needed: Vec<_> = first.iter().filter(is_needed).cloned().collect();
-        let all: BTreeSet<_> = self.tensors.iter().flatten().collect();
-        let others: Vec<_> =
-            all.into_iter().filter(|name| !needed.contains(name)).cloned().collect();
-        match (needed.is_empty(), others.is_empty()) {
-            (_, true) => needed.join(", "),
-            (true, false) => others.join(", "),
-            (false, false) => format!("{}; in some {}", needed.join(", "), others.join(", ")),
+        let mut others = Vec::new();
+        for name in self.tensors.iter().flatten() {
+            if !needed.contains(name) && !others.contains(name) {
+                others.push(name.clone());
+            }
         }
+        let between = if needed.is_empty() || others.is_empty() { "" } else { ", also " };
+        format!("{}{between}{}", needed.join(", "), others.join(", "))
     }
 }
 
@@ -127,32 +128,39 @@ pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
         });
         rows.iter_mut().find(|row| row.scheme == *scheme).unwrap().add(read);
     }
-    let mut stored = String::from("| scheme | stored tensors of module `X` or weight `W` |\n|---|---|\n");
+    let mut stored =
+        String::from("| scheme | stored tensors of module `X` or weight `W` |\n|---|---|\n");
     let headings = LIBRARIES.map(|(_, library)| library).join(" | ");
     let mut compared = format!("| scheme | equal to | checkpoints | {headings} |\n|---|---|---|");
     compared += &"---|".repeat(LIBRARIES.len());
     for row in &rows {
         assert!(!row.read.is_empty(), "{} has no fixture", row.scheme);
         stored += &format!("| {} | {} |\n", row.scheme, row.stored());
-        let references = row.references.iter().cloned().collect::<Vec<_>>().join("; ");
+        let references = row.references.join(", ");
         let cells = LIBRARIES.map(|library| ways_of(row, library, ways)).join(" | ");
         let count = row.read.len();
         compared += &format!("\n| {} | {references} | {count} | {cells} |", row.scheme);
     }
-    compared += &format!("\n\nThe ways: {}.\n", ways.join(", "));
+    compared += "\n\nThe ways:\n\n";
+    for library in LIBRARIES {
+        let of = ways.iter().filter(|way| library_of(way) == library);
+        let of: Vec<_> = of.map(|way| way.trim_start_matches(library.0).trim()).collect();
+        compared += &format!("- {}: {}\n", library.1, of.join(", "));
+    }
     check("safetensors-core/src/quantized/schemes.md", "", &stored);
     check("docs/reading.md", "<!-- schemes -->\n", &compared);
 }
 
 /// How many of a library's ways have read all fixtures of a row.
 fn ways_of(row: &Row<'_>, library: (&str, &str), ways: &[&'static str]) -> String {
-    let is_of = |way: &str| {
-        let found = LIBRARIES.iter().find(|(start, _)| way.starts_with(start)).unwrap();
-        *found == library
-    };
     let passed = |way: &&&str| row.read.iter().all(|(_, _, passed)| passed.contains(way));
-    let all = ways.iter().filter(|way| is_of(way));
+    let all = ways.iter().filter(|way| library_of(way) == library);
     format!("{} of {}", all.clone().filter(passed).count(), all.count())
+}
+
+/// The column of a way.
+fn library_of(way: &str) -> (&'static str, &'static str) {
+    *LIBRARIES.iter().find(|(start, _)| way.starts_with(start)).unwrap()
 }
 
 /// Checks what a file of the repository has between two of these marks, or writes it.
