@@ -14,6 +14,7 @@ use super::super::weight::{Formula, Grid, Grouped, Weight};
 use super::scales::{grid, of_activations, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
+use crate::tensor::shape::element_count;
 
 pub(super) struct Quanto;
 
@@ -72,7 +73,7 @@ impl Quanto {
             return Err(mismatch(self, tensor, "a matrix", Shape(&tensor.shape)));
         };
         let bits = self.bits(model, tensor, name, groups)?;
-        let columns = rest.iter().product();
+        let columns = element_count(rest)? as usize;
         let shape = match rest {
             // Codes of so many columns may be groups of a row.
             [columns] if GROUPS.contains(columns) => {
