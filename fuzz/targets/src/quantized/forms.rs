@@ -9,6 +9,7 @@ pub(super) type Stored = (&'static str, Dtype, &'static [usize], &'static [u8]);
 /// A weight as its scheme stores it.
 pub(super) struct Form {
     /// The name of its seed.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the test of the seeds reads it"))]
     pub(super) name: &'static str,
     /// The `quantization_config` of its settings, if it needs any.
     pub(super) config: &'static str,

@@ -189,6 +189,38 @@ fn the_shape_of_a_weight_is_not_guessed() {
     assert!(text.contains("3 rows") && text.contains("8 groups of 128"), "{text}");
 }
 
+/// The order of patterns in a JSON object is no order, so only one may be found first.
+#[test]
+fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
+    let tensors = [
+        ("layers.0.mlp.up.weight", Dtype::U8, &[4, 8][..]),
+        ("layers.0.mlp.up.weight_scale", Dtype::F32, &[4, 1]),
+    ];
+    let config = |patterns: &str| {
+        format!(
+            "{{\"quant_method\": \"gemma\", \"num_bits\": 4, \"module_quant_configs\": {patterns}}}"
+        )
+    };
+    for (patterns, columns) in [
+        (r#"{"other": {"num_bits": 2}}"#, 16),
+        (r#"{"mlp": {"num_bits": 4}, "layers\\.\\d+\\.": {"num_bits": 2}}"#, 32),
+        (r#"{"layers": {"num_bits": 4}, "mlp": {"num_bits": 2}}"#, 16),
+    ] {
+        let bufs = tensors.map(|(name, dtype, shape)| (name, buf(dtype, shape)));
+        let (_directory, checkpoint) = checkpoint(Some(&config(patterns)), &bufs);
+        let weights = checkpoint.quantized_weights().unwrap();
+        assert_eq!(weights[0].shape, [4, columns], "{patterns}");
+    }
+    for patterns in [
+        r#"{"layers": {"num_bits": 4}, "layers\\.0": {"num_bits": 2}}"#,
+        r#"{"(?<!a)mlp": {"num_bits": 2}}"#,
+    ] {
+        let (problem, text) = problem(Some(&config(patterns)), &tensors);
+        assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
+        assert!(text.contains("layers.0.mlp.up.weight"), "{text}");
+    }
+}
+
 #[test]
 fn schemes_that_cannot_be_read_are_named() {
     for (config, tensors, scheme) in [
