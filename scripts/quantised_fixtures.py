@@ -10,7 +10,8 @@ Run with: python scripts/quantised_fixtures.py [CASE ...]
 
 Needs, from PyPI: torch 2.15, safetensors, transformers 5.24, compressed-tensors 0.20,
 nvidia-modelopt 0.47, gptqmodel 7.7, autoawq 0.2.9 (its packing_utils.py alone is read),
-bitsandbytes 0.50, torchao 0.18, hqq 0.2.8, optimum-quanto 0.2.7, comfy-kitchen 0.2.40, mlx.
+bitsandbytes 0.50, torchao 0.18, hqq 0.2.8, optimum-quanto 0.2.7 and ninja, comfy-kitchen 0.2.40,
+mlx[cpu] 0.32, amd-quark 0.13 and scipy.
 """
 
 import importlib.util
@@ -49,6 +50,11 @@ def write(name, model, expected, reference, config=None, metadata=None, settings
         content = {"quantization_config": config} if settings == "config.json" else config
         (folder / settings).write_text(json.dumps(content, indent=1) + "\n")
     print(name, {name: str(t.dtype)[6:] + str(list(t.shape)) for name, t in expected.items()})
+
+
+def settings(name, content, file="config.json"):
+    """Writes settings beside a case."""
+    (OUT / name / file).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def seed(number):
@@ -556,7 +562,7 @@ def mlx():
     import mlx.core as mx
     import numpy as np
 
-    for bits in [2, 3, 4, 6, 8]:
+    for bits in [1, 2, 3, 4, 5, 6, 8]:
         weight = torch.randn((24, 128), generator=seed(150 + bits)).numpy()
         packed, scale, bias = mx.quantize(mx.array(weight), group_size=64, bits=bits)
         found = mx.dequantize(packed, scale, bias, group_size=64, bits=bits)
@@ -568,8 +574,44 @@ def mlx():
         }
         name = f"mlx-{bits}bits"
         write(name, model, {"layer.weight": tensor(found)}, "mlx.core.dequantize")
-        config = {"quantization": {"group_size": 64, "bits": bits, "mode": "affine"}}
-        (OUT / name / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        settings(name, {"quantization": {"group_size": 64, "bits": bits, "mode": "affine"}})
+
+
+@case
+def mlx_floats():
+    import mlx.core as mx
+    import numpy as np
+
+    for mode, bits, group, scale in [
+        ("mxfp4", 4, 32, exponents((24, 4), 191)),
+        ("mxfp8", 8, 32, exponents((24, 4), 192)),
+        ("nvfp4", 4, 16, codes8((24, 8), 193).abs().view(torch.uint8)),
+    ]:
+        codes = codes8((24, 128), 194).view(torch.uint8) if bits == 8 else bytes_of((24, 64), 195)
+        words = codes.view(torch.uint32)
+        arrays = [mx.array(tensor.numpy()) for tensor in (words, scale)]
+        found = mx.dequantize(*arrays, mode=mode, dtype=mx.float32)
+        model = {"layer.weight": words, "layer.scales": scale}
+        expected = {"layer.weight": torch.from_numpy(np.array(found))}
+        name = f"mlx-{mode}"
+        write(name, model, expected, "mlx.core.dequantize")
+        # As mlx-lm writes them: the mode of a layer comes before that of all.
+        own = {"group_size": group, "bits": bits, "mode": mode}
+        config = {"group_size": 64, "bits": 4, "mode": "affine", "layer": own}
+        settings(name, {"quantization": config, "quantization_config": config})
+
+
+@case
+def metal():
+    from transformers.integrations.metal_quantization import _affine_dequantize_tensor
+
+    words = ints(0, 2**32, (24, 12), 196, torch.int64).to(torch.uint32)
+    scale, bias = scales((24, 3), 197), scales((24, 3), 198) - 0.01
+    found = _affine_dequantize_tensor(words, scale, bias, 32, 4)
+    model = {"layer.weight": words, "layer.scales": scale, "layer.qbiases": bias}
+    config = {"quant_method": "metal", "bits": 4, "group_size": 32}
+    reference = "transformers _affine_dequantize_tensor"
+    write("metal-4bits", model, {"layer.weight": found}, reference, config)
 
 
 @case
@@ -619,6 +661,108 @@ def quanto():
         }
         expected = {"layer.weight": scale * data.to(F32)}
         write(name, model, expected, formula, {"quant_method": "quanto"})
+
+
+@case
+def quanto_bits():
+    from optimum.quanto import MaxOptimizer, freeze, qint2, qint4, quantization_map, quantize
+    from optimum.quanto.tensor.weights.qbits import WeightQBitsTensor
+
+    reference = "optimum-quanto WeightQBitsTensor.dequantize"
+    dims = {"hidden_size": 320, "intermediate_size": 192}
+
+    def saved(name, kind, module, rows, columns, bias=False, config=None):
+        """Quantises a layer as the library does, and saves what it saves."""
+        layer = torch.nn.Linear(columns, rows, bias=bias)
+        layer.weight.data = torch.randn((rows, columns), generator=seed(173))
+        if bias:
+            layer.bias.data = torch.randn((rows,), generator=seed(174))
+        model = torch.nn.ModuleDict({"layer": layer})
+        quantize(model, weights=kind)
+        freeze(model)
+        named = lambda key: key.replace("layer", module)
+        found = {named("layer.weight"): model["layer"].weight.dequantize()}
+        if bias:
+            found[named("layer.bias")] = model["layer"].bias.data
+        tensors = {named(key): value for key, value in model.state_dict().items()}
+        write(name, tensors, found, reference)
+        kinds = {named(key): value for key, value in quantization_map(model).items()}
+        settings(name, kinds, "quanto_qmap.json")
+        if config:
+            settings(name, config)
+
+    saved("quanto-qint4", qint4, "layer", 24, 256, bias=True)
+    saved("quanto-qint2", qint2, "model.layers.0.mlp.down_proj", 24, 192, config=dims)
+    saved("quanto-qint4-without-groups", qint4, "layer", 24, 60)
+    saved("quanto-qint2-padded", qint2, "model.layers.0.self_attn.q_proj", 5, 320, config=dims)
+    base = torch.randn((24, 256), generator=seed(175))
+    scale, shift = MaxOptimizer()(base, qint4, 0, 128, zeropoint=True)
+    weight = WeightQBitsTensor.quantize(base, qint4, 0, 128, scale, shift, optimized=False)
+    tensors = {}
+    weight.save_to_state_dict(tensors, "lm_head.weight.", False)
+    expected = {"lm_head.weight": weight.dequantize()}
+    write("quanto-qint4-zero-points", tensors, expected, reference, {"quant_method": "quanto"})
+    config = {"text_config": {"hidden_size": 256}, "quantization_config": {"quant_method": "quanto"}}
+    settings("quanto-qint4-zero-points", config)
+
+
+# Gemma, Quark, MXFP8.
+
+
+@case
+def gemma():
+    from transformers.integrations.gemma_quant import QuantizedEmbedding, QuantizedLinear
+
+    reference = "transformers QuantizedLinear, QuantizedEmbedding._dequantize_weights"
+    config = {"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": True}
+    patterns = {r"layers\.\d+\.mlp\.": {"num_bits": 2}, "lm_head$": {"num_bits": 8}}
+    config["module_quant_configs"] = {**patterns, "embed_tokens": {"num_bits": 2}}
+    model, expected = {}, {}
+    for at, (name, bits) in enumerate(
+        [("layers.0.self_attn.q_proj", 4), ("layers.0.mlp.up_proj", 2), ("lm_head", 8)]
+    ):
+        layer = QuantizedLinear(64, 24, num_bits=bits)
+        packed = bytes_of((24, 64 * bits // 8), 200 + at)
+        layer.weight.data = packed.view(torch.int8) if bits == 8 else packed
+        layer.weight_scale.data = scales((24, 1), 203 + at)
+        model |= {f"{name}.{key}": tensor for key, tensor in layer.state_dict().items()}
+        expected[f"{name}.weight"] = layer._dequantize_weights()
+    embedding = QuantizedEmbedding(40, 64, F32, num_bits=2)
+    embedding.embedding_quantized.data = bytes_of((40, 16), 206)
+    embedding.embedding_scale.data = scales((40, 1), 207)
+    model |= {f"embed_tokens.{key}": tensor for key, tensor in embedding.state_dict().items()}
+    expected["embed_tokens.weight"] = embedding.weight
+    write("gemma-mixed", model, expected, reference, config)
+
+
+@case
+def quark():
+    from quark.torch.utils.pack import Pack_fp4
+
+    config = {"quant_method": "quark", "export": {"pack_method": "reorder"}}
+    packed, scale = bytes_of((24, 48), 210), exponents((24, 3), 211)
+    codes = Pack_fp4("per_group", "fp4").unpack(packed, True)
+    found = codes * scale.view(E8M0).to(F32).repeat_interleave(32, -1)
+    model = {"layer.weight": packed, "layer.weight_scale": scale}
+    reference = "quark Pack_fp4.unpack, times 2^(scale - 127)"
+    write("quark-mxfp4", model, {"layer.weight": found}, reference, config)
+    weight, scale = codes8((24, 64), 212), torch.tensor(0.0371)
+    model = {"layer.weight": weight, "layer.weight_scale": scale}
+    model["layer.input_scale"] = torch.tensor(0.5)
+    expected = {"layer.weight": weight.to(F32) * scale}
+    write("quark-fp8", model, expected, "weight.to(float32) * weight_scale", config)
+
+
+@case
+def mxfp8():
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    config = {"quant_method": "mxfp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"}
+    weight, scale = codes8((24, 96), 213), exponents((24, 3), 214)
+    found = Fp8Dequantize(None)._dequantize_one(weight, scale, F32)
+    model = {"layer.weight": weight, "layer.weight_scale_inv": scale}
+    reference = "transformers Fp8Dequantize"
+    write("mxfp8-u8", model, {"layer.weight": found}, reference, config)
 
 
 # ComfyUI.

@@ -36,7 +36,7 @@ fn tensor_parallelism_merges_the_part_of_a_rank() {
         let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
         let all = merged();
         let whole = |name: &str| {
-            let read = all.tensor(name).unwrap().read_as(Dtype::F32, &Default::default());
+            let read = all.tensor(name).unwrap().read_with(&LoadOptions::new().all_as(Dtype::F32));
             read.unwrap().into_vec::<f32>().unwrap()
         };
         for tensor in fixture.expected().tensors() {
@@ -63,7 +63,7 @@ fn a_sum_is_rounded_once_to_the_dtype_of_the_builder() {
     let builder = var_builder_from(merged, DType::BF16, &Device::Cpu);
     for tensor in fixture.expected().tensors() {
         let expected = exact.tensor(tensor.name()).unwrap();
-        let expected = expected.read_as(Dtype::BF16, &Default::default()).unwrap();
+        let expected = expected.read_with(&LoadOptions::new().all_as(Dtype::BF16)).unwrap();
         let expected = expected.convert(Dtype::F32, &Default::default()).unwrap();
         let found = builder.get(tensor.shape().to_vec(), tensor.name()).unwrap();
         assert_eq!(found.dtype(), DType::BF16);

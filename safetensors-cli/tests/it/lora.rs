@@ -45,7 +45,7 @@ fn every_kind_is_what_the_reference_makes_of_it() {
         assert_eq!(out.len(), merged.len());
         for tensor in out.tensors() {
             assert_eq!(tensor.dtype(), fixture.tensor(tensor.name()).dtype());
-            let found = tensor.read_as(Dtype::F32, &Default::default()).unwrap();
+            let found = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
             fixture.compare(tensor.name(), found.as_slice().unwrap());
         }
     }
@@ -62,7 +62,7 @@ fn a_dtype_is_that_of_the_sum() {
         let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
         for tensor in out.tensors() {
             let expected = exact.tensor(tensor.name()).unwrap();
-            let expected = expected.read_as(dtype, &Default::default()).unwrap();
+            let expected = expected.read_with(&LoadOptions::new().all_as(dtype)).unwrap();
             let found = tensor.read().unwrap();
             assert_eq!((found.dtype(), found.bytes()), (dtype, expected.bytes()));
         }

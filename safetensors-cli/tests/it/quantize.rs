@@ -44,7 +44,7 @@ fn content(path: &Path) -> Vec<(String, Dtype)> {
 fn values(path: &Path, name: &str) -> Vec<f32> {
     let checkpoint = Checkpoint::open(path).unwrap().dequantized().unwrap();
     let tensor = checkpoint.tensor(name).unwrap();
-    tensor.read_as(Dtype::F32, &Default::default()).unwrap().into_vec().unwrap()
+    tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap().into_vec().unwrap()
 }
 
 fn text(path: impl AsRef<Path>) -> String {

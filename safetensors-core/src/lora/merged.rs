@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::parts::Source;
 use super::product::Factors;
 use crate::checkpoint::{ComputedTensor, Files, failed, read_numbers};
-use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
+use crate::load::LoadOptions;
 
 /// The most elements that are computed at once.
 const MOST: usize = 1 << 16;
@@ -143,7 +143,7 @@ fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> 
 /// All elements of a tensor of an adapter.
 fn read_all(adapter: &Source, position: usize) -> io::Result<Vec<f32>> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    let read = tensor.read_as(Dtype::F32, &ConvertOptions::new().threads(1));
+    let read = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).threads(1));
     read.and_then(|buf| buf.into_vec()).map_err(failed)
 }
 

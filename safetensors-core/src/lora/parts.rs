@@ -6,11 +6,10 @@ use serde_json::value::RawValue;
 
 use super::config::{Config, Fields, wrong};
 use crate::checkpoint::Checkpoint;
-use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{AdapterProblem, Error, Result, Shape};
 use crate::io::ReadAt;
-use crate::load::LazyTensor;
+use crate::load::{LazyTensor, LoadOptions};
 
 /// The checkpoint of an adapter, wherever its file is.
 pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
@@ -273,7 +272,7 @@ fn number(source: &Source, position: usize) -> Result<f64> {
         let (expected, found) = ("one number".into(), format!("shape {}", Shape(tensor.shape())));
         return Err(located(&tensor, AdapterProblem::Mismatch { expected, found }));
     }
-    let number = tensor.read_as(Dtype::F64, &ConvertOptions::new())?.into_vec::<f64>()?;
+    let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;
     Ok(number.first().copied().unwrap_or(1.0))
 }
 

@@ -1,5 +1,8 @@
 //! [`Config`]: what the files beside a checkpoint say of its quantised weights.
 
+use std::cell::OnceCell;
+
+use regex::Regex;
 use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
@@ -14,22 +17,31 @@ pub(super) struct Config {
     /// The `quant_method`, in lower case.
     pub(super) method: Option<String>,
     value: Value,
+    /// The `config.json` of the model, which has its dimensions.
+    model: Value,
+    bits_by_name: OnceCell<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
     /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
-    /// or else ModelOpt's `hf_quant_config.json`, or else GPTQ's `quantize_config.json`.
+    /// or else ModelOpt's `hf_quant_config.json`, or GPTQ's `quantize_config.json`, or Quanto's
+    /// `quanto_qmap.json`.
     pub(super) fn beside<S>(checkpoint: &Checkpoint<S>) -> Result<Self> {
+        let mut model = Value::Null;
         for (file, find) in [
             ("config.json", of_model as fn(Value) -> Option<Self>),
             ("hf_quant_config.json", of_modelopt),
             ("quantize_config.json", of_gptq),
+            ("quanto_qmap.json", of_quanto),
         ] {
             let Some((path, bytes)) = checkpoint.read_beside(file, MOST)? else { continue };
-            let json = serde_json::from_slice(&bytes)
+            let json: Value = serde_json::from_slice(&bytes)
                 .map_err(|error| bad_config(error.to_string()).in_path(&path))?;
+            if file == "config.json" {
+                model.clone_from(&json);
+            }
             if let Some(config) = find(json) {
-                return Ok(config);
+                return Ok(Self { model, ..config });
             }
         }
         Ok(Self::default())
@@ -37,7 +49,7 @@ impl Config {
 
     fn new(value: Value, method: Option<&str>) -> Self {
         let found = value.get("quant_method").and_then(Value::as_str).or(method);
-        Self { method: found.map(str::to_lowercase), value }
+        Self { method: found.map(str::to_lowercase), value, ..Self::default() }
     }
 
     /// A text in the settings.
@@ -71,10 +83,60 @@ impl Config {
         bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
     }
 
+    /// The sizes of groups of columns that the groups of layers have; empty if they name none.
+    pub(super) fn sizes_of_groups(&self) -> Vec<usize> {
+        let sizes = self.of_weights().filter_map(|weights| weights.get("group_size")?.as_u64());
+        sizes.filter_map(|size| usize::try_from(size).ok()).collect()
+    }
+
+    /// What the settings have for one module, or else for all.
+    fn value_for(&self, module: &str, key: &str) -> Option<&Value> {
+        self.value.get(module).and_then(|of| of.get(key)).or_else(|| self.value.get(key))
+    }
+
     /// A number that the settings have for one module, or else for all.
     pub(super) fn number_for(&self, module: &str, key: &str) -> Option<usize> {
-        let own = self.value.get(module).and_then(|of| of.get(key)).or(self.value.get(key))?;
-        usize::try_from(own.as_u64()?).ok()
+        usize::try_from(self.value_for(module, key)?.as_u64()?).ok()
+    }
+
+    /// A text that the settings have for one module, or else for all.
+    pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
+        self.value_for(module, key)?.as_str()
+    }
+
+    /// The numbers of bits of modules, by regular expressions that find their names.
+    pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
+        if let Some(known) = self.bits_by_name.get() {
+            return Ok(known);
+        }
+        let patterns = self.value.get("module_quant_configs").and_then(Value::as_object);
+        let found = patterns.into_iter().flatten().map(|(pattern, settings)| {
+            let regex = Regex::new(pattern).map_err(|error| bad_config(error.to_string()))?;
+            Ok((regex, settings.get("num_bits").and_then(Value::as_u64)))
+        });
+        let found = found.collect::<Result<_>>()?;
+        Ok(self.bits_by_name.get_or_init(|| found))
+    }
+
+    /// The number of inputs of a linear layer, by its usual name and the dimensions of the model.
+    pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
+        let number = |key: &str| {
+            let found = [&self.model["text_config"][key], &self.model[key]];
+            let found = found.into_iter().find_map(Value::as_u64)?;
+            usize::try_from(found).ok().filter(|number| *number > 0)
+        };
+        match module.rsplit('.').next()? {
+            "q_proj" | "k_proj" | "v_proj" | "gate_proj" | "up_proj" | "lm_head" => {
+                number("hidden_size")
+            }
+            "down_proj" => number("intermediate_size"),
+            "o_proj" => {
+                let heads = number("num_attention_heads")?;
+                let size = number("head_dim").or_else(|| Some(number("hidden_size")? / heads))?;
+                heads.checked_mul(size)
+            }
+            _ => None,
+        }
     }
 
     /// The rows and columns of a block, if the settings name them.
@@ -128,4 +190,8 @@ fn of_modelopt(mut json: Value) -> Option<Config> {
 
 fn of_gptq(json: Value) -> Option<Config> {
     json.get("bits").is_some().then(|| Config::new(json, Some("gptq")))
+}
+
+fn of_quanto(json: Value) -> Option<Config> {
+    Some(Config::new(json, Some("quanto")))
 }

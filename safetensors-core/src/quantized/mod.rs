@@ -5,21 +5,7 @@
 //! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by
 //! slice, by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
 //!
-//! | scheme | stored tensors of module `X` |
-//! |---|---|
-//! | DeepSeek, FBGEMM, compressed-tensors (float-, int-, mxfp8-quantized), ModelOpt (FP8, MXFP8), ComfyUI | `X.weight` of F8 or I8, and `X.weight_scale_inv`, `X.weight_scale`, `X.scale`, `X.qscale_weight` or `X.scale_weight`, perhaps `X.weight_zero_point` |
-//! | NVFP4, MXFP4, MXFP6 of compressed-tensors | `X.weight_packed`, `X.weight_scale`, perhaps `X.weight_global_scale` |
-//! | NVFP4, MXFP4 of ModelOpt | `X.weight`, `X.weight_scale`, perhaps `X.weight_scale_2` |
-//! | MXFP4 of gpt-oss, also by OpenAI's names; of DeepSeek-V4 | `W_blocks`, `W_scales`; `W.blocks`, `W.scales`; `X.weight`, `X.scale` |
-//! | pack-quantized of compressed-tensors, 1 to 8 bits; W4A16 of ModelOpt | `X.weight_packed`, `X.weight_scale`, `X.weight_shape`; `X.weight`, `X.weight_scale` |
-//! | GPTQ (versions 1 and 2), AutoRound; 2, 3, 4 and 8 bits | `X.qweight`, `X.qzeros`, `X.scales`, perhaps `X.g_idx` |
-//! | AWQ (gemm) | `X.qweight`, `X.qzeros`, `X.scales` |
-//! | bitsandbytes NF4, FP4, also nested; INT8 | `X.weight` with `X.weight.absmax` and others; `X.weight`, `X.SCB` |
-//! | ComfyUI's marked formats: FP8, MXFP8, NVFP4, INT8 | `X.weight`, `X.weight_scale`, `X.comfy_quant` or metadata |
-//! | torchao (Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor) | `X._weight_qdata`, `X._weight_scale` |
-//! | HQQ, 1 to 8 bits | `X.W_q`, `X.scale`, `X.zero`, `X.shape` and others |
-//! | Quanto, 8 bits | `X.weight._data`, `X.weight._scale` |
-//! | MLX (affine) | `X.weight` of U32, `X.scales`, `X.biases` |
+#![doc = include_str!("schemes.md")]
 //!
 //! The scheme is the `quant_method` of the `config.json` beside the files if there is one, and else
 //! follows from names and dtypes. Settings that contradict the tensors, a tensor that is missing,

@@ -40,6 +40,8 @@ pub(super) enum Formula {
     Subtract,
     /// code · scale + zero
     Add,
+    /// code · scale − zero
+    Shift,
     /// code · scale + a constant
     AddConstant(f32),
     /// code · scale · a constant
@@ -334,6 +336,7 @@ impl Formula {
             Self::Subtract if zero == 0.0 => out.iter_mut().for_each(|x| *x *= scale),
             Self::Subtract => out.iter_mut().for_each(|x| *x = (*x - zero) * scale),
             Self::Add => out.iter_mut().for_each(|x| *x = *x * scale + zero),
+            Self::Shift => out.iter_mut().for_each(|x| *x = *x * scale - zero),
             Self::AddConstant(constant) => out.iter_mut().for_each(|x| *x = *x * scale + constant),
             Self::Times(constant) => out.iter_mut().for_each(|x| *x = *x * scale * constant),
         }

@@ -14,6 +14,8 @@ mod sample;
 mod saving;
 mod scaled;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
+mod schemes;
+#[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
 mod ways;
 
 use safetensors_bridge::framework::Framework;

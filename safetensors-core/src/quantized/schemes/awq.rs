@@ -8,7 +8,7 @@ use super::super::model::{
     Model, Scheme, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped, Weight};
-use super::scales::plain_numbers;
+use super::scales::{check_group_size, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -45,6 +45,7 @@ impl Scheme for Awq {
             let expected = format!("a number of groups that divides {inputs} inputs");
             return Err(mismatch(self, scales, expected, groups));
         }
+        check_group_size(self, scales, model.config.number("group_size"), [inputs, groups])?;
         let codes = Codes::unsigned(4, Order::Awq, 0);
         let grids = [
             Matrix::rows(scales, plain_numbers(scales.dtype), outputs),

@@ -1,11 +1,11 @@
 //! Floats of 4 and 6 bits with scales of small groups: NVFP4 and MXFP4 of compressed-tensors and
-//! ModelOpt, MXFP6, the experts of gpt-oss and of DeepSeek-V4.
+//! ModelOpt, MXFP4 of Quark, MXFP6, the experts of gpt-oss and of DeepSeek-V4.
 //!
 //! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied
 //! (ModelOpt) by the scale of the weight first, in F32.
 
 use super::super::matrix::{Lies, Matrix, Numbers, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_shape, mismatch, weight};
+use super::super::model::{Model, Scheme, check_dtype, check_shape, mismatch, unsupported, weight};
 use super::super::weight::{Combine, Grid, Grouped, Scales, Weight};
 use super::scales::{
     comfy_format, factors_of_columns, grid, numbers_of, of_activations, plain_numbers,
@@ -21,7 +21,7 @@ impl Scheme for Fp4 {
     }
 
     fn methods(&self) -> &'static [&'static str] {
-        &["compressed-tensors", "modelopt", "mxfp4", "fp8"]
+        &["compressed-tensors", "modelopt", "quark", "mxfp4", "mxfp8", "fp8"]
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
@@ -99,6 +99,10 @@ impl Fp4 {
         let [_, groups] = scales.matrix();
         // Codes of six bits are three quarters of their number in bytes.
         let is_six = second.is_none() && groups * 24 == packed;
+        if is_six && model.config.method.as_deref() == Some("quark") {
+            // Other bits come first, and the dtype may be F6_E3M2.
+            return Err(unsupported("Quark", "floats of 6 bits").in_tensor(&tensor.name));
+        }
         let (dtype, columns) = match is_six {
             true => (Dtype::F6_E2M3, groups * 32),
             false => (Dtype::F4, packed * 2),

@@ -11,7 +11,7 @@ use super::super::model::{
     weight,
 };
 use super::super::weight::{Grid, Grouped, Weight};
-use super::scales::plain_numbers;
+use super::scales::{check_group_size, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -58,6 +58,9 @@ impl Scheme for Gptq {
         let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
         let grids = [factors, zeros].map(|m| m.transposed(groups));
         let indices = model.get(&format!("{module}.g_idx"));
+        let by_settings =
+            model.config.number("group_size").filter(|_| !model.config.has_exceptions());
+        check_group_size(self, scales, by_settings, [inputs, groups])?;
         let size = group_size(model, inputs, groups);
         let grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
         let [factors, zeros] = match indices {

@@ -1,19 +1,28 @@
-//! MLX: integers of 2 to 8 bits in words, with a scale and a bias for each group of columns.
+//! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group of
+//! columns, and floats of 4 and 8 bits a scale.
 //!
-//! W = q · scale + bias, in F32. The number of bits is in the model's settings only.
+//! W = q · scale + bias, or W = q · scale, in F32. The number of bits and the mode are in the
+//! model's settings only. transformers stores the same by the method `metal`, with `X.qbiases`.
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_numbers, check_shape, mismatch, unsupported, weight,
+    Model, Scheme, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grouped, Weight};
-use super::scales::{grid, plain_numbers};
+use super::scales::{check_group_size, grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
 pub(super) struct Mlx;
+
+/// The modes of floats: the dtype of the codes and of the scales, and the size of a group.
+const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
+    ("mxfp4", Dtype::F4, Dtype::F8_E8M0, 32),
+    ("mxfp8", Dtype::F8_E4M3, Dtype::F8_E8M0, 32),
+    ("nvfp4", Dtype::F4, Dtype::F8_E4M3, 16),
+];
 
 impl Scheme for Mlx {
     fn name(&self) -> &'static str {
@@ -21,7 +30,7 @@ impl Scheme for Mlx {
     }
 
     fn methods(&self) -> &'static [&'static str] {
-        &["mlx"]
+        &["mlx", "metal"]
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
@@ -30,24 +39,45 @@ impl Scheme for Mlx {
             return Ok(None);
         }
         let Some(scales) = model.get(&format!("{module}.scales")) else { return Ok(None) };
-        let mode = model.config.text("mode").filter(|mode| *mode != "affine");
-        let Some(biases) = model.get(&format!("{module}.biases")) else {
-            let reason = format!("the mode {}", mode.unwrap_or("without biases"));
-            return Err(unsupported("MLX", reason).in_tensor(&tensor.name));
-        };
-        let Some(bits) = model.config.number_for(module, "bits").filter(|n| (1..=8).contains(n))
-        else {
-            let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
-            return Err(bad_config(problem.into()).in_tensor(&tensor.name));
-        };
-        let [_, words] = tensor.matrix();
-        if words * 32 % bits != 0 || tensor.shape.len() < 2 {
-            let expected = format!("rows of whole codes of {bits} bits");
-            return Err(mismatch(self, tensor, expected, format_args!("{words} words")));
+        let mode = model.config.text_for(module, "mode");
+        match mode.and_then(|mode| FLOATS.iter().find(|(name, ..)| *name == mode)) {
+            Some(&(_, codes, exponents, size)) => {
+                self.floats(model, tensor, scales, (codes, exponents, size)).map(Some)
+            }
+            None => match mode {
+                None | Some("affine") => self.affine(model, tensor, module, scales).map(Some),
+                Some(mode) => {
+                    Err(unsupported("MLX", format!("the mode {mode}")).in_tensor(&tensor.name))
+                }
+            },
         }
-        let columns = words * 32 / bits;
-        let shape = [&tensor.shape[..tensor.shape.len() - 1], &[columns]].concat();
+    }
+}
+
+impl Mlx {
+    /// `X.weight`, `X.scales` and `X.biases`.
+    fn affine(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        module: &str,
+        scales: &Stored,
+    ) -> Result<Weight> {
+        let names = ["biases", "qbiases"].map(|end| format!("{module}.{end}"));
+        let biases = match model.first(&names) {
+            Some(biases) => biases,
+            None => model.need(self, tensor, &names[0])?,
+        };
+        let bits = model.config.number_for(module, "bits").filter(|bits| (1..=8).contains(bits));
+        let bits = bits.ok_or_else(|| {
+            let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
+            bad_config(problem.into()).in_tensor(&tensor.name)
+        })?;
+        let shape = self.shape(tensor, bits)?;
+        let columns = shape[shape.len() - 1];
         check_shape(self, biases, &scales.shape)?;
+        let size = model.config.number_for(module, "group_size");
+        check_group_size(self, scales, size, [columns, scales.matrix()[1]])?;
         check_numbers(self, scales)?;
         check_numbers(self, biases)?;
         let of = |tensor: &Stored| grid(self, model, &shape, tensor, plain_numbers(tensor.dtype));
@@ -55,6 +85,41 @@ impl Scheme for Mlx {
         let mut numbers = Grouped::new(codes, columns).scaled(of(scales)?);
         numbers.zeros = Some(of(biases)?);
         numbers.formula = Formula::Add;
-        Ok(Some(weight(self, &tensor.name, &shape, &[tensor, scales, biases], numbers)))
+        Ok(weight(self, &tensor.name, &shape, &[tensor, scales, biases], numbers))
+    }
+
+    /// `X.weight` and `X.scales`, whose bytes are floats.
+    fn floats(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        scales: &Stored,
+        (codes, of_scales, size): (Dtype, Dtype, usize),
+    ) -> Result<Weight> {
+        let shape = self.shape(tensor, codes.bits() as usize)?;
+        let columns = shape[shape.len() - 1];
+        check_dtype(self, scales, &[Dtype::U8])?;
+        let groups = [&shape[..shape.len() - 1], &[columns.div_ceil(size)]].concat();
+        check_shape(self, scales, &groups)?;
+        let scale = Codes::of_dtype(of_scales, Order::LowFirst).map(|codes| match of_scales {
+            // The library has no NaN among the powers of two.
+            Dtype::F8_E8M0 => codes.with(255, f32::INFINITY),
+            _ => codes,
+        });
+        let factors =
+            grid(self, model, &shape, scales, scale.map_or(plain_numbers(of_scales), Into::into))?;
+        let codes = Matrix::rows(tensor, plain_numbers(codes), columns);
+        let numbers = Grouped::new(codes, columns).scaled(factors);
+        Ok(weight(self, &tensor.name, &shape, &[tensor, scales], numbers))
+    }
+
+    /// The shape of a weight whose rows are words of such codes.
+    fn shape(&self, tensor: &Stored, bits: usize) -> Result<Vec<usize>> {
+        let [_, words] = tensor.matrix();
+        if words * 32 % bits != 0 || tensor.shape.len() < 2 {
+            let expected = format!("rows of whole codes of {bits} bits");
+            return Err(mismatch(self, tensor, expected, format_args!("{words} words")));
+        }
+        Ok([&tensor.shape[..tensor.shape.len() - 1], &[words * 32 / bits]].concat())
     }
 }

@@ -4,6 +4,7 @@ mod awq;
 mod bitsandbytes;
 mod comfy;
 mod fp4;
+mod gemma;
 mod gptq;
 mod hqq;
 mod mlx;
@@ -14,8 +15,10 @@ mod scaled;
 mod scales;
 mod torchao;
 
+use super::matrix::Stored;
 use super::model::{Model, Scheme, ambiguous, unsupported};
 use super::weight::Weight;
+use crate::dtype::Dtype;
 use crate::error::Result;
 
 /// Every scheme.
@@ -31,11 +34,27 @@ const SCHEMES: &[&dyn Scheme] = &[
     &hqq::Hqq,
     &quanto::Quanto,
     &mlx::Mlx,
+    &gemma::Gemma,
     &refused::Refused,
 ];
 
 /// The ends of names that only tensors of codes have.
-const OF_CODES: &[&str] = &[".qweight", ".weight_packed", ".W_q", "_weight_qdata"];
+const OF_CODES: &[&str] =
+    &[".qweight", ".weight_packed", ".W_q", "_weight_qdata", ".embedding_quantized"];
+
+/// The names of the scales that a module with a weight of integers has.
+const OF_SCALES: &[&str] = &["weight_scale", "weight_scale_inv", "scales", "scale", "SCB"];
+
+/// Whether a tensor has codes, of whatever scheme. They are no numbers by themselves.
+fn is_of_codes(model: &Model<'_>, tensor: &Stored) -> bool {
+    let name = &tensor.name;
+    let is_whole = !tensor.dtype.is_float() && tensor.dtype != Dtype::BOOL;
+    let module = name.strip_suffix(".weight").filter(|_| is_whole);
+    OF_CODES.iter().any(|end| name.ends_with(end))
+        || module.is_some_and(|module| {
+            model.first(OF_SCALES.iter().map(|scale| format!("{module}.{scale}"))).is_some()
+        })
+}
 
 /// The quantised weights of a model, in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
@@ -61,7 +80,7 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
             }
             found = Some(weight);
         }
-        if found.is_none() && OF_CODES.iter().any(|end| tensor.name.ends_with(end)) {
+        if found.is_none() && is_of_codes(model, tensor) {
             let reason = "this tensor of codes fits none of its forms";
             return Err(unsupported(method.unwrap_or("this name"), reason).in_tensor(&tensor.name));
         }

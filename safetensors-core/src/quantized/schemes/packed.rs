@@ -9,7 +9,9 @@ use super::super::model::{
     Model, Scheme, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped, Weight};
-use super::scales::{comfy_format, factors_of_columns, grid, of_activations, plain_numbers};
+use super::scales::{
+    check_group_size, comfy_format, factors_of_columns, grid, of_activations, plain_numbers,
+};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -71,6 +73,8 @@ impl Packed {
         let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
         let mut tensors = vec![tensor, scales, of_shape];
         check_numbers(self, scales)?;
+        let sizes = model.config.sizes_of_groups();
+        check_group_size(self, scales, sizes, [columns, scales.matrix()[1]])?;
         let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
         let zeros = model.get(&format!("{module}.weight_zero_point"));
         let mut zeros = match zeros {
@@ -179,6 +183,12 @@ impl Packed {
         if tensor.shape.len() != 2 {
             let found = format!("shape {}", Shape(&tensor.shape));
             return Err(mismatch(self, tensor, "two dimensions", found));
+        }
+        // Codes of other schemes have one scale, such as BitNet's.
+        if scales.shape.len() != 2 || scales.shape[0] != shape[0] {
+            let expected = format!("shape [{}, groups]", shape[0]);
+            let found = format!("shape {}", Shape(&scales.shape));
+            return Err(mismatch(self, scales, expected, found));
         }
         let codes = Codes::signed(4, Order::LowFirst);
         let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);

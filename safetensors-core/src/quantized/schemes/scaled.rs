@@ -25,7 +25,7 @@ impl Scheme for Scaled {
     }
 
     fn methods(&self) -> &'static [&'static str] {
-        &["fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark"]
+        &["fp8", "mxfp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark"]
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {

@@ -19,6 +19,8 @@ const OF_ACTIVATIONS: &[&str] = &[
     "input_global_scale",
     "scale_input",
     "output_scale",
+    "input_activation_scale",
+    "output_activation_scale",
 ];
 
 /// The tensors of a module that belong to its input and output.
@@ -101,6 +103,23 @@ pub(super) fn grid(
         );
         mismatch(scheme, tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     })
+}
+
+/// Checks that the scales are as many as the groups of columns of one of these sizes, which the
+/// settings name, if they name any.
+pub(super) fn check_group_size(
+    scheme: &dyn Scheme,
+    scales: &Stored,
+    sizes: impl IntoIterator<Item = usize>,
+    [columns, groups]: [usize; 2],
+) -> Result<()> {
+    let sizes: Vec<_> = sizes.into_iter().filter(|&size| size > 0).collect();
+    if sizes.is_empty() || sizes.iter().any(|&size| columns.div_ceil(size) == groups) {
+        return Ok(());
+    }
+    let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ");
+    let expected = format!("groups of {sizes} of {columns} columns, as the settings say");
+    Err(mismatch(scheme, scales, expected, format_args!("{groups} groups")))
 }
 
 /// `X.pre_quant_scale`: factors of the input of a module, and so of the columns of its weight.

@@ -59,7 +59,7 @@ fn parts_are_parts_of_the_whole() {
                         continue;
                     }
                     let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
-                    let read = tensor.part(part).unwrap().read_with(&LoadOptions::new()).unwrap();
+                    let read = tensor.slice(part).unwrap().read_with(&LoadOptions::new()).unwrap();
                     let size = shape[dim] / ranks;
                     let wanted = rank * size..(rank + 1) * size;
                     assert_eq!(numbers(read), select(&numbers(whole.clone()), shape, dim, wanted));
@@ -112,7 +112,7 @@ fn a_sum_is_rounded_once() {
     for tensor in fixture.expected().tensors() {
         let exact = exact.tensor(tensor.name()).unwrap();
         assert_eq!(exact.dtype(), Dtype::F32);
-        let rounded = exact.read_as(Dtype::BF16, &Default::default()).unwrap();
+        let rounded = exact.read_with(&LoadOptions::new().all_as(Dtype::BF16)).unwrap();
         let found = narrow.tensor(tensor.name()).unwrap().read().unwrap();
         assert_eq!((found.dtype(), found.bytes()), (Dtype::BF16, rounded.bytes()));
         // The sum has more digits than the base's dtype.

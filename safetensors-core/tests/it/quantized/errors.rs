@@ -71,9 +71,54 @@ fn shapes_and_settings_that_contradict_each_other_are_refused() {
         ]
     };
     let three_bits = Some(r#"{"quant_method": "gptq", "bits": 3, "group_size": 8}"#);
+    let groups_of_64 = Some(r#"{"quant_method": "gptq", "bits": 4, "group_size": 64}"#);
+    let awq = Some(r#"{"quant_method": "awq", "bits": 4, "group_size": 64}"#);
+    let mlx = Some(r#"{"quant_method": "mlx", "bits": 4, "group_size": 64}"#);
+    let quanto = Some(r#"{"quant_method": "quanto", "weights": "int2"}"#);
+    let gemma = Some(r#"{"quant_method": "gemma", "num_bits": 8}"#);
     for (config, tensors) in [
         // The settings say another number of bits.
         (three_bits, gptq(&[4, 8], &[4, 1])),
+        // The settings say another size of groups.
+        (groups_of_64, gptq(&[4, 8], &[4, 1])),
+        (
+            awq,
+            vec![
+                ("a.qweight", Dtype::I32, &[32, 1][..]),
+                ("a.scales", Dtype::F16, &[4, 8]),
+                ("a.qzeros", Dtype::I32, &[4, 1]),
+            ],
+        ),
+        (
+            mlx,
+            vec![
+                ("a.weight", Dtype::U32, &[4, 8][..]),
+                ("a.scales", Dtype::F16, &[4, 2]),
+                ("a.biases", Dtype::F16, &[4, 2]),
+            ],
+        ),
+        // The settings say other bits.
+        (
+            quanto,
+            vec![
+                ("a.weight._data._data", Dtype::U8, &[4, 50][..]),
+                ("a.weight._scale", Dtype::F32, &[8, 1]),
+                ("a.weight._shift", Dtype::F32, &[8, 1]),
+            ],
+        ),
+        (
+            gemma,
+            vec![("a.weight", Dtype::U8, &[4, 8][..]), ("a.weight_scale", Dtype::F32, &[4, 1])],
+        ),
+        // Zero points that are fewer than scales, and packed for other bits.
+        (
+            None,
+            vec![
+                ("a.weight", Dtype::I8, &[4, 8][..]),
+                ("a.weight_scale", Dtype::F32, &[4, 1]),
+                ("a.weight_zero_point", Dtype::I8, &[3, 1]),
+            ],
+        ),
         // Zero points of another shape.
         (GPTQ, gptq(&[4, 8], &[3, 1])),
         // Scales that fit neither GPTQ nor AWQ.
@@ -105,6 +150,74 @@ fn shapes_and_settings_that_contradict_each_other_are_refused() {
         let (problem, text) = problem(config, &tensors);
         assert!(matches!(problem, QuantizationProblem::Mismatch { .. }), "{text}");
         assert!(text.contains("found"), "{text}");
+    }
+}
+
+#[test]
+fn settings_with_another_size_of_groups_are_refused() {
+    let tensors = [
+        ("a.weight_packed", buf(Dtype::I32, &[4, 8])),
+        ("a.weight_scale", buf(Dtype::F16, &[4, 2])),
+        ("a.weight_shape", TensorBuf::from_vec(vec![2], vec![4_i64, 64]).unwrap()),
+    ];
+    for (size, is_right) in [(32, true), (16, false), (64, false)] {
+        let config = format!(
+            "{{\"quant_method\": \"compressed-tensors\", \"config_groups\": {{\"a\": \
+             {{\"weights\": {{\"num_bits\": 4, \"group_size\": {size}}}}}}}}}"
+        );
+        let (_directory, checkpoint) = checkpoint(Some(&config), &tensors);
+        let found = checkpoint.quantized_weights().map_err(|error| error.to_string());
+        assert_eq!(found.is_ok(), is_right, "{found:?}");
+        if let Err(text) = found {
+            assert!(text.contains("a.weight_scale") && text.contains("found 2 groups"), "{text}");
+        }
+    }
+}
+
+/// Groups of Quanto may be whole rows, or several make one: only more than the codes tells.
+#[test]
+fn the_shape_of_a_weight_is_not_guessed() {
+    let codes = ("a.q_proj.weight._data._data", Dtype::U8, &[4, 128][..]);
+    let scales = ("a.q_proj.weight._scale", Dtype::F32, &[8, 1][..]);
+    let shifts = ("a.q_proj.weight._shift", Dtype::F32, &[8, 1][..]);
+    let (unknown, text) = problem(None, &[codes, scales, shifts]);
+    assert!(matches!(unknown, QuantizationProblem::Config { .. }), "{text}");
+    assert!(text.contains("a.q_proj.weight") && text.contains("shape"), "{text}");
+    let bias = ("a.q_proj.bias", Dtype::F32, &[3][..]);
+    let (wrong, text) = problem(None, &[codes, scales, shifts, bias]);
+    assert!(matches!(wrong, QuantizationProblem::Mismatch { .. }), "{text}");
+    assert!(text.contains("3 rows") && text.contains("8 groups of 128"), "{text}");
+}
+
+/// The order of patterns in a JSON object is no order, so only one may be found first.
+#[test]
+fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
+    let tensors = [
+        ("layers.0.mlp.up.weight", Dtype::U8, &[4, 8][..]),
+        ("layers.0.mlp.up.weight_scale", Dtype::F32, &[4, 1]),
+    ];
+    let config = |patterns: &str| {
+        format!(
+            "{{\"quant_method\": \"gemma\", \"num_bits\": 4, \"module_quant_configs\": {patterns}}}"
+        )
+    };
+    for (patterns, columns) in [
+        (r#"{"other": {"num_bits": 2}}"#, 16),
+        (r#"{"mlp": {"num_bits": 4}, "layers\\.\\d+\\.": {"num_bits": 2}}"#, 32),
+        (r#"{"layers": {"num_bits": 4}, "mlp": {"num_bits": 2}}"#, 16),
+    ] {
+        let bufs = tensors.map(|(name, dtype, shape)| (name, buf(dtype, shape)));
+        let (_directory, checkpoint) = checkpoint(Some(&config(patterns)), &bufs);
+        let weights = checkpoint.quantized_weights().unwrap();
+        assert_eq!(weights[0].shape, [4, columns], "{patterns}");
+    }
+    for patterns in [
+        r#"{"layers": {"num_bits": 4}, "layers\\.0": {"num_bits": 2}}"#,
+        r#"{"(?<!a)mlp": {"num_bits": 2}}"#,
+    ] {
+        let (problem, text) = problem(Some(&config(patterns)), &tensors);
+        assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
+        assert!(text.contains("layers.0.mlp.up.weight"), "{text}");
     }
 }
 
@@ -204,7 +317,8 @@ fn a_group_that_does_not_exist_is_an_error_when_it_is_read() {
         ("a.qzeros", buf(Dtype::I32, &[2, 1])),
         ("a.g_idx", index),
     ];
-    let (_directory, checkpoint) = checkpoint(GPTQ, &tensors);
+    let groups_of_four = Some(r#"{"quant_method": "gptq", "bits": 4, "group_size": 4}"#);
+    let (_directory, checkpoint) = checkpoint(groups_of_four, &tensors);
     let checkpoint = checkpoint.dequantized().unwrap();
     let error = checkpoint.tensor("a.weight").unwrap().read().unwrap_err().to_string();
     assert!(error.contains("a.g_idx") && error.contains("found 2"), "{error}");

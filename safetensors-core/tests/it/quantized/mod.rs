@@ -3,7 +3,9 @@
 
 mod errors;
 mod making;
+mod reads;
 mod references;
+mod refusals;
 
 use std::path::Path;
 
