@@ -2,9 +2,9 @@
 
 Each folder in safetensors-testing/fixtures/lora has a checkpoint (model.safetensors), adapters in
 the order in which they are merged (adapter-1 and so on: directories of PEFT, or files), and
-expected.safetensors: the tensors that change. In folders whose names begin with exact, sums of products are exact in F32, so
-every bit must be the same. The others differ in the last bits, because the order of a sum of
-products is not defined in PyTorch.
+expected.safetensors: the tensors that change. In folders whose names begin with exact, sums of
+products are exact in F32, so every bit must be the same. The others differ in the last bits,
+because the order of a sum of products is not defined in PyTorch.
 
 Run with: python scripts/lora_fixtures.py
 
@@ -113,7 +113,8 @@ def case(name, configs, bias=False, integers=False, dtype=F32, without="none"):
 LINEAR = ["q_proj", "v_proj"]
 RANDOM = {"init_lora_weights": False}
 case("exact-rank-1", [{"r": 1, "lora_alpha": 3, "target_modules": LINEAR, **RANDOM}])
-case("exact-integers", [{"r": 8, "lora_alpha": 16, "target_modules": LINEAR, **RANDOM}], integers=True)
+INTEGERS = {"r": 8, "lora_alpha": 16, "target_modules": LINEAR}
+case("exact-integers", [{**INTEGERS, **RANDOM}], integers=True)
 case("linear", [{"r": 5, "lora_alpha": 8, "target_modules": LINEAR, **RANDOM}])
 case("bf16", [{"r": 4, "lora_alpha": 8, "target_modules": LINEAR, **RANDOM}], dtype=BF16)
 PATTERNS = {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.v_proj": 3}}
@@ -132,7 +133,8 @@ WHOLE = {"modules_to_save": ["head", "norm"], "bias": "all"}
 case("modules-to-save", [{"r": 2, "target_modules": LINEAR, **WHOLE, **RANDOM}], bias=True)
 HEAD = {"modules_to_save": ["head", "score"]}
 case("new-head", [{"r": 2, "target_modules": LINEAR, **HEAD, **RANDOM}], without="head")
-case("lora-bias", [{"r": 2, "lora_bias": True, "target_modules": ["head", "conv"], **RANDOM}], bias=True)
+BIAS = {"lora_bias": True, "target_modules": ["head", "conv"]}
+case("lora-bias", [{"r": 2, **BIAS, **RANDOM}], bias=True)
 case("two", [
     {"r": 2, "lora_alpha": 3, "target_modules": LINEAR, **RANDOM},
     {"r": 3, "lora_alpha": 5, "target_modules": ["v_proj", "embed"], **RANDOM},

@@ -290,7 +290,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     }
 }
 
-/// What takes the place of tensors of a file, which are new in it, and what is left of the metadata.
+/// What takes the place of tensors of a file, which are new in it, and what is left of the
+/// metadata.
 type Change<'a> =
     (&'a HashMap<&'a str, Option<usize>>, &'a [usize], &'a dyn Fn(&Metadata) -> Metadata);
 

@@ -51,8 +51,8 @@ impl<'a> Names<'a> {
     }
 
     /// The names of the checkpoint for these of an adapter: the same; or else, for all of a group
-    /// that are not there, with one prefix more or less. `None` for a tensor that is new, which only
-    /// is possible where no other name is changed.
+    /// that are not there, with one prefix more or less. `None` for a tensor that is new, which
+    /// only is possible where no other name is changed.
     pub(super) fn find(&mut self, wanted: &[Wanted]) -> Result<Vec<Option<&'a str>>, Failure> {
         if self.flattened.is_empty() && wanted.iter().any(|wanted| wanted.is_flattened) {
             for &name in &self.all {

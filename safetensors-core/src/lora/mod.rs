@@ -39,9 +39,9 @@
 //! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, or else 1 |
 //!
 //! Other tensors of PEFT replace those of the checkpoint that have their names, such as modules of
-//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such as
-//! a new head, is added. What is not in this table, and a setting that would change the
-//! result in a way that is not known here, is an error ([`ErrorKind::Adapter`]).
+//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
+//! as a new head, is added. What is not in this table, and a setting that would change the result
+//! in a way that is not known here, is an error ([`ErrorKind::Adapter`]).
 //!
 //! The name of a weight in the checkpoint is `X.weight`. If some of these names are not there, all
 //! that are missing must be found with one prefix more, or less, such as `model.`. A weight that is
@@ -51,8 +51,8 @@
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
 //! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that lies transposed
-//! (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by m / ‖·‖, the
-//! magnitude divided by the norm of W + s·B·A. Several adapters are added in their order.
+//! (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by m / ‖·‖,
+//! the magnitude divided by the norm of W + s·B·A. Several adapters are added in their order.
 //!
 //! The order of the operations is that of PEFT on a CPU, with all tensors as F32: the product is
 //! rounded to F32, then s times it, then the sum, and at the end the sum once to the dtype of the
@@ -117,8 +117,8 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Adapter`] if the tensors or settings are not those of a LoRA adapter that can be
-    /// merged; the errors of reading.
+    /// [`ErrorKind::Adapter`] if the tensors or settings are not those of a LoRA adapter that can
+    /// be merged; the errors of reading.
     pub fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
         let source = checkpoint.into_boxed();
         let config = match source.read_beside("adapter_config.json", MOST)? {
