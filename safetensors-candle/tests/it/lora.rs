@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::var_builder::{Shard, VarBuilderArgs};
 use safetensors_candle::{CheckpointBackend, TensorParallelBackend, var_builder_from};
-use safetensors_core::Dtype;
+use safetensors_core::{Dtype, LoadOptions};
 use safetensors_testing::lora::Merge;
 
 fn numbers(tensor: &Tensor) -> Vec<f32> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 use safetensors_testing::lora::Merge;
 use safetensors_testing::quantized::Quantized;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use predicates::prelude::*;
 use predicates::str::contains;
 use safetensors_core::quantized::Quantization;
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 use safetensors_testing::quantized::Quantized;
 
 use crate::convert::{convert, list};

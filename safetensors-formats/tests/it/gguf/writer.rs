@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use safetensors_core::{Dtype, ErrorKind as CoreKind, TensorBuf, TensorSource, TensorView};
+use safetensors_core::{
+    Dtype, ErrorKind as CoreKind, LoadOptions, TensorBuf, TensorSource, TensorView,
+};
 use safetensors_formats::ErrorKind;
 use safetensors_formats::gguf::{Type, Value, Writer};
 
