@@ -34,8 +34,10 @@
 
 mod codes;
 mod config;
+mod groups;
 mod matrix;
 mod model;
+mod panel;
 mod quantize;
 mod schemes;
 mod source;
