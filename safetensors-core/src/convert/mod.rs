@@ -58,7 +58,8 @@ mod source;
 pub(crate) mod support;
 pub(crate) mod widen;
 
-#[cfg(feature = "std")]
+#[cfg(all(test, feature = "std"))]
+pub(crate) use block::tests::{CHOSEN, widths};
 pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;

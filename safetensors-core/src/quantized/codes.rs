@@ -137,7 +137,8 @@ impl Codes {
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
-            return self.decode_units(bytes.as_chunks::<1>().0, 0, out);
+            self.decode_units(bytes.as_chunks::<1>().0, 0, out);
+            return;
         }
         if self.order == Order::Awq && first.is_multiple_of(8) {
             for (values, word) in out.chunks_mut(8).zip(bytes.chunks_exact(4)) {
@@ -204,16 +205,19 @@ impl Codes {
             word[..N].copy_from_slice(unit);
             u32::from_le_bytes(word) >> shift & mask
         };
-        let pairs = out.iter_mut().zip(units);
         if let Some(first) = self.first {
             // Small integers, which F32 holds exactly.
             let number = |unit| (code(unit) as i32 + i32::from(first)) as f32;
+            let pairs = out.iter_mut().zip(units);
             vectorized(|| pairs.for_each(|(value, unit)| *value = number(unit)));
         } else if let Ok(values) = <&[f32; 256]>::try_from(&self.values[..]) {
+            let pairs = out.iter_mut().zip(units);
             pairs.for_each(|(value, unit)| *value = values[code(unit) as usize & 255]);
         } else if let Ok(values) = <&[f32; 16]>::try_from(&self.values[..]) {
-            pairs.for_each(|(value, unit)| *value = values[code(unit) as usize & 15]);
+            let rest = out.iter_mut().zip(units);
+            rest.for_each(|(value, unit)| *value = values[code(unit) as usize & 15]);
         } else {
+            let pairs = out.iter_mut().zip(units);
             pairs.for_each(|(value, unit)| *value = self.values[code(unit) as usize]);
         }
     }

@@ -104,3 +104,49 @@ impl Formula {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::codes::{Codes, Order};
+    use super::*;
+    use crate::convert::{CHOSEN, widths};
+
+    #[test]
+    fn every_processor_computes_the_same_bits() {
+        let codes = Codes::unsigned(4, Order::Awq, 3);
+        let units: Vec<_> =
+            (0..1000_u32).map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+        let scale = |i: u32| f32::from_bits(0x3a00_0000 ^ i.wrapping_mul(0x85eb_ca6b) >> 9);
+        let scales: Vec<_> = (0..1000).map(scale).collect();
+        let zeros: Vec<_> = (1000..2000).map(scale).collect();
+        for formula in [
+            Formula::Subtract,
+            Formula::Add,
+            Formula::AddConstant(0.1),
+            Formula::Times(7.874_016e-3),
+        ] {
+            for (size, zeros) in [(1, None), (16, Some(&zeros[..])), (7, None), (64, None)] {
+                let computed = widths().into_iter().map(|arch| {
+                    CHOSEN.set(Some(arch));
+                    let mut numbers = vec![0.0; units.len()];
+                    let mut of_columns = numbers.clone();
+                    codes.decode_units(&units, 12, &mut numbers);
+                    Groups::Neighbours(size).expand(&scales, 0, 0, &mut of_columns);
+                    formula.apply(&of_columns, zeros, &mut numbers);
+                    CHOSEN.set(None);
+                    numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                let computed: Vec<_> = computed.collect();
+                assert!(computed.windows(2).all(|pair| pair[0] == pair[1]), "{formula:?} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_neighbours_are_found() {
+        assert!(matches!(Groups::each(vec![0, 0, 1, 1, 2]), Groups::Neighbours(2)));
+        assert!(matches!(Groups::each(vec![0, 0]), Groups::Neighbours(2)));
+        assert!(matches!(Groups::each(vec![0, 1, 0]), Groups::Each(_)));
+        assert!(matches!(Groups::each(vec![1, 1, 0]), Groups::Each(_)));
+    }
+}

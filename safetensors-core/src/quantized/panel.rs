@@ -10,13 +10,13 @@ use super::weight::{Grids, Grouped, Part, Row};
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
 /// processor's cache.
-const MOST: usize = 1 << 18;
+const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 
 /// The most bytes of codes of a panel of several reads.
-const SHARED: usize = 8 << 20;
+const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 
 /// About as many bytes of codes are read at once.
-const TILE: usize = 1 << 19;
+const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
 /// A part of a weight, whose codes are read when they are first needed.
 #[derive(Debug)]
@@ -215,5 +215,61 @@ impl Grouped {
             out = &mut out[len..];
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::thread;
+
+    use crate::io::ReadAt;
+    use crate::load::read_slices;
+    use crate::{Checkpoint, LoadOptions};
+
+    fn same(found: &[f32], expected: impl Iterator<Item = f32>) -> bool {
+        found.iter().map(|x| x.to_bits()).eq(expected.map(f32::to_bits))
+    }
+
+    /// Here panels, tiles and rows are so small that the fixtures have many of them.
+    #[test]
+    fn numbers_do_not_depend_on_what_is_read_together() {
+        let fixtures =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../safetensors-testing/fixtures/quantised");
+        let mut count = 0;
+        for entry in std::fs::read_dir(fixtures).unwrap() {
+            let path = entry.unwrap().path().join("model.safetensors");
+            let checkpoint = Checkpoint::open(&path).unwrap().dequantized().unwrap();
+            let weights = Checkpoint::open(&path).unwrap().quantized_weights().unwrap();
+            for weight in weights.iter().filter(|weight| weight.shape.len() == 2) {
+                let tensor = checkpoint.tensor(&weight.name).unwrap();
+                let (source, start) = (tensor.source(), tensor.file_offset());
+                let mut alone = vec![0; tensor.byte_len() as usize];
+                for (at, piece) in alone.chunks_mut(37 * 4).enumerate() {
+                    source.read_exact_at(piece, start + at as u64 * 37 * 4).unwrap();
+                }
+                let mut together = vec![0; alone.len()];
+                source.will_read(&mut std::iter::once(start..start + alone.len() as u64));
+                thread::scope(|scope| {
+                    for (at, piece) in together.chunks_mut(alone.len() / 8 * 2).enumerate() {
+                        let offset = start + (at * (alone.len() / 8 * 2)) as u64;
+                        scope.spawn(move || source.read_exact_at(piece, offset).unwrap());
+                    }
+                });
+                assert!(alone == together, "{} of {}", weight.name, path.display());
+
+                let columns = weight.shape[1];
+                let numbers: Vec<_> =
+                    alone.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+                let part = columns / 3..columns - 1;
+                let slice = tensor.slice((.., part.clone())).unwrap().max_gap(0);
+                let read = read_slices(&[slice], &LoadOptions::new()).unwrap();
+                let rows = numbers.chunks_exact(columns);
+                let expected = rows.flat_map(|row| row[part.clone()].iter().copied());
+                assert!(same(read[0].as_slice().unwrap(), expected), "{}", path.display());
+                count += 1;
+            }
+        }
+        assert!(count > 60, "{count}");
     }
 }

@@ -179,7 +179,11 @@ fn transpose<const N: usize>(lines: &Raw, out: &mut [u8], pitch: usize, skipped:
             }
             let len = starts.len() * N;
             for (column, out) in block.iter().zip(out.chunks_exact_mut(pitch)) {
-                out[skipped..skipped + len].copy_from_slice(&column.as_flattened()[..len]);
+                let (units, _) = out[skipped..skipped + len].as_chunks_mut::<N>();
+                match units.first_chunk_mut::<BLOCK>() {
+                    Some(units) => *units = *column,
+                    None => units.copy_from_slice(&column[..starts.len()]),
+                }
             }
             skipped += len;
         }

@@ -3,7 +3,9 @@
 
 mod errors;
 mod making;
+mod memory;
 mod references;
+mod slices;
 
 use std::path::Path;
 
