@@ -1,7 +1,8 @@
 //! A part of a weight costs the bytes of its own codes and scales.
 
+use safetensors_core::load::read_slices;
 use safetensors_core::slice::RankPart;
-use safetensors_core::{Checkpoint, LoadOptions, load::read_slices};
+use safetensors_core::{Checkpoint, Limits, LoadOptions};
 use safetensors_testing::quantized::Quantized;
 use safetensors_testing::read_at::NotingSource;
 
@@ -13,12 +14,8 @@ fn rows_of_a_rank_read_only_their_codes_and_scales() {
     {
         let fixture = Quantized::named(name);
         let source = NotingSource::new(std::fs::read(fixture.model()).unwrap());
-        let notes = source.clone();
-        let config = std::fs::read(fixture.directory.join("config.json")).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("config.json"), config).unwrap();
-        let path = dir.path().join("model.safetensors");
-        let checkpoint = Checkpoint::from_source(source, &path).unwrap();
+        let open = |_: &_| Ok(source.clone());
+        let checkpoint = Checkpoint::open_by(fixture.model(), &Limits::default(), open).unwrap();
         let weight = checkpoint.quantized_weights().unwrap().remove(0);
         let tensors = weight.tensors.iter().map(|name| checkpoint.tensor(name).unwrap());
         // Small tensors belong to the weight as a whole.
@@ -30,10 +27,10 @@ fn rows_of_a_rank_read_only_their_codes_and_scales() {
         let numbers = checkpoint.dequantized().unwrap();
         let tensor = numbers.tensor(&weight.name).unwrap();
         let whole = tensor.read().unwrap();
-        notes.take_len();
+        source.take_len();
         let part = tensor.rank_part(RankPart::new(0, 1, ranks)).unwrap();
         let read = read_slices(&[part], &LoadOptions::new()).unwrap();
-        let len = notes.take_len();
+        let len = source.take_len();
         assert!(len <= expected, "{name}: {len} bytes, expected {expected}");
         assert!(len * 3 > expected, "{name}: {len} bytes, expected {expected}");
         let size = whole.bytes().len() / ranks;
