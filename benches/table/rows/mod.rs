@@ -12,6 +12,7 @@ mod header;
 mod limits;
 mod load;
 mod open;
+mod quantised;
 mod rank;
 mod remote;
 mod save;
@@ -64,6 +65,7 @@ pub(crate) fn all() -> Vec<Spec> {
         save::rows(),
         training::rows(),
         convert::rows(),
+        quantised::rows(),
         scaling::rows(),
     ]
     .into_iter()

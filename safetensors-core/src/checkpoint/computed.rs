@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -34,6 +35,11 @@ pub(crate) trait ComputedTensor: Send + Sync {
 
     /// Computes elements as F32, from this one on in C order.
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()>;
+
+    /// Hears which elements will be read soon, piece by piece. Does nothing by default.
+    fn will_read(&self, elements: &[Range<u64>]) {
+        let _ = elements;
+    }
 }
 
 /// The bytes of the files of a checkpoint.
@@ -169,6 +175,22 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
             }
         }
         self.shared.files.read(self.file, &mut copied)
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
+        for range in ranges {
+            for segment in self.segments_of(range.start, range.end) {
+                let Content::Computed(number) = segment.content else { continue };
+                let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
+                let start = range.start.saturating_sub(segment.start) / size;
+                let end = (range.end - segment.start).min(segment.len).div_ceil(size);
+                wanted.entry(number).or_default().push(start..end);
+            }
+        }
+        for (number, elements) in wanted {
+            self.shared.tensors[number].will_read(&elements);
+        }
     }
 
     fn requests(&self) -> Option<Requests> {

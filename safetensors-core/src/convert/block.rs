@@ -93,7 +93,7 @@ pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
 }
 
 #[cfg(all(test, feature = "std"))]
-mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
     use std::string::String;
     use std::vec::Vec;
@@ -106,11 +106,11 @@ mod tests {
 
     thread_local! {
         /// What [`vectorized`] uses in this thread, if a test chooses it.
-        pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
+        pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 
     /// Each kind of vectors that this machine has, after none.
-    fn widths() -> Vec<Arch> {
+    pub(crate) fn widths() -> Vec<Arch> {
         let mut all = Vec::from([Arch::Scalar]);
         #[cfg(target_arch = "x86_64")]
         {

@@ -58,6 +58,8 @@ mod source;
 pub(crate) mod support;
 pub(crate) mod widen;
 
+#[cfg(all(test, feature = "std"))]
+pub(crate) use block::tests::{CHOSEN, widths};
 #[cfg(feature = "std")]
 pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
 pub(crate) use conversion::Conversion;

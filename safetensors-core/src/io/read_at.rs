@@ -1,6 +1,7 @@
 //! [`ReadAt`]: where the bytes of a file come from.
 
 use std::any::Any;
+use std::ops::Range;
 use std::{fmt, io};
 
 /// Bytes that can be read at any position, from several threads at once.
@@ -64,6 +65,13 @@ pub trait ReadAt: Send + Sync {
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
+    }
+
+    /// Hears which bytes a load is about to read. It will read them in pieces, and in several
+    /// threads. A source whose bytes cost less together than piece by piece can prepare for it. The
+    /// default does nothing.
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        let _ = ranges;
     }
 
     /// How loads should divide what they read, if that depends on the source. `None`, the default,
@@ -205,6 +213,10 @@ impl ReadAt for Box<dyn ReadAt> {
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         (**self).read_ranges_at(ranges)
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        (**self).will_read(ranges);
     }
 
     fn requests(&self) -> Option<Requests> {

@@ -162,6 +162,11 @@ fn fill<'t, S: ReadAt>(
     bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
+    for wanted in wanted {
+        let base = wanted.tensor.file_offset();
+        let mut runs = wanted.runs.iter().map(|run| base + run.start..base + run.end);
+        wanted.tensor.source().will_read(&mut runs);
+    }
     let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);

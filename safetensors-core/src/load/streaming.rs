@@ -24,6 +24,7 @@ pub(crate) fn read_pieces<S: ReadAt>(
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let piece = source.requests().map_or(PIECE, |requests| requests.byte_len);
+    source.will_read(&mut std::iter::once(range.clone()));
     for start in range.clone().step_by(piece) {
         let len = (range.end - start).min(piece as u64) as usize;
         if buffer.len() < len {

@@ -1,6 +1,6 @@
 //! [`Codes`]: the numbers that codes of a few bits stand for.
 
-use crate::convert::ConvertOptions;
+use crate::convert::{ConvertOptions, vectorized};
 use crate::dtype::Dtype;
 use crate::tensor::TensorView;
 
@@ -28,6 +28,8 @@ pub(super) struct Codes {
     pub(super) order: Order,
     /// 2^bits numbers.
     values: Vec<f32>,
+    /// The number of code 0, if each code stands for one more than the code before it.
+    first: Option<i16>,
     /// The numbers of each byte, if a byte has whole codes in order.
     of_bytes: Vec<f32>,
 }
@@ -50,7 +52,11 @@ impl Codes {
                 }
             }
         }
-        Self { bits, order, values, of_bytes }
+        let first = values[0] as i16;
+        let number = |code: usize| f32::from(first) + code as f32;
+        let is_linear = |(code, value): (usize, &f32)| value.to_bits() == number(code).to_bits();
+        let first = values.iter().enumerate().all(is_linear).then_some(first);
+        Self { bits, order, values, first, of_bytes }
     }
 
     /// Integers: each code, minus `offset`.
@@ -131,9 +137,7 @@ impl Codes {
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
-            for (value, &byte) in out.iter_mut().zip(bytes) {
-                *value = self.values[usize::from(byte)];
-            }
+            self.decode_units(bytes.as_chunks::<1>().0, 0, out);
             return;
         }
         if self.order == Order::Awq && first.is_multiple_of(8) {
@@ -172,7 +176,7 @@ impl Codes {
     /// The numbers of whole bytes; of the last, as many as are wanted.
     fn decode_bytes(&self, bytes: &[u8], out: &mut [f32]) {
         fn fixed<const N: usize>(table: &[f32], bytes: &[u8], out: &mut [f32]) {
-            let (table, _) = table.as_chunks::<N>();
+            let Ok(table) = <&[[f32; N]; 256]>::try_from(table.as_chunks::<N>().0) else { return };
             let (whole, rest) = out.as_chunks_mut::<N>();
             for (values, &byte) in whole.iter_mut().zip(bytes) {
                 *values = table[usize::from(byte)];
@@ -185,6 +189,36 @@ impl Codes {
             4 => fixed::<2>(&self.of_bytes, bytes, out),
             2 => fixed::<4>(&self.of_bytes, bytes, out),
             _ => fixed::<8>(&self.of_bytes, bytes, out),
+        }
+    }
+
+    /// The numbers of codes that lie in units of `N` bytes, one in each, from this bit on.
+    pub(super) fn decode_units<const N: usize>(
+        &self,
+        units: &[[u8; N]],
+        shift: usize,
+        out: &mut [f32],
+    ) {
+        let mask = self.values.len() as u32 - 1;
+        let code = |unit: &[u8; N]| {
+            let mut word = [0; 4];
+            word[..N].copy_from_slice(unit);
+            u32::from_le_bytes(word) >> shift & mask
+        };
+        if let Some(first) = self.first {
+            // Small integers, which F32 holds exactly.
+            let number = |unit| (code(unit) as i32 + i32::from(first)) as f32;
+            let pairs = out.iter_mut().zip(units);
+            vectorized(|| pairs.for_each(|(value, unit)| *value = number(unit)));
+        } else if let Ok(values) = <&[f32; 256]>::try_from(&self.values[..]) {
+            let pairs = out.iter_mut().zip(units);
+            pairs.for_each(|(value, unit)| *value = values[code(unit) as usize & 255]);
+        } else if let Ok(values) = <&[f32; 16]>::try_from(&self.values[..]) {
+            let rest = out.iter_mut().zip(units);
+            rest.for_each(|(value, unit)| *value = values[code(unit) as usize & 15]);
+        } else {
+            let pairs = out.iter_mut().zip(units);
+            pairs.for_each(|(value, unit)| *value = self.values[code(unit) as usize]);
         }
     }
 

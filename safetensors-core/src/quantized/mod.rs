@@ -20,8 +20,10 @@
 
 mod codes;
 mod config;
+mod groups;
 mod matrix;
 mod model;
+mod panel;
 mod quantize;
 mod schemes;
 mod source;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::matrix::Stored;
+use super::panel::Panels;
 use super::weight::{Grouped, Weight};
 use crate::checkpoint::Checkpoint;
 use crate::convert::{ConvertOptions, can_convert};
@@ -184,6 +185,7 @@ pub(super) fn weight(
         shape: shape.to_vec(),
         tensors: tensors.iter().map(|&tensor| tensor.clone()).collect(),
         numbers,
+        panels: Panels::default(),
     }
 }
 

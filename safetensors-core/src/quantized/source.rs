@@ -3,12 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 
 use serde_json::Value;
 
 use super::QuantizedWeight;
 use super::matrix::Files;
-use super::weight::Weight;
+use super::weight::{Part, Weight};
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -33,7 +34,26 @@ impl ComputedTensor for Weight {
     }
 
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        self.numbers.read(files, first, out)
+        self.numbers.read_by(&self.panels, files, first, out)
+    }
+
+    fn will_read(&self, elements: &[Range<u64>]) {
+        let width = self.numbers.columns;
+        // The smallest part of the matrix that has all of them.
+        let parts = elements.iter().filter(|range| !range.is_empty()).map(|range| {
+            let [first, last] = [range.start, range.end - 1].map(|at| at as usize);
+            let rows = first / width..last / width + 1;
+            let columns = if rows.len() == 1 { first % width..last % width + 1 } else { 0..width };
+            Part { rows, columns }
+        });
+        let union = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+        let all = parts.reduce(|all, part| Part {
+            rows: union(all.rows, part.rows),
+            columns: union(all.columns, part.columns),
+        });
+        if let Some(all) = all {
+            self.panels.expect(&self.numbers, all);
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::matrix::{Files, Matrix, Stored};
-
-/// The most elements that are decoded at once, so that they stay in a processor's cache.
-const MOST: usize = 1 << 18;
+pub(super) use super::groups::Formula;
+use super::groups::Groups;
+use super::matrix::{Files, Matrix, Raw, Stored};
+use super::panel::Panels;
 
 /// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Weight {
     /// All tensors that store the weight; the codes come first.
     pub(super) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
+    /// What is read together, because all of it is asked for.
+    pub(super) panels: Panels,
 }
 
 /// A matrix of codes with numbers for groups of them.
@@ -31,21 +33,6 @@ pub(super) struct Grouped {
     pub(super) zeros: Option<Grid>,
     /// Factors of the columns, applied last.
     pub(super) of_columns: Option<Grid>,
-}
-
-/// How a code, a scale and a zero point make an element. Each operation is rounded to F32.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Formula {
-    /// (code − zero) · scale
-    Subtract,
-    /// code · scale + zero
-    Add,
-    /// code · scale − zero
-    Shift,
-    /// code · scale + a constant
-    AddConstant(f32),
-    /// code · scale · a constant
-    Times(f32),
 }
 
 /// The scales of a weight: one for each group of elements, perhaps combined with a second one.
@@ -95,10 +82,13 @@ struct RowGroups {
 /// The columns that share a number.
 #[derive(Debug)]
 enum ColumnGroups {
-    /// This many neighbours.
-    Size(usize),
+    Known(Groups),
     /// Those with the same entry in a tensor of groups, each below the limit.
-    Indexed { tensor: Stored, limit: usize, groups: OnceLock<Vec<usize>> },
+    Indexed {
+        tensor: Stored,
+        limit: usize,
+        groups: OnceLock<Groups>,
+    },
 }
 
 impl Grid {
@@ -106,14 +96,15 @@ impl Grid {
     /// and `count` how many rows of numbers it has.
     pub(super) fn new(matrix: Matrix, rows: usize, count: usize, size: [usize; 2]) -> Self {
         let rows = RowGroups { len: rows.max(1), size: size[0].max(1), count };
-        Self { numbers: Numbers::Matrix(matrix), rows, columns: ColumnGroups::Size(size[1].max(1)) }
+        let numbers = Numbers::Matrix(matrix);
+        Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
     /// Numbers that are quantised themselves, one for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
-        Self { numbers, rows, columns: ColumnGroups::Size(size.max(1)) }
+        Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
     /// The same numbers for the columns that a tensor puts into each of `limit` groups.
@@ -124,23 +115,11 @@ impl Grid {
     }
 
     /// The numbers of all groups that have elements in a part.
-    fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered<'_>> {
+    fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
-        let (columns, groups) = match &self.columns {
-            ColumnGroups::Size(size) => {
-                let columns = part.columns.start / size..(part.columns.end - 1) / size + 1;
-                (columns, None)
-            }
-            ColumnGroups::Indexed { tensor, limit, groups } => {
-                let groups = match groups.get() {
-                    Some(groups) => groups,
-                    None => {
-                        let found = read_groups(files, tensor, *limit)?;
-                        groups.get_or_init(|| found)
-                    }
-                };
-                (0..*limit, Some(&groups[..]))
-            }
+        let columns = match (self.groups(files)?, &self.columns) {
+            (Groups::Each(_), ColumnGroups::Indexed { limit, .. }) => 0..*limit,
+            (groups, _) => groups.of(part.columns.start)..groups.of(part.columns.end - 1) + 1,
         };
         let mut values = vec![0.0; rows.len() * columns.len()];
         match &self.numbers {
@@ -151,7 +130,36 @@ impl Grid {
                 numbers.read(files, columns.start as u64, &mut values)?;
             }
         }
-        Ok(Numbered { grid: self, values, rows, columns, groups })
+        Ok(Numbered { values, rows, columns })
+    }
+
+    /// The group of each column.
+    fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
+        match &self.columns {
+            ColumnGroups::Known(groups) => Ok(groups),
+            ColumnGroups::Indexed { tensor, limit, groups } => match groups.get() {
+                Some(groups) => Ok(groups),
+                None => {
+                    let found = Groups::each(read_groups(files, tensor, *limit)?);
+                    Ok(groups.get_or_init(|| found))
+                }
+            },
+        }
+    }
+
+    /// Writes the numbers that belong to the columns of a row, from `start` on.
+    fn expand(&self, numbers: &Numbered, row: usize, start: usize, out: &mut [f32]) {
+        let width = numbers.columns.len();
+        let first = (self.row(row) - numbers.rows.start) * width;
+        let values = &numbers.values[first..first + width];
+        match &self.columns {
+            ColumnGroups::Known(groups) => groups.expand(values, numbers.columns.start, start, out),
+            ColumnGroups::Indexed { groups, .. } => {
+                if let Some(groups) = groups.get() {
+                    groups.expand(values, numbers.columns.start, start, out);
+                }
+            }
+        }
     }
 
     /// The row of numbers that a row of the weight belongs to.
@@ -179,39 +187,42 @@ fn read_groups(files: &dyn Files, tensor: &Stored, limit: usize) -> io::Result<V
 }
 
 /// A part of a matrix.
-struct Part {
-    rows: Range<usize>,
-    columns: Range<usize>,
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
 }
 
 /// The numbers of the groups of a part.
-struct Numbered<'a> {
-    grid: &'a Grid,
+#[derive(Debug)]
+struct Numbered {
     values: Vec<f32>,
     /// The rows and columns of the grid that `values` has.
     rows: Range<usize>,
     columns: Range<usize>,
-    /// The group of each column, if groups are not neighbours.
-    groups: Option<&'a [usize]>,
 }
 
-impl Numbered<'_> {
-    /// The numbers that belong to a row of the weight.
-    fn row(&self, row: usize) -> &[f32] {
-        let width = self.columns.len();
-        let start = (self.grid.row(row) - self.rows.start) * width;
-        &self.values[start..start + width]
-    }
+/// All that belongs to the codes of a part.
+#[derive(Debug)]
+pub(super) struct Grids {
+    scales: Option<Numbered>,
+    zeros: Option<Numbered>,
+    factors: Option<Numbered>,
+}
 
-    /// How many columns from this one on have the same number, and where that is in a row.
-    fn run(&self, column: usize) -> (usize, usize) {
-        match (&self.grid.columns, self.groups) {
-            (_, Some(groups)) => (1, groups[column]),
-            (ColumnGroups::Size(size), None) => {
-                (size - column % size, column / size - self.columns.start)
-            }
-            (ColumnGroups::Indexed { .. }, None) => (1, 0),
-        }
+/// Memory for the numbers of some columns of a row.
+pub(super) struct Row {
+    scales: [f32; Row::LEN],
+    zeros: [f32; Row::LEN],
+}
+
+impl Row {
+    /// The most columns that are computed at once, so that they stay in the nearest cache.
+    pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
+
+    /// Scales of one and zero points of zero.
+    pub(super) fn new() -> Self {
+        Self { scales: [1.0; Self::LEN], zeros: [0.0; Self::LEN] }
     }
 }
 
@@ -234,74 +245,48 @@ impl Grouped {
         self
     }
 
-    /// Reads the elements from `first` on, in C order.
-    pub(super) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        let (mut first, mut out) = (first, out);
-        while !out.is_empty() {
-            let row = (first / self.columns as u64) as usize;
-            let column = (first % self.columns as u64) as usize;
-            let (rows, columns) = if column > 0 || out.len() < self.columns || self.columns > MOST {
-                let count = (self.columns - column).min(out.len()).min(MOST);
-                (row..row + 1, column..column + count)
-            } else {
-                let count = (out.len() / self.columns).min(MOST / self.columns);
-                (row..row + count, 0..self.columns)
-            };
-            let (these, rest) = out.split_at_mut(rows.len() * columns.len());
-            first += these.len() as u64;
-            self.read_part(files, &Part { rows, columns }, these)?;
-            out = rest;
-        }
-        Ok(())
+    /// Reads the numbers of all groups of a part.
+    pub(super) fn fetch_grids(&self, files: &dyn Files, part: &Part) -> io::Result<Grids> {
+        Ok(Grids {
+            scales: self.scales.as_ref().map(|scales| scales.read(files, part)).transpose()?,
+            zeros: self.zeros.as_ref().map(|zeros| zeros.read(files, part)).transpose()?,
+            factors: self.of_columns.as_ref().map(|grid| grid.read(files, part)).transpose()?,
+        })
     }
 
-    fn read_part(&self, files: &dyn Files, part: &Part, out: &mut [f32]) -> io::Result<()> {
-        self.codes.read(files, part.rows.clone(), part.columns.clone(), out)?;
-        let scales = self.scales.as_ref().map(|scales| scales.read(files, part)).transpose()?;
-        let zeros = self.zeros.as_ref().map(|zeros| zeros.read(files, part)).transpose()?;
-        let factors = self.of_columns.as_ref().map(|grid| grid.read(files, part)).transpose()?;
-        for (row, out) in part.rows.clone().zip(out.chunks_exact_mut(part.columns.len())) {
-            if scales.is_some() || zeros.is_some() {
-                self.apply(scales.as_ref(), zeros.as_ref(), row, part.columns.start, out);
-            }
-            if let Some(factors) = &factors {
-                let factors = factors.row(row).iter();
-                out.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the numbers of the groups to the codes of a row, from this column on.
-    fn apply(
+    /// Computes the elements of a row from `start` on, at most [`Row::LEN`].
+    pub(super) fn compute(
         &self,
-        scales: Option<&Numbered<'_>>,
-        zeros: Option<&Numbered<'_>>,
-        row: usize,
-        start: usize,
+        (raw, grids): (&Raw, &Grids),
+        (row, start): (usize, usize),
+        memory: &mut Row,
         out: &mut [f32],
     ) {
-        let scales = scales.map(|numbers| (numbers, numbers.row(row)));
-        let zeros = zeros.map(|numbers| (numbers, numbers.row(row)));
-        let mut at = 0;
-        while at < out.len() {
-            let mut len = out.len() - at;
-            let mut number = |numbers: Option<(&Numbered<'_>, &[f32])>, none| {
-                let Some((numbers, values)) = numbers else { return none };
-                let (run, place) = numbers.run(start + at);
-                len = len.min(run);
-                values[place]
-            };
-            let (scale, zero) = (number(scales, 1.0), number(zeros, 0.0));
-            self.formula.apply(scale, zero, &mut out[at..at + len]);
-            at += len;
+        let len = out.len();
+        self.codes.decode(raw, row, start..start + len, out);
+        let Row { scales, zeros } = memory;
+        if let Some((grid, numbers)) = self.scales.as_ref().zip(grids.scales.as_ref()) {
+            grid.first.expand(numbers, row, start, &mut scales[..len]);
+        }
+        if let Some((grid, numbers)) = self.zeros.as_ref().zip(grids.zeros.as_ref()) {
+            grid.expand(numbers, row, start, &mut zeros[..len]);
+        }
+        match (&grids.scales, &grids.zeros) {
+            (None, None) => {}
+            (_, None) => self.formula.apply(&scales[..len], None, out),
+            (_, Some(_)) => self.formula.apply(&scales[..len], Some(&zeros[..len]), out),
+        }
+        if let Some((grid, numbers)) = self.of_columns.as_ref().zip(grids.factors.as_ref()) {
+            // The zero points are used up.
+            grid.expand(numbers, row, start, &mut zeros[..len]);
+            out.iter_mut().zip(&zeros[..]).for_each(|(value, factor)| *value *= factor);
         }
     }
 }
 
 impl Scales {
     /// The scales of all groups of a part.
-    fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered<'_>> {
+    fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let mut scales = self.first.read(files, part)?;
         let Some((combine, second)) = &self.second else { return Ok(scales) };
         // A second scale belongs to a whole matrix, of which the first column will do.
@@ -316,7 +301,7 @@ impl Scales {
                 continue;
             }
             seen = of + 1;
-            let other = others.row(row)[0];
+            let other = others.values[second.row(row) - others.rows.start];
             let start = (of - scales.rows.start) * width;
             for scale in &mut scales.values[start..start + width] {
                 match combine {
@@ -326,19 +311,5 @@ impl Scales {
             }
         }
         Ok(scales)
-    }
-}
-
-impl Formula {
-    fn apply(self, scale: f32, zero: f32, out: &mut [f32]) {
-        match self {
-            // The codes have no negative zero to lose if there is no zero point.
-            Self::Subtract if zero == 0.0 => out.iter_mut().for_each(|x| *x *= scale),
-            Self::Subtract => out.iter_mut().for_each(|x| *x = (*x - zero) * scale),
-            Self::Add => out.iter_mut().for_each(|x| *x = *x * scale + zero),
-            Self::Shift => out.iter_mut().for_each(|x| *x = *x * scale - zero),
-            Self::AddConstant(constant) => out.iter_mut().for_each(|x| *x = *x * scale + constant),
-            Self::Times(constant) => out.iter_mut().for_each(|x| *x = *x * scale * constant),
-        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod errors;
 mod making;
+mod memory;
 mod reads;
 mod references;
 mod refusals;

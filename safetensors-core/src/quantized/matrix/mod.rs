@@ -1,5 +1,7 @@
 //! [`Matrix`]: a stored tensor as a matrix of numbers, however its codes lie in it.
 
+mod transposed;
+
 use std::io;
 use std::ops::Range;
 
@@ -143,6 +145,11 @@ impl Matrix {
         self
     }
 
+    /// Whether the rows are columns in the tensor, so that each row is in many pieces of a file.
+    pub(super) fn is_transposed(&self) -> bool {
+        self.is_transposed
+    }
+
     /// Reads these rows and columns as F32, row by row.
     pub(super) fn read(
         &self,
@@ -154,62 +161,23 @@ impl Matrix {
         if out.is_empty() {
             return Ok(());
         }
-        if !self.is_transposed {
-            let raw = self.fetch(files, rows.clone(), columns.clone())?;
-            for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
-                self.decode(&raw, row, columns.clone(), out);
-            }
-            return Ok(());
-        }
-        let [stored_rows, stored_columns] = self.stored;
-        let mut out = out;
-        let mut row = rows.start;
-        while row < rows.end {
-            let (matrix, first) = (row / stored_columns, row % stored_columns);
-            let count = (stored_columns - first).min(rows.end - row);
-            let (these, rest) = out.split_at_mut(count * columns.len());
-            let start = matrix * stored_rows;
-            let down = start + columns.start..start + columns.end;
-            self.read_transposed(files, down, first..first + count, these)?;
-            (out, row) = (rest, row + count);
-        }
-        Ok(())
-    }
-
-    /// Reads stored rows as columns.
-    fn read_transposed(
-        &self,
-        files: &dyn Files,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        out: &mut [f32],
-    ) -> io::Result<()> {
-        /// As many numbers as a cache line has.
-        const BLOCK: usize = 16;
         let raw = self.fetch(files, rows.clone(), columns.clone())?;
-        let (height, width) = (rows.len(), columns.len());
-        let mut block = vec![0.0; BLOCK * width];
-        for first in (0..height).step_by(BLOCK) {
-            let count = BLOCK.min(height - first);
-            for (number, line) in block.chunks_exact_mut(width).take(count).enumerate() {
-                self.decode(&raw, rows.start + first + number, columns.clone(), line);
-            }
-            for (column, out) in out.chunks_exact_mut(height).enumerate() {
-                for (number, value) in out[first..first + count].iter_mut().enumerate() {
-                    *value = block[number * width + column];
-                }
-            }
+        for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
+            self.decode(&raw, row, columns.clone(), out);
         }
         Ok(())
     }
 
-    /// Reads the bytes that hold these rows and columns.
-    fn fetch(
+    /// Reads the bytes that hold these rows and columns, of which there is at least one.
+    pub(super) fn fetch(
         &self,
         files: &dyn Files,
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> io::Result<Raw> {
+        if self.is_transposed {
+            return self.fetch_transposed(files, rows, columns);
+        }
         let first = self.line_of(rows.start);
         let lines = match self.lies {
             // A row of words may hold several rows of codes, which are far apart.
@@ -217,6 +185,17 @@ impl Matrix {
             Lies::Down { word } => first..(rows.end * self.bits()).div_ceil(word),
             Lies::Rows { .. } | Lies::Tiles => first..self.line_of(rows.end - 1) + 1,
         };
+        self.fetch_lines(files, lines, columns)
+    }
+
+    /// Reads these columns of some lines of the tensor.
+    fn fetch_lines(
+        &self,
+        files: &dyn Files,
+        lines: Range<usize>,
+        columns: Range<usize>,
+    ) -> io::Result<Raw> {
+        let first = lines.start;
         let mut starts = Vec::with_capacity(lines.len());
         let mut wanted: Vec<Range<u64>> = Vec::new();
         let mut len = 0;
@@ -247,10 +226,11 @@ impl Matrix {
         }
         files.read(self.tensor.file, &mut ranges)?;
         drop(ranges);
-        Ok(Raw { bytes, starts, first })
+        Ok(Raw { bytes, starts, first, columns })
     }
 
-    fn bits(&self) -> usize {
+    /// The number of bits of a code or a number.
+    pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
             Numbers::Of(dtype) => dtype.bits() as usize,
@@ -295,41 +275,51 @@ impl Matrix {
         }
     }
 
-    /// The numbers of one row.
-    fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
+    /// The numbers of some columns of a row, all of which are among the bytes.
+    pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        match self.is_transposed {
+            false => self.decode_line(raw, row, columns, out),
+            true => self.decode_transposed(raw, row, columns, out),
+        }
+    }
+
+    /// The numbers of some columns of a row that is not transposed.
+    fn decode_line(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        let line = self.line_of(row);
+        let skipped = self.bytes_of(line, &columns).start - self.bytes_of(line, &raw.columns).start;
+        let from = |line| &raw.from(line)[skipped as usize..];
         match (&self.numbers, self.lies) {
-            (Numbers::Of(dtype), _) => widen(*dtype, raw.from(row), out),
+            (Numbers::Of(dtype), _) => widen(*dtype, from(row), out),
             (Numbers::Codes(codes), Lies::Rows { bits }) => {
-                codes.decode(raw.from(row), row as u64 * bits, columns.start, out);
+                codes.decode(from(row), row as u64 * bits, columns.start, out);
             }
             (Numbers::Codes(codes), Lies::Down { word }) => {
                 let (bit, bytes) = (row * codes.bits, word / 8);
                 let (line, shift) = (bit / word, bit % word);
                 // The rest of a code may lie in the next word.
-                let has_rest = shift + codes.bits > word;
-                let rest = if has_rest { raw.from(line + 1) } else { &[][..] };
-                if word == 32 && !has_rest {
-                    for (value, word) in out.iter_mut().zip(raw.from(line).chunks_exact(4)) {
-                        let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                        *value = codes.value(word >> shift);
+                if shift + codes.bits <= word {
+                    match word {
+                        8 => codes.decode_units(from(line).as_chunks::<1>().0, shift, out),
+                        _ => codes.decode_units(from(line).as_chunks::<4>().0, shift, out),
                     }
                     return;
                 }
-                let mut rest = rest.chunks_exact(bytes);
-                for (value, low) in out.iter_mut().zip(raw.from(line).chunks_exact(bytes)) {
-                    let high = rest.next().map_or(0, word_of);
-                    *value = codes.value((word_of(low) >> shift | high << word >> shift) as u32);
+                let words = from(line).chunks_exact(bytes).zip(from(line + 1).chunks_exact(bytes));
+                for (value, (low, high)) in out.iter_mut().zip(words) {
+                    let code = word_of(low) >> shift | word_of(high) << (word - shift);
+                    *value = codes.value(code as u32);
                 }
             }
             (Numbers::Codes(codes), Lies::Planes { word, apart, high_first }) => {
                 let (planes, plane) = (word * 8 / codes.bits, row / apart);
                 let shift = codes.bits * if high_first { planes - 1 - plane } else { plane };
-                for (value, bytes) in out.iter_mut().zip(raw.from(row).chunks_exact(word)) {
-                    *value = codes.value((word_of(bytes) >> shift) as u32);
+                match word {
+                    1 => codes.decode_units(from(row).as_chunks::<1>().0, shift, out),
+                    _ => codes.decode_units(from(row).as_chunks::<4>().0, shift, out),
                 }
             }
             (Numbers::Codes(codes), Lies::Tiles) => {
-                let tiles = raw.from(row / 128);
+                let tiles = from(line);
                 let in_tile = row % 32 * 16 + row % 128 / 32 * 4;
                 let skipped = columns.start / 4;
                 for (column, value) in columns.zip(out) {
@@ -341,19 +331,27 @@ impl Matrix {
     }
 }
 
-/// The bytes of some lines of a tensor.
-struct Raw {
+/// The bytes of a part of a matrix.
+#[derive(Debug)]
+pub(super) struct Raw {
     bytes: Vec<u8>,
     /// Where each line begins.
     starts: Vec<usize>,
     /// The number of the first line.
     first: usize,
+    /// The columns of the matrix that a line has.
+    columns: Range<usize>,
 }
 
 impl Raw {
     /// The bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
+    }
+
+    /// The columns of the matrix that the bytes hold.
+    pub(super) fn columns(&self) -> Range<usize> {
+        self.columns.clone()
     }
 }
 

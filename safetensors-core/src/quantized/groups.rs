@@ -1,0 +1,158 @@
+//! [`Groups`]: which columns share a number; [`Formula`]: what is done with it.
+
+use crate::convert::vectorized;
+
+/// The group of each column.
+#[derive(Debug)]
+pub(super) enum Groups {
+    /// This many neighbours are a group.
+    Neighbours(usize),
+    /// The number of the group of each column.
+    Each(Vec<usize>),
+}
+
+impl Groups {
+    /// The groups of columns that these are the numbers of.
+    pub(super) fn each(groups: Vec<usize>) -> Self {
+        let size = groups.iter().take_while(|&&group| group == 0).count().max(1);
+        // Most tensors of groups only say that neighbours are groups.
+        match groups.iter().enumerate().all(|(column, &group)| group == column / size) {
+            true => Self::Neighbours(size),
+            false => Self::Each(groups),
+        }
+    }
+
+    /// The group of a column.
+    pub(super) fn of(&self, column: usize) -> usize {
+        match self {
+            Self::Neighbours(size) => column / size,
+            Self::Each(groups) => groups[column],
+        }
+    }
+
+    /// Writes the number of the group of each column from `start` on. The first of `values` belongs
+    /// to the group `first`.
+    pub(super) fn expand(&self, values: &[f32], first: usize, start: usize, out: &mut [f32]) {
+        let size = match self {
+            Self::Neighbours(size) => *size,
+            Self::Each(groups) => {
+                for (value, group) in out.iter_mut().zip(&groups[start..]) {
+                    *value = values[group - first];
+                }
+                return;
+            }
+        };
+        let values = &values[start / size - first..];
+        let (head, out) = out.split_at_mut(((size - start % size) % size).min(out.len()));
+        let values = match head.len() {
+            0 => values,
+            _ => {
+                head.fill(values[0]);
+                &values[1..]
+            }
+        };
+        match size {
+            1 => out.copy_from_slice(&values[..out.len()]),
+            16 => expand_by::<16>(values, out),
+            32 => expand_by::<32>(values, out),
+            64 => expand_by::<64>(values, out),
+            _ => out.chunks_mut(size).zip(values).for_each(|(out, value)| out.fill(*value)),
+        }
+    }
+}
+
+/// Writes each value `N` times.
+fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
+    vectorized(|| {
+        let (whole, rest) = out.as_chunks_mut::<N>();
+        if let Some(value) = values.get(whole.len()) {
+            rest.fill(*value);
+        }
+        whole.iter_mut().zip(values).for_each(|(out, value)| *out = [*value; N]);
+    });
+}
+
+/// How a code, a scale and a zero point make an element. Each operation is rounded to F32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Formula {
+    /// (code − zero) · scale
+    Subtract,
+    /// code · scale + zero
+    Add,
+    /// code · scale − zero
+    Shift,
+    /// code · scale + a constant
+    AddConstant(f32),
+    /// code · scale · a constant
+    Times(f32),
+}
+
+impl Formula {
+    /// Makes elements of codes.
+    pub(super) fn apply(self, scales: &[f32], zeros: Option<&[f32]>, codes: &mut [f32]) {
+        let zeros = zeros.unwrap_or_default();
+        let pairs = codes.iter_mut().zip(scales);
+        vectorized(|| match self {
+            Self::Subtract | Self::Shift if zeros.is_empty() => {
+                pairs.for_each(|(x, scale)| *x *= scale);
+            }
+            Self::Subtract => {
+                pairs.zip(zeros).for_each(|((x, scale), zero)| *x = (*x - zero) * scale);
+            }
+            Self::Add if zeros.is_empty() => pairs.for_each(|(x, scale)| *x = *x * scale + 0.0),
+            Self::Add => pairs.zip(zeros).for_each(|((x, scale), zero)| *x = *x * scale + zero),
+            Self::Shift => pairs.zip(zeros).for_each(|((x, scale), zero)| *x = *x * scale - zero),
+            Self::AddConstant(constant) => {
+                pairs.for_each(|(x, scale)| *x = *x * scale + constant);
+            }
+            Self::Times(constant) => pairs.for_each(|(x, scale)| *x = *x * scale * constant),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codes::{Codes, Order};
+    use super::*;
+    use crate::convert::{CHOSEN, widths};
+
+    #[test]
+    fn every_processor_computes_the_same_bits() {
+        let codes = Codes::unsigned(4, Order::Awq, 3);
+        let units: Vec<_> =
+            (0..1000_u32).map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+        let scale = |i: u32| f32::from_bits(0x3a00_0000 ^ i.wrapping_mul(0x85eb_ca6b) >> 9);
+        let scales: Vec<_> = (0..1000).map(scale).collect();
+        let zeros: Vec<_> = (1000..2000).map(scale).collect();
+        for formula in [
+            Formula::Subtract,
+            Formula::Add,
+            Formula::Shift,
+            Formula::AddConstant(0.1),
+            Formula::Times(7.874_016e-3),
+        ] {
+            for (size, zeros) in [(1, None), (16, Some(&zeros[..])), (7, None), (64, None)] {
+                let computed = widths().into_iter().map(|arch| {
+                    CHOSEN.set(Some(arch));
+                    let mut numbers = vec![0.0; units.len()];
+                    let mut of_columns = numbers.clone();
+                    codes.decode_units(&units, 12, &mut numbers);
+                    Groups::Neighbours(size).expand(&scales, 0, 0, &mut of_columns);
+                    formula.apply(&of_columns, zeros, &mut numbers);
+                    CHOSEN.set(None);
+                    numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                let computed: Vec<_> = computed.collect();
+                assert!(computed.windows(2).all(|pair| pair[0] == pair[1]), "{formula:?} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_neighbours_are_found() {
+        assert!(matches!(Groups::each(vec![0, 0, 1, 1, 2]), Groups::Neighbours(2)));
+        assert!(matches!(Groups::each(vec![0, 0]), Groups::Neighbours(2)));
+        assert!(matches!(Groups::each(vec![0, 1, 0]), Groups::Each(_)));
+        assert!(matches!(Groups::each(vec![1, 1, 0]), Groups::Each(_)));
+    }
+}
