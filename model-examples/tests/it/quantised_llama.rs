@@ -42,7 +42,8 @@ impl Logits {
     fn read(directory: &Path) -> Self {
         let file = Checkpoint::open(directory.join("logits.safetensors")).unwrap();
         let numbers = |name| {
-            let numbers = file.tensor(name).unwrap().read_with(&LoadOptions::new().all_as(Dtype::F64));
+            let numbers =
+                file.tensor(name).unwrap().read_with(&LoadOptions::new().all_as(Dtype::F64));
             numbers.unwrap().into_vec().unwrap()
         };
         let tokens = file.tensor("tokens").unwrap().read().unwrap();

@@ -66,8 +66,11 @@ fn everything_is_read_back() {
         assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &[3, 64][..]));
         let stored = file.stored(tensor.name()).map(|stored| stored.type_name.clone());
         assert_eq!(stored.as_deref(), kind.starts_with('Q').then_some(kind));
-        let back =
-            tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap().into_vec::<f32>().unwrap();
+        let back = tensor
+            .read_with(&LoadOptions::new().all_as(Dtype::F32))
+            .unwrap()
+            .into_vec::<f32>()
+            .unwrap();
         let worst = back.iter().zip(&values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst <= most, "{kind}: {worst}");
         assert!(most == 0.0 || worst > most / 10.0, "{kind}: {worst}");
