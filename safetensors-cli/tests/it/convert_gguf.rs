@@ -86,7 +86,7 @@ fn a_model_becomes_a_file_of_gguf() {
     run_in(dir.path(), &["verify", "out.gguf"]).success();
 
     // The file beside its settings, and the same file again, of which nothing is lost.
-    let args = ["model/model.safetensors", "out.gguf", "--quantize", "Q4_0", "--no-tokenizer"];
+    let args = ["model/model.safetensors", "out.gguf", "--quantize", "q4_0", "--no-tokenizer"];
     convert(dir.path(), &args).success().stderr("");
     let file = opened(dir.path(), "out.gguf");
     let stored = file.files()[0].safetensors().source().stored("token_embd.weight").unwrap();
@@ -187,15 +187,17 @@ fn options_of_other_outputs_are_wrong_usage() {
             "--quantize says what a GGUF file holds",
         ),
         (&["model", "out.gguf", "--max-shard-size", "1GB"], "are for a directory as output"),
+        (
+            &["model", "out.gguf", "--quantize", "nvfp4"],
+            "say how weights are stored: --quantize q8_0",
+        ),
+        (&["model", "out.gguf", "--quantize", "f16", "--report"], "--report is for other outputs"),
         (&["model", "out.gguf", "--ranks", "2"], "are for a directory as output"),
         (&["model", "model", "out.gguf", "--quantize", "f16"], "one model: name one IN"),
         (&["-", "out.gguf", "--quantize", "f16"], "which must be on the disk"),
         (&["model", "out.safetensors", "--no-tokenizer"], "--no-tokenizer is for a .gguf file"),
-        (&["model", "out", "--quantize", "q8_0"], "--quantize is for a .gguf file as output"),
-        (
-            &["model", "out.gguf", "--quantize", "q5_k"],
-            "[possible values: q8_0, q4_0, bf16, f16, f32]",
-        ),
+        (&["model", "out", "--quantize", "q8_0"], "--quantize q8_0 is for a .gguf file as output"),
+        (&["model", "out.gguf", "--quantize", "q5_k"], "q8_0, q4_0, bf16, f16, f32]"),
     ] {
         convert(dir.path(), args).code(2).stderr(contains(expected));
     }
