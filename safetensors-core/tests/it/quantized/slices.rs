@@ -28,7 +28,7 @@ fn rows_of_a_rank_read_only_their_codes_and_scales() {
         let tensor = numbers.tensor(&weight.name).unwrap();
         let whole = tensor.read().unwrap();
         source.take_len();
-        let part = tensor.rank_part(RankPart::new(0, 1, ranks)).unwrap();
+        let part = tensor.slice(RankPart::new(0, 1, ranks)).unwrap();
         let read = read_slices(&[part], &LoadOptions::new()).unwrap();
         let len = source.take_len();
         assert!(len <= expected, "{name}: {len} bytes, expected {expected}");
