@@ -124,8 +124,8 @@ impl<S> Computed<S> {
         self.shared.files[self.file].path()
     }
 
-    /// The file that this stands for.
-    fn stored(&self) -> &S {
+    /// The source of the file that this stands for.
+    pub fn stored(&self) -> &S {
         self.shared.files[self.file].archive.source()
     }
 

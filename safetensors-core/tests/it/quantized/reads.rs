@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use safetensors_core::quantized::Dequantized;
+use safetensors_core::checkpoint::Computed;
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{Checkpoint, Dtype, Limits, LoadOptions, TensorBuf, TensorView};
 use safetensors_testing::read_at::NotingSource;
@@ -154,7 +154,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// The checkpoint of a case, without what was read to find the weight.
-fn open(case: &Case) -> (TempDir, Checkpoint<Dequantized<NotingSource>>, Checkpoint) {
+fn open(case: &Case) -> (TempDir, Checkpoint<Computed<NotingSource>>, Checkpoint) {
     let zeros = case.tensors.iter().map(|(name, dtype, shape)| {
         let len = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
         let bytes = vec![0; len];
@@ -172,8 +172,8 @@ fn open(case: &Case) -> (TempDir, Checkpoint<Dequantized<NotingSource>>, Checkpo
 }
 
 /// The positions of all bytes that were read since the last call.
-fn reads(checkpoint: &Checkpoint<Dequantized<NotingSource>>) -> BTreeSet<u64> {
-    let source = checkpoint.files()[0].safetensors().source().stored().source();
+fn reads(checkpoint: &Checkpoint<Computed<NotingSource>>) -> BTreeSet<u64> {
+    let source = checkpoint.files()[0].safetensors().source().stored();
     let reads = source.take_reads().into_iter();
     reads.flat_map(|(offset, len)| offset..offset + len as u64).collect()
 }
@@ -211,7 +211,7 @@ fn a_rank_reads_the_bytes_of_its_groups() {
         (0, 1, 4, lines(64..128, 512, 0..512), lines(0..1, 16, 0..16)),
     ] {
         let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
-        let part = numbers.tensor("l.weight").unwrap().part(part).unwrap();
+        let part = numbers.tensor("l.weight").unwrap().slice(part).unwrap();
         part.max_gap(0).read_with(&LoadOptions::new()).unwrap();
         let expected = [("l.weight", codes), ("l.weight_scale_inv", scales)];
         assert_eq!(reads(&numbers), needed(&stored, &expected), "{rank} of {ranks}, dim {dim}");
