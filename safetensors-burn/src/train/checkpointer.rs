@@ -140,7 +140,7 @@ impl Epochs {
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
     ///   is saved. A parameter without a value has the default dtype of its device.
     /// - If the optimizer has states, the model must have the parameter of at least one of them:
-    ///   [`EpochError::NoStateInUse`] says what to do.
+    ///   [`NoStateInUse`](super::EpochError::NoStateInUse) says what to do.
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.
