@@ -41,8 +41,7 @@ use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::io::ReadAt;
-use model::Model;
-use weight::Weight;
+use model::{Model, Weight};
 
 /// A quantised weight of a checkpoint, and the tensors that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]

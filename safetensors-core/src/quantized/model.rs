@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::matrix::Stored;
 use super::panel::Panels;
-use super::weight::{Grouped, Weight};
+use super::weight::Grouped;
 use crate::checkpoint::Checkpoint;
 use crate::convert::{ConvertOptions, can_convert};
 use crate::dtype::Dtype;
@@ -30,6 +30,20 @@ pub(super) trait Scheme: Sync {
 
     /// The weight whose codes are in this tensor; `None` if the tensor is not of this scheme.
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>;
+}
+
+/// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
+#[derive(Debug)]
+pub(super) struct Weight {
+    pub(super) name: String,
+    pub(super) scheme: &'static str,
+    /// The shape of the weight to its user.
+    pub(super) shape: Vec<usize>,
+    /// All tensors that store the weight; the codes come first.
+    pub(super) tensors: Vec<Stored>,
+    pub(super) numbers: Grouped,
+    /// What is read together, because all of it is asked for.
+    pub(super) panels: Panels,
 }
 
 /// The tensors of a checkpoint, whatever its sources.

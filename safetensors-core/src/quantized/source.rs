@@ -1,6 +1,7 @@
 //! The files of a checkpoint with quantised weights as numbers: which tensors they have, and which
 //! metadata.
 
+use super::model::Weight;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::QuantizedWeight;
 use super::matrix::Files;
-use super::weight::{Part, Weight};
+use super::weight::Part;
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
 use crate::error::Result;

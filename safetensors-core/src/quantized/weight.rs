@@ -1,4 +1,4 @@
-//! [`Weight`]: what the tensors that store a quantised weight say of each of its elements.
+//! [`Grouped`]: what the tensors that store a quantised weight say of each of its elements.
 
 use std::io;
 use std::ops::Range;
@@ -7,21 +7,6 @@ use std::sync::OnceLock;
 pub(super) use super::groups::Formula;
 use super::groups::Groups;
 use super::matrix::{Files, Matrix, Raw, Stored};
-use super::panel::Panels;
-
-/// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
-#[derive(Debug)]
-pub(super) struct Weight {
-    pub(super) name: String,
-    pub(super) scheme: &'static str,
-    /// The shape of the weight to its user.
-    pub(super) shape: Vec<usize>,
-    /// All tensors that store the weight; the codes come first.
-    pub(super) tensors: Vec<Stored>,
-    pub(super) numbers: Grouped,
-    /// What is read together, because all of it is asked for.
-    pub(super) panels: Panels,
-}
 
 /// A matrix of codes with numbers for groups of them.
 #[derive(Debug)]

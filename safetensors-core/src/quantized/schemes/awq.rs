@@ -5,9 +5,9 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
+    Model, Scheme, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
-use super::super::weight::{Grid, Grouped, Weight};
+use super::super::weight::{Grid, Grouped};
 use super::scales::{check_group_size, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;

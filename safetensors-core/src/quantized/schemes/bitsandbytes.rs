@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
+    Model, Scheme, Weight, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
 };
-use super::super::weight::{Formula, Grid, Grouped, Weight};
+use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;

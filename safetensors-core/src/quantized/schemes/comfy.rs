@@ -4,8 +4,10 @@
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_len, mismatch, unsupported, weight};
-use super::super::weight::{Combine, Grid, Grouped, Scales, Weight};
+use super::super::model::{
+    Model, Scheme, Weight, check_dtype, check_len, mismatch, unsupported, weight,
+};
+use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::scales::{comfy_format, grid, of_activations, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};

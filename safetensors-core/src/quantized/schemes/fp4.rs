@@ -5,8 +5,10 @@
 //! (ModelOpt) by the scale of the weight first, in F32.
 
 use super::super::matrix::{Lies, Matrix, Numbers, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_shape, mismatch, unsupported, weight};
-use super::super::weight::{Combine, Grid, Grouped, Scales, Weight};
+use super::super::model::{
+    Model, Scheme, Weight, check_dtype, check_shape, mismatch, unsupported, weight,
+};
+use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::scales::{
     comfy_format, factors_of_columns, grid, numbers_of, of_activations, plain_numbers,
 };

@@ -6,8 +6,8 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, check_dtype, mismatch, unsupported, weight};
-use super::super::weight::{Grouped, Weight};
+use super::super::model::{Model, Scheme, Weight, check_dtype, mismatch, unsupported, weight};
+use super::super::weight::Grouped;
 use super::scales::{grid, of_activations, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;

@@ -7,10 +7,10 @@ use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_dtype, check_groups, check_numbers, check_shape, mismatch, unsupported,
-    weight,
+    Model, Scheme, Weight, check_dtype, check_groups, check_numbers, check_shape, mismatch,
+    unsupported, weight,
 };
-use super::super::weight::{Grid, Grouped, Weight};
+use super::super::weight::{Grid, Grouped};
 use super::scales::{check_group_size, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;

@@ -5,9 +5,9 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Scheme, Weight, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
 };
-use super::super::weight::{Grid, Grouped, Weight};
+use super::super::weight::{Grid, Grouped};
 use super::scales::plain_numbers;
 use crate::error::Result;
 use crate::tensor::shape::element_count;

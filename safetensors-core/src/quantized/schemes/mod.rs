@@ -16,8 +16,7 @@ mod scales;
 mod torchao;
 
 use super::matrix::Stored;
-use super::model::{Model, Scheme, ambiguous, unsupported};
-use super::weight::Weight;
+use super::model::{Model, Scheme, Weight, ambiguous, unsupported};
 use crate::dtype::Dtype;
 use crate::error::Result;
 

@@ -6,9 +6,9 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Scheme, Weight, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
 };
-use super::super::weight::{Grid, Grouped, Weight};
+use super::super::weight::{Grid, Grouped};
 use super::scales::{
     check_group_size, comfy_format, factors_of_columns, grid, of_activations, plain_numbers,
 };

@@ -9,8 +9,10 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_len, check_numbers, mismatch, weight};
-use super::super::weight::{Formula, Grid, Grouped, Weight};
+use super::super::model::{
+    Model, Scheme, Weight, check_dtype, check_len, check_numbers, mismatch, weight,
+};
+use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{grid, of_activations, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};

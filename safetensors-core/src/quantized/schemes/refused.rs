@@ -1,8 +1,7 @@
 //! Schemes that are recognised and refused, because their codes are no numbers by themselves.
 
 use super::super::matrix::Stored;
-use super::super::model::{Model, Scheme, unsupported};
-use super::super::weight::Weight;
+use super::super::model::{Model, Scheme, Weight, unsupported};
 use crate::error::Result;
 
 pub(super) struct Refused;

@@ -6,8 +6,8 @@
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
 
 use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, check_numbers, weight};
-use super::super::weight::{Grouped, Weight};
+use super::super::model::{Model, Scheme, Weight, check_numbers, weight};
+use super::super::weight::Grouped;
 use super::scales::{
     comfy_format, factors_of_columns, grid, numbers_of, of_activations, plain_numbers,
 };

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, check_dtype, check_numbers, unsupported, weight};
-use super::super::weight::{Grouped, Weight};
+use super::super::model::{Model, Scheme, Weight, check_dtype, check_numbers, unsupported, weight};
+use super::super::weight::Grouped;
 use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;

@@ -1,7 +1,8 @@
 //! [`Architecture`]: which tensors a kind of model has, and what becomes of each.
 
+use std::f64::consts::TAU;
+
 use super::fields::Fields;
-use super::rope::Llama3;
 use crate::error::Result;
 use crate::gguf::Value;
 
@@ -37,6 +38,35 @@ pub(super) struct Settings {
     pub(super) metadata: Vec<(&'static str, Value)>,
     /// What the tensor `rope_freqs.weight` is made from, if there is one.
     pub(super) llama3: Option<Llama3>,
+}
+
+/// How Llama 3.1 scales: high frequencies are kept, low ones are divided by the factor, and those
+/// between by something between.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Llama3 {
+    pub(super) theta: f64,
+    pub(super) factor: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) context: f64,
+}
+
+impl Llama3 {
+    /// What each frequency of a head of this size is divided by.
+    pub(super) fn factors(&self, head: u32) -> Vec<f32> {
+        let factor = |i: u32| {
+            let wavelength = TAU * self.theta.powf(f64::from(2 * i) / f64::from(head));
+            if wavelength < self.context / self.high {
+                1.0
+            } else if wavelength > self.context / self.low {
+                self.factor
+            } else {
+                let smooth = (self.context / wavelength - self.low) / (self.high - self.low);
+                1.0 / ((1.0 - smooth) / self.factor + smooth)
+            }
+        };
+        (0..head / 2).map(|i| factor(i) as f32).collect()
+    }
 }
 
 /// The sizes of a model.

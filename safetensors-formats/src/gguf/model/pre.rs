@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::tokenizer::{bad, is_off};
-use crate::error::{Quoted, Result};
+use crate::error::{ErrorKind, Quoted, Result};
 
 /// A step of a pre-tokenizer, as `tokenizer.json` lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,4 +74,12 @@ fn step(step: &Value) -> Option<Step<'_>> {
         }
         _ => None,
     }
+}
+
+pub(super) fn is_off(value: &Value) -> bool {
+    value.is_null() || *value == false
+}
+
+pub(super) fn bad(problem: impl Into<String>) -> crate::Error {
+    ErrorKind::BadTokenizer { problem: problem.into() }.into()
 }

@@ -1,8 +1,6 @@
 //! Rotary embeddings: their base, and how they are scaled for longer texts.
 
-use std::f64::consts::TAU;
-
-use super::architecture::Settings;
+use super::architecture::{Llama3, Settings};
 use super::fields::{Fields, bad, missing};
 use crate::error::Result;
 
@@ -81,33 +79,4 @@ fn read_scaling(mut fields: Fields, theta: f64, settings: &mut Settings) -> Resu
         }
     }
     fields.finish()
-}
-
-/// How Llama 3.1 scales: high frequencies are kept, low ones are divided by the factor, and those
-/// between by something between.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Llama3 {
-    theta: f64,
-    factor: f64,
-    low: f64,
-    high: f64,
-    context: f64,
-}
-
-impl Llama3 {
-    /// What each frequency of a head of this size is divided by.
-    pub(super) fn factors(&self, head: u32) -> Vec<f32> {
-        let factor = |i: u32| {
-            let wavelength = TAU * self.theta.powf(f64::from(2 * i) / f64::from(head));
-            if wavelength < self.context / self.high {
-                1.0
-            } else if wavelength > self.context / self.low {
-                self.factor
-            } else {
-                let smooth = (self.context / wavelength - self.low) / (self.high - self.low);
-                1.0 / ((1.0 - smooth) / self.factor + smooth)
-            }
-        };
-        (0..head / 2).map(|i| factor(i) as f32).collect()
-    }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::files::{read_json, read_text};
-use super::pre;
-use crate::error::{ErrorKind, Quoted, Result, label};
+use super::pre::{self, bad, is_off};
+use crate::error::{Quoted, Result, label};
 use crate::gguf::Value;
 
 /// What kinds of tokens are to llama.cpp.
@@ -293,12 +293,4 @@ impl Around {
         }
         Ok(around)
     }
-}
-
-pub(super) fn is_off(value: &Json) -> bool {
-    value.is_null() || *value == false
-}
-
-pub(super) fn bad(problem: impl Into<String>) -> crate::Error {
-    ErrorKind::BadTokenizer { problem: problem.into() }.into()
 }
