@@ -1,6 +1,6 @@
 //! [`Codes`]: the numbers that codes of a few bits stand for.
 
-use crate::convert::{ConvertOptions, vectorized};
+use crate::convert::{ConvertOptions, decode_bytes, vectorized};
 use crate::dtype::Dtype;
 use crate::tensor::TensorView;
 
@@ -30,6 +30,8 @@ pub(super) struct Codes {
     values: Vec<f32>,
     /// The number of code 0, if each code stands for one more than the code before it.
     first: Option<i16>,
+    /// The dtype whose numbers these are, if it is known.
+    dtype: Option<Dtype>,
     /// The numbers of each byte, if a byte has whole codes in order.
     of_bytes: Vec<f32>,
 }
@@ -56,7 +58,7 @@ impl Codes {
         let number = |code: usize| f32::from(first) + code as f32;
         let is_linear = |(code, value): (usize, &f32)| value.to_bits() == number(code).to_bits();
         let first = values.iter().enumerate().all(is_linear).then_some(first);
-        Self { bits, order, values, first, of_bytes }
+        Self { bits, order, values, first, dtype: None, of_bytes }
     }
 
     /// Integers: each code, minus `offset`.
@@ -87,7 +89,7 @@ impl Codes {
             values.as_slice::<f32>().ok()?.first().copied()
         };
         let values: Option<Vec<f32>> = (0..1_u64 << bits).map(value).collect();
-        Some(Self::new(bits, order, values?))
+        Some(Self { dtype: Some(dtype), ..Self::new(bits, order, values?) })
     }
 
     /// The same codes with another number for one of them.
@@ -137,7 +139,10 @@ impl Codes {
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
-            self.decode_units(bytes.as_chunks::<1>().0, 0, out);
+            let bytes = &bytes[..out.len()];
+            if !self.dtype.is_some_and(|dtype| decode_bytes(dtype, bytes, out)) {
+                self.decode_units(bytes.as_chunks::<1>().0, 0, out);
+            }
             return;
         }
         if self.order == Order::Awq && first.is_multiple_of(8) {
