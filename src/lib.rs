@@ -123,6 +123,7 @@
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
+//! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |

@@ -175,7 +175,7 @@ Examples:
   safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
-  safetensors convert llama/ merged/ --lora adapter/ --lora style.safetensors:0.5
+  safetensors convert llama/ merged/ --lora adapter/ --lora other/:0.5
   safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
