@@ -24,7 +24,7 @@ struct Printable<W>(W);
 
 impl<W: Write> Write for Printable<W> {
     fn write(&mut self, json: &[u8]) -> io::Result<usize> {
-        // A write has whole characters. Those of strings have no line ends, which are escaped.
+        // A write has whole characters. A string has no line ends, which are escaped.
         let text = std::str::from_utf8(json).map_err(io::Error::other)?;
         let mut plain = 0;
         for (at, c) in text.char_indices().filter(|&(_, c)| c != '\n' && !text::is_printable(c)) {

@@ -178,7 +178,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
             return;
         }
         for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            // The error of the save is told, not that of this.
+            // The save's error is reported, not this one.
             let _ = match earlier {
                 Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
                 None => self.directory.remove(&name, &version),

@@ -42,7 +42,7 @@ impl<T> Slot<T> {
         Self::fill(&mut lock(&self.0), read)
     }
 
-    /// The same, but nothing if another thread is reading it.
+    /// Reads it, unless another thread is doing so.
     fn try_get(&self, read: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         if let Ok(mut slot) = self.0.try_lock() {
             Self::fill(&mut slot, read)?;

@@ -68,7 +68,7 @@ struct RowGroups {
 #[derive(Debug)]
 enum ColumnGroups {
     Known(Groups),
-    /// Those with the same entry in a tensor of groups, each below the limit.
+    /// Columns with the same entry in a tensor of groups, each below the limit.
     Indexed {
         tensor: Stored,
         limit: usize,

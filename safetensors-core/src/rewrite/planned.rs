@@ -134,8 +134,8 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// The shape in the source: that of the weight, for a tensor that stores a
-    /// [quantised](super::Rewrite::quantize) one.
+    /// The shape in the source. For a tensor that stores a [quantised](super::Rewrite::quantize)
+    /// weight, the shape of the weight.
     pub fn source_shape(&self) -> &[usize] {
         self.origin.tensor.shape()
     }

@@ -131,7 +131,7 @@ pub trait IntoIndices {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorPart::ranges`](super::TensorPart::ranges) for a part, none for indices.
+    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have none.
     fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind>;
 }
 

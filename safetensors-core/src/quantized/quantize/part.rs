@@ -191,8 +191,8 @@ impl<S: TensorSource> Weight<S> {
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = locked(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
-            // Those of many cells take memory, and are needed only by the codes and by one tensor
-            // of scales.
+            // Magnitudes of many cells take memory; only the codes and one tensor of scales need
+            // them.
             if magnitudes.len() == 1 {
                 *known = Some(Arc::clone(&magnitudes));
             }
