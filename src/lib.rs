@@ -92,7 +92,8 @@
 //! | conversion between all floats and integers, rounded once, overflow as you say | [`TensorBuf::convert`] |
 //! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |
 //! | sharded saving as `huggingface_hub` splits, tied weights, old checkpoint safe until the end | [`save_sharded`], [`SaveOptions::tied`] |
-//! | merge, select, rename, cast, re-shard in bounded memory | [`Rewrite`] |
+//! | merge, select, rename, cast, quantise, re-shard in bounded memory | [`Rewrite`] |
+//! | quantised weights as numbers; LoRA adapters merged, while tensors are read | [`Checkpoint::dequantized`], [`Checkpoint::merged`] |
 //! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
 //! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
@@ -120,6 +121,7 @@
 //! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
 //! | see all three libraries in one program | `examples/quickstart.rs` |
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
+//! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |

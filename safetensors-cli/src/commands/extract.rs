@@ -23,6 +23,8 @@ use crate::terminal::{stdout, text};
 /// FILE is a safetensors file if its name ends in .safetensors, and otherwise a .npy file, which
 /// NumPy reads. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
 ///
+/// A quantised weight is written as numbers, in F32; with --raw its codes are written.
+///
 /// NumPy has no BF16 and no floats of 8 bits or fewer. Name a .safetensors file for them, convert
 /// them to F32 with `safetensors convert` first, or use --raw. It writes the bytes as they are in
 /// the file, little-endian and in C order, without a header.
@@ -69,8 +71,11 @@ impl Run for Args {
         if is_stdout {
             stdout::refuse_terminal()?;
         }
-        let checkpoint = self.input.open()?;
+        let mut checkpoint = self.input.open()?;
         input::refuse_as_output(&checkpoint, &self.output)?;
+        if !self.raw {
+            checkpoint = find::with_numbers_of(checkpoint, &self.name)?;
+        }
         let tensor = find::tensor(&checkpoint, &self.name)?;
         let selection = match &self.slice {
             Some(slice) => slice.select(&tensor)?,

@@ -98,6 +98,14 @@ fn commands_that_show_values_multiply_by_the_scales() {
     assert_eq!(stdout(show("in.safetensors", "l.weight")), "0.5,0.5\n1.0,1.0\n");
     // The scales themselves can be shown, too.
     assert_eq!(stdout(show("in.safetensors", "l.weight_scale")), "0.5\n");
+    // A weight is written as the numbers that are shown, or its codes are, if bytes are asked for.
+    for (file, options) in [("w.safetensors", &[][..]), ("w.npy", &[]), ("w.bin", &["--raw"])] {
+        let extract = ["extract", "in.safetensors", "l.weight", "-o", file];
+        run_in(dir.path(), &[&extract, options].concat()).success().stderr("");
+    }
+    assert_eq!(values(&dir.path().join("w.safetensors")), [0.5, 0.5, 1.0, 1.0]);
+    assert_eq!(stdout(show("w.npy", "w")), "0.5,0.5\n1.0,1.0\n");
+    assert_eq!(std::fs::read(dir.path().join("w.bin")).unwrap(), [0x38, 0x38, 0x40, 0x40]);
     let stats = |file| stdout(run_in(dir.path(), &["stats", file, "--json"]).success().stderr(""));
     // The files have their tensors in another order.
     let sorted = |text: String| {

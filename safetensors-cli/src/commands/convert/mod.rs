@@ -162,7 +162,6 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors convert model.safetensors small.safetensors --dtype bf16
   safetensors convert model/ small/ --dtype bf16 --cast '*norm*=keep'
-  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate
   safetensors convert checkpoint/ model.safetensors
   safetensors convert model.safetensors shards/ --max-shard-size 2GB
   safetensors convert llama/ parts/ --ranks 4

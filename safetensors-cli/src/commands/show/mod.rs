@@ -90,12 +90,7 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let stored = self.input.open()?;
-        let weights = input::quantized_weights(&stored);
-        let is_weight = weights.iter().any(|weight| weight.name == self.name);
-        // A tensor that stores a part of a weight, such as its scales, is shown as it is.
-        let is_stored = weights.is_empty() || stored.get(&self.name).is_some() && !is_weight;
-        let checkpoint = if is_stored { stored } else { stored.dequantized()?.into_boxed() };
+        let checkpoint = find::with_numbers_of(self.input.open()?, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
         let selection = match &self.slice {
             Some(slice) => slice.select(&tensor)?,

@@ -57,7 +57,8 @@ impl Model {
         let (mut writer, mut notes) = (Writer::new(), Notes::default());
         for (name, source) in tensors {
             match self.find(&name) {
-                Some(part) if part.row.is_head && self.is_tied => {}
+                // The model has the embedding in its place.
+                Some(part) if part.row.is_head && self.is_tied => notes.left_out.push(name),
                 Some(part) => self
                     .add(&mut writer, part, (&name, source), kind, &mut notes)
                     .map_err(|error| error.in_tensor(&name))?,

@@ -147,7 +147,7 @@ impl Tokenizer {
                 Some(text) => text.into(),
                 None => {
                     let file = read_json(&directory.join("chat_template.json"))?;
-                    file.map_or(Json::Null, |mut file| file["chat_template"].take())
+                    file.map_or(Json::Null, |file| file["chat_template"].clone())
                 }
             },
             template => template.clone(),
