@@ -257,7 +257,7 @@ pub fn write_exactly(
 }
 
 /// Passes the bytes of a source on in pieces of `len` bytes, however the source cuts them. The last
-/// piece may be shorter. `take` may change a piece in place. It is aligned for every dtype.
+/// piece may be shorter. A piece is aligned for every dtype, and `take` may change it in place.
 ///
 /// # Errors
 ///

@@ -23,8 +23,8 @@ pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
     read().map_err(|error| Error::from(error).in_file(label(path)))
 }
 
-/// The value of a file of JSON; `None` if it is not there. `bad` makes the error for
-/// what is not JSON.
+/// The value of a file of JSON; `None` if it is not there. `bad` makes the error of a file that is
+/// not JSON.
 pub(super) fn read_json(path: &Path, bad: fn(String) -> Error) -> Result<Option<Value>> {
     let Some(text) = read_text(path)? else { return Ok(None) };
     let parsed = serde_json::from_str(text.trim_start_matches('\u{feff}'));
