@@ -3,8 +3,8 @@
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
 //! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
-//! and [`check_bools`], [`write_native`], [`synced_later`] and [`in_parallel`] for adapters that
-//! read or write tensors by themselves.
+//! and [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`] and
+//! [`in_parallel`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -36,8 +36,8 @@ pub use crate::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub use crate::parallel::{default_threads, in_order, in_parallel};
 pub use crate::tensor::boolean::check_bools;
-pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
+pub use crate::tensor::{write_exactly, write_in_pieces, write_native};
 
 /// A tensor library that tensors are loaded into and saved from.
 ///

@@ -19,7 +19,8 @@ pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub(crate) use element::Element;
-pub(crate) use source::write_exactly;
-pub use source::{PieceSink, ScaleSource, Sink, TensorSource, write_native};
+pub use source::{
+    PieceSink, ScaleSource, Sink, TensorSource, write_exactly, write_in_pieces, write_native,
+};
 pub use storage::Storage;
 pub use view::TensorView;

@@ -226,27 +226,64 @@ macro_rules! forward {
 
 forward!(&S, Box<S>);
 
-/// Writes a source to `sink`. The source must give exactly `expected` bytes. No byte past them
-/// reaches `sink`.
-pub(crate) fn write_exactly(
-    tensor: &(impl TensorSource + ?Sized),
+/// Writes a source to `sink`, which gets no byte past `expected`, and nothing more once it has
+/// failed. A source that ignores an error fails at its end.
+///
+/// # Errors
+///
+/// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than `expected`, or ignores
+/// an error of `sink`; the errors of the source and of `sink`.
+pub fn write_exactly(
+    source: &(impl TensorSource + ?Sized),
     expected: u64,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let mut written = 0;
-    tensor.write_to(&mut |bytes| {
+    let (mut written, mut has_failed) = (0, false);
+    source.write_to(&mut |bytes| {
         let found = written + bytes.len() as u64;
-        if found > expected {
-            // Remember the excess: a source that ignores this error must still fail at its end.
-            written = found;
+        if has_failed || found > expected {
+            (written, has_failed) = (found, true);
             return Err(ErrorKind::SourceLength { expected, found }.into());
         }
+        has_failed = true;
         sink(bytes)?;
-        written = found;
+        (written, has_failed) = (found, false);
         Ok(())
     })?;
-    if written != expected {
+    if has_failed || written != expected {
         return Err(Error::from(ErrorKind::SourceLength { expected, found: written }));
     }
     Ok(())
+}
+
+/// Passes the bytes of a source on in pieces of `len` bytes, however the source cuts them. The last
+/// piece may be shorter. A piece is aligned for every dtype, and `take` may change it in place.
+///
+/// # Errors
+///
+/// Those of [`write_exactly`], with `take` as the sink.
+pub fn write_in_pieces(
+    source: &(impl TensorSource + ?Sized),
+    expected: u64,
+    len: usize,
+    mut take: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    // No larger than the tensor, because many tensors are small.
+    let len = expected.min(len.max(1) as u64) as usize;
+    let mut words = alloc::vec![0_u64; len.div_ceil(size_of::<u64>())];
+    let buffer = bytemuck::cast_slice_mut::<_, u8>(&mut words);
+    let (mut filled, mut left) = (0, expected);
+    write_exactly(source, expected, &mut |mut bytes| {
+        while !bytes.is_empty() {
+            let piece = left.min(len as u64) as usize;
+            let (now, rest) = bytes.split_at(bytes.len().min(piece - filled));
+            buffer[filled..][..now.len()].copy_from_slice(now);
+            (filled, bytes) = (filled + now.len(), rest);
+            if filled == piece {
+                take(&mut buffer[..piece])?;
+                (filled, left) = (0, left - piece as u64);
+            }
+        }
+        Ok(())
+    })
 }

@@ -113,6 +113,9 @@ impl Type {
     /// The upper half of F32.
     pub const BF16: Self = Self::of(30);
 
+    /// All of these.
+    pub const WRITTEN: [Self; 5] = [Self::Q8_0, Self::Q4_0, Self::BF16, Self::F16, Self::F32];
+
     /// The type of a number that is in the table.
     const fn of(id: u32) -> Self {
         let mut i = 0;

@@ -12,7 +12,7 @@ use super::{Quantization, QuantizationError};
 use crate::convert::{Converted, STREAMED};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::tensor::{Sink, TensorSource, swap_on_big_endian, write_exactly};
+use crate::tensor::{Sink, TensorSource, swap_on_big_endian, write_in_pieces};
 
 /// The number of elements that are quantised at a time: whole groups of all schemes.
 const ELEMENTS: usize = STREAMED / 8;
@@ -139,24 +139,14 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
 impl<S: TensorSource> Weight<S> {
     /// Passes on the numbers in pieces of whole groups, each with the index of its first number.
     fn pieces(&self, mut take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
-        let count = self.matrix[0] as u64 * self.matrix[1] as u64;
-        let mut numbers = vec![0.0_f32; count.min(ELEMENTS as u64) as usize];
-        let (mut filled, mut first) = (0, 0);
-        write_exactly(&self.source, count * 4, &mut |mut bytes| {
-            while !bytes.is_empty() {
-                let room = &mut bytemuck::cast_slice_mut::<_, u8>(&mut numbers)[filled..];
-                let (now, rest) = bytes.split_at(bytes.len().min(room.len()));
-                room[..now.len()].copy_from_slice(now);
-                (filled, bytes) = (filled + now.len(), rest);
-                let whole = (count - first).min(numbers.len() as u64) as usize;
-                if filled == whole * 4 {
-                    let piece = &mut numbers[..whole];
-                    swap_on_big_endian(Dtype::F32, bytemuck::cast_slice_mut(piece));
-                    self.refuse_infinite(first, piece)?;
-                    take(first, piece)?;
-                    (filled, first) = (0, first + whole as u64);
-                }
-            }
+        let len = self.matrix[0] as u64 * self.matrix[1] as u64 * 4;
+        let mut first = 0;
+        write_in_pieces(&self.source, len, ELEMENTS * 4, |piece| {
+            swap_on_big_endian(Dtype::F32, piece);
+            let numbers = bytemuck::cast_slice(piece);
+            self.refuse_infinite(first, numbers)?;
+            take(first, numbers)?;
+            first += numbers.len() as u64;
             Ok(())
         })
     }

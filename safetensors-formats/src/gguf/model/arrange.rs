@@ -1,8 +1,12 @@
 //! Weights that are changed on their way into a GGUF file. Both have numbers of F32.
 
 use safetensors_core::convert::{ConvertOptions, Converted, ScaledWeights};
+use safetensors_core::framework::write_in_pieces;
 use safetensors_core::save::Sink;
-use safetensors_core::{Dtype, ErrorKind, Result, TensorSource};
+use safetensors_core::{Dtype, Result, TensorSource, shape};
+
+/// The most bytes of numbers that are changed at a time.
+const PIECE: usize = 64 << 10;
 
 /// The numbers of a source as F32, multiplied by their scales if it has any.
 fn numbers<S: TensorSource>(source: S) -> Result<Converted<S>> {
@@ -36,30 +40,14 @@ impl<S: TensorSource> TensorSource for Interleaved<S> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let columns: usize = self.shape().iter().skip(1).product();
         let row = columns * size_of::<f32>();
-        let (len, half) = (self.rows * row, self.rows / 2);
-        let mut head = Vec::with_capacity(len);
-        let mut given = 0;
-        self.source.write_to(&mut |mut bytes| {
-            given += bytes.len() as u64;
-            while !bytes.is_empty() && len > 0 {
-                let (now, rest) = bytes.split_at(bytes.len().min(len - head.len()));
-                head.extend_from_slice(now);
-                bytes = rest;
-                if head.len() == len {
-                    for i in 0..self.rows {
-                        let from = (i % 2 * half + i / 2) * row;
-                        sink(&head[from..from + row])?;
-                    }
-                    head.clear();
-                }
-            }
-            Ok(())
-        })?;
-        if head.is_empty() {
-            return Ok(());
-        }
-        let expected = given.next_multiple_of(len as u64);
-        Err(ErrorKind::SourceLength { expected, found: given }.into())
+        let expected = shape::byte_len(Dtype::F32, self.shape())?;
+        write_in_pieces(&self.source, expected, self.rows * row, |head| {
+            let rows = head.len() / row;
+            (0..rows).try_for_each(|i| {
+                let from = (i % 2 * (rows / 2) + i / 2) * row;
+                sink(&head[from..][..row])
+            })
+        })
     }
 }
 
@@ -82,21 +70,13 @@ impl<S: TensorSource> TensorSource for PlusOne<S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        // The bytes of a number that the source has cut.
-        let mut rest = Vec::new();
-        let mut out = Vec::new();
-        self.0.write_to(&mut |bytes| {
-            rest.extend_from_slice(bytes);
-            let (numbers, cut) = rest.as_chunks();
-            out.clear();
-            out.extend(numbers.iter().flat_map(|&it| (f32::from_le_bytes(it) + 1.0).to_le_bytes()));
-            rest = cut.to_vec();
-            sink(&out)
-        })?;
-        match rest.len() as u64 {
-            0 => Ok(()),
-            found => Err(ErrorKind::SourceLength { expected: 4, found }.into()),
-        }
+        let expected = shape::byte_len(Dtype::F32, self.shape())?;
+        write_in_pieces(&self.0, expected, PIECE, |piece| {
+            for number in piece.as_chunks_mut().0 {
+                *number = (f32::from_le_bytes(*number) + 1.0).to_le_bytes();
+            }
+            sink(piece)
+        })
     }
 }
 

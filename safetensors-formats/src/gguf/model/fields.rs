@@ -51,6 +51,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "prefix",
     "pretraining_tp",
     "problem_type",
+    "quantization",
     "quantization_config",
     "remove_invalid_values",
     "repetition_penalty",

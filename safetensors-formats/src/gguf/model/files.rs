@@ -5,7 +5,6 @@ use std::{fs, io};
 
 use serde_json::Value;
 
-use super::fields::bad;
 use crate::error::{Error, Result, label};
 
 /// The most bytes of such a file. The largest tokenizers have some 40 MB.
@@ -24,8 +23,9 @@ pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
     read().map_err(|error| Error::from(error).in_file(label(path)))
 }
 
-/// The value of a file of JSON; `None` if it is not there.
-pub(super) fn read_json(path: &Path) -> Result<Option<Value>> {
+/// The value of a file of JSON; `None` if it is not there. `bad` makes the error of a file that is
+/// not JSON.
+pub(super) fn read_json(path: &Path, bad: fn(String) -> Error) -> Result<Option<Value>> {
     let Some(text) = read_text(path)? else { return Ok(None) };
     let parsed = serde_json::from_str(text.trim_start_matches('\u{feff}'));
     parsed.map(Some).map_err(|error| bad(format!("not JSON: {error}")).in_file(label(path)))

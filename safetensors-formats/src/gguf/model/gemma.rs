@@ -10,13 +10,19 @@ use super::modules::{
     DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
     VALUES,
 };
-use super::rope;
+use super::{llama, rope};
 use crate::error::Result;
 
 /// The activation.
 const TANH: &str = "gelu_pytorch_tanh";
 
-const OUTER: [Row; 3] = [EMBEDDING, LAST_NORM.change(AddOne), HEAD];
+/// What all of them have.
+const TABLE: Architecture = Architecture {
+    outer: &[EMBEDDING, LAST_NORM.change(AddOne), HEAD],
+    is_tied: true,
+    activation: ("hidden_activation", &[TANH]),
+    ..llama::TABLE
+};
 
 const fn norm(source: &'static str, target: &'static str) -> Row {
     Row::new(source, target, &[Hidden]).change(AddOne)
@@ -25,9 +31,6 @@ const fn norm(source: &'static str, target: &'static str) -> Row {
 pub(super) static GEMMA: Architecture = Architecture {
     name: "gemma",
     classes: &["GemmaForCausalLM"],
-    prefix: "model.",
-    layers: "layers.",
-    outer: &OUTER,
     layer: &[
         FIRST_NORM.change(AddOne),
         QUERIES,
@@ -39,19 +42,15 @@ pub(super) static GEMMA: Architecture = Architecture {
         UP,
         DOWN,
     ],
-    unused: &["rotary_emb.inv_freq"],
-    is_tied: true,
     // Both mean the approximation by tanh, because the first models were published with "gelu".
     activation: ("hidden_act", &["gelu", TANH]),
     read: |fields, _| read_common(fields),
+    ..TABLE
 };
 
 pub(super) static GEMMA2: Architecture = Architecture {
     name: "gemma2",
     classes: &["Gemma2ForCausalLM"],
-    prefix: "model.",
-    layers: "layers.",
-    outer: &OUTER,
     layer: &[
         FIRST_NORM.change(AddOne),
         QUERIES,
@@ -65,9 +64,6 @@ pub(super) static GEMMA2: Architecture = Architecture {
         DOWN,
         norm("post_feedforward_layernorm", "post_ffw_norm"),
     ],
-    unused: &["rotary_emb.inv_freq"],
-    is_tied: true,
-    activation: ("hidden_activation", &[TANH]),
     read: |fields, sizes| {
         let mut settings = read_common(fields)?;
         read_windows(fields, sizes, 2, &mut settings)?;
@@ -79,14 +75,12 @@ pub(super) static GEMMA2: Architecture = Architecture {
         fields.expect("hidden_act", &[TANH.into()])?;
         Ok(settings)
     },
+    ..TABLE
 };
 
 pub(super) static GEMMA3: Architecture = Architecture {
     name: "gemma3",
     classes: &["Gemma3ForCausalLM"],
-    prefix: "model.",
-    layers: "layers.",
-    outer: &OUTER,
     layer: &[
         FIRST_NORM.change(AddOne),
         QUERIES,
@@ -102,9 +96,6 @@ pub(super) static GEMMA3: Architecture = Architecture {
         DOWN,
         norm("post_feedforward_layernorm", "post_ffw_norm"),
     ],
-    unused: &["rotary_emb.inv_freq"],
-    is_tied: true,
-    activation: ("hidden_activation", &[TANH]),
     read: |fields, sizes| {
         let mut settings = read_common(fields)?;
         read_windows(fields, sizes, 6, &mut settings)?;
@@ -121,6 +112,7 @@ pub(super) static GEMMA3: Architecture = Architecture {
         }
         Ok(settings)
     },
+    ..TABLE
 };
 
 fn read_common(fields: &mut Fields) -> Result<Settings> {

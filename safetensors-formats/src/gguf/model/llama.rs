@@ -26,7 +26,8 @@ pub(super) static MISTRAL: Architecture = Architecture {
     ..TABLE
 };
 
-const TABLE: Architecture = Architecture {
+/// Other models that generate text differ from it in some fields.
+pub(super) const TABLE: Architecture = Architecture {
     name: "llama",
     classes: &["LlamaForCausalLM"],
     prefix: "model.",

@@ -100,7 +100,7 @@ impl Model {
         let directory = directory.as_ref();
         let path = directory.join("config.json");
         let located = |error: crate::Error| error.in_file(label(&path));
-        let config = read_json(&path)?;
+        let config = read_json(&path, bad)?;
         let config = config.ok_or_else(|| located(bad("there is no such file".into())))?;
         let mut model = Self::read(directory, config).map_err(located)?;
         if model.architecture.name == "bert" {
@@ -144,11 +144,6 @@ impl Model {
         Ok(Self { directory, architecture, sizes, settings, is_tied, config, tokenizer: None })
     }
 
-    /// The name of the architecture in GGUF.
-    pub fn architecture(&self) -> &'static str {
-        self.architecture.name
-    }
-
     /// Reads the tokenizer, which must be of type BPE and work on bytes: `tokenizer.json`, special
     /// tokens of `tokenizer_config.json` and `generation_config.json`, and templates of
     /// conversations. Without this, the file says that it has no tokenizer.
@@ -164,7 +159,7 @@ impl Model {
 
     /// How the embeddings of a text become one, after the files of sentence-transformers.
     fn read_pooling(&mut self) -> Result<()> {
-        let modules = read_json(&self.directory.join("modules.json"))?.unwrap_or_default();
+        let modules = read_json(&self.directory.join("modules.json"), bad)?.unwrap_or_default();
         let is_pooling =
             |module: &&Json| module["type"].as_str().is_some_and(|kind| kind.ends_with("Pooling"));
         let pooling = modules.as_array().and_then(|modules| modules.iter().find(is_pooling));
@@ -172,7 +167,7 @@ impl Model {
             return Ok(());
         };
         let path = self.directory.join(folder).join("config.json");
-        let config = read_json(&path)?.unwrap_or_default();
+        let config = read_json(&path, bad)?.unwrap_or_default();
         let kinds = [
             ("pooling_mode_mean_tokens", "mean", 1_u32),
             ("pooling_mode_cls_token", "cls", 2),

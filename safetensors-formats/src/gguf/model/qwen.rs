@@ -4,19 +4,14 @@ use super::architecture::Bias::Always;
 use super::architecture::Dim::Head;
 use super::architecture::{Architecture, Row, Settings, Sizes};
 use super::fields::{Fields, wrong};
-use super::modules::{
-    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
-    VALUES,
-};
+use super::llama::TABLE;
+use super::modules::{DOWN, FIRST_NORM, GATE, KEYS, MIDDLE_NORM, OUTPUT, QUERIES, UP, VALUES};
 use super::rope;
 use crate::error::Result;
 
 pub(super) static QWEN2: Architecture = Architecture {
     name: "qwen2",
     classes: &["Qwen2ForCausalLM"],
-    prefix: "model.",
-    layers: "layers.",
-    outer: &[EMBEDDING, LAST_NORM, HEAD],
     layer: &[
         FIRST_NORM,
         QUERIES.bias(Always),
@@ -28,18 +23,13 @@ pub(super) static QWEN2: Architecture = Architecture {
         UP,
         DOWN,
     ],
-    unused: &["rotary_emb.inv_freq"],
-    is_tied: false,
-    activation: ("hidden_act", &["silu"]),
     read,
+    ..TABLE
 };
 
 pub(super) static QWEN3: Architecture = Architecture {
     name: "qwen3",
     classes: &["Qwen3ForCausalLM"],
-    prefix: "model.",
-    layers: "layers.",
-    outer: &[EMBEDDING, LAST_NORM, HEAD],
     layer: &[
         FIRST_NORM,
         QUERIES,
@@ -53,10 +43,8 @@ pub(super) static QWEN3: Architecture = Architecture {
         UP,
         DOWN,
     ],
-    unused: &["rotary_emb.inv_freq"],
-    is_tied: false,
-    activation: ("hidden_act", &["silu"]),
     read,
+    ..TABLE
 };
 
 fn read(fields: &mut Fields, _: &Sizes) -> Result<Settings> {

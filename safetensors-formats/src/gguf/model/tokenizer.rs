@@ -41,11 +41,13 @@ impl Tokenizer {
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let located = |error: crate::Error| error.in_file(label(&path));
-        let Some(tokenizer) = read_json(&path)? else {
+        let Some(tokenizer) = read_json(&path, bad)? else {
             return Err(located(bad("there is no such file")));
         };
-        let settings = read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
-        let generation = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
+        let other =
+            |name: &str| read_json(&directory.join(name), bad).map(Option::unwrap_or_default);
+        let settings = other("tokenizer_config.json")?;
+        let generation = other("generation_config.json")?;
         let mut read = Self::read(&tokenizer).map_err(located)?;
         read.read_special(&tokenizer, [&settings, config, &generation]).map_err(located)?;
         read.read_templates(directory, &settings)?;
@@ -146,7 +148,7 @@ impl Tokenizer {
             Json::Null => match read_text(&directory.join("chat_template.jinja"))? {
                 Some(text) => text.into(),
                 None => {
-                    let file = read_json(&directory.join("chat_template.json"))?;
+                    let file = read_json(&directory.join("chat_template.json"), bad)?;
                     file.map_or(Json::Null, |file| file["chat_template"].clone())
                 }
             },

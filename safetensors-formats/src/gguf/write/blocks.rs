@@ -2,6 +2,7 @@
 //! of the Python package `gguf`.
 
 use half::f16;
+use safetensors_core::framework::write_in_pieces;
 use safetensors_core::save::Sink;
 use safetensors_core::{self as core, TensorSource};
 
@@ -30,8 +31,8 @@ pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers whose scale exceeds F16; an error of
-/// the core if `numbers` gives more or fewer than `count`.
+/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers whose scale exceeds F16; those of
+/// [`write_in_pieces`].
 pub(super) fn write_blocks(
     numbers: &dyn TensorSource,
     count: u64,
@@ -39,35 +40,14 @@ pub(super) fn write_blocks(
     quantize: Quantize,
     sink: &mut Sink<'_>,
 ) -> core::Result<()> {
-    let size = kind.block_bytes();
-    let at_once = count.min(NUMBERS as u64) as usize;
-    let (mut gathered, mut out) = (vec![0; at_once * 4], vec![0; at_once / LEN * size]);
-    let (mut filled, mut done) = (0, 0);
-    let expected = count * 4;
-    numbers.write_to(&mut |mut bytes| {
-        let found = done + (filled + bytes.len()) as u64;
-        if found > expected {
-            return Err(core::ErrorKind::SourceLength { expected, found }.into());
-        }
-        while !bytes.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(gathered.len() - filled));
-            gathered[filled..][..now.len()].copy_from_slice(now);
-            (filled, bytes) = (filled + now.len(), rest);
-            let piece = (expected - done).min(gathered.len() as u64) as usize;
-            if filled == piece {
-                let out = &mut out[..piece / 4 / LEN * size];
-                quantize_all(&gathered[..piece], quantize, out)
-                    .map_err(|(index, value)| refuse(done / 4 + index, value, kind))?;
-                sink(out)?;
-                (filled, done) = (0, done + piece as u64);
-            }
-        }
-        Ok(())
-    })?;
-    match done + filled as u64 {
-        found if found == expected => Ok(()),
-        found => Err(core::ErrorKind::SourceLength { expected, found }.into()),
-    }
+    let (mut out, mut done) = (Vec::new(), 0);
+    write_in_pieces(numbers, count * 4, NUMBERS * 4, |piece| {
+        out.resize(piece.len() / 4 / LEN * kind.block_bytes(), 0);
+        quantize_all(piece, quantize, &mut out)
+            .map_err(|(index, value)| refuse(done + index, value, kind))?;
+        done += piece.len() as u64 / 4;
+        sink(&out)
+    })
 }
 
 /// Quantises whole blocks. Fails with the index and the value of the number that does not fit.

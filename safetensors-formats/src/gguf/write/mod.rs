@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::{fmt, io};
 
 use safetensors_core::convert::{ConvertOptions, Converted, Overflow, ScaledWeights};
-use safetensors_core::framework::in_parallel;
+use safetensors_core::framework::{in_parallel, write_exactly};
 use safetensors_core::save::{AtomicFile, Sink};
 use safetensors_core::{self as core, Dtype, TensorSource, shape};
 pub use value::Value;
@@ -243,11 +243,10 @@ impl<'a> Tensor<'a> {
                 kind.block_len()
             ));
         }
-        let dtype = match kind.dtype() {
-            Some(dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16)) => dtype,
-            None if blocks::quantizer(kind).is_some() => Dtype::F32,
-            _ => return problem(format!("{kind} cannot be written")),
-        };
+        if !Type::WRITTEN.contains(&kind) {
+            return problem(format!("{kind} cannot be written"));
+        }
+        let dtype = kind.dtype().unwrap_or(Dtype::F32);
         let options = ConvertOptions::new()
             .overflow(Overflow::Error)
             .scaled_weights(ScaledWeights::Dequantize);
@@ -260,22 +259,10 @@ impl<'a> Tensor<'a> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        if let Some(quantize) = blocks::quantizer(self.kind) {
-            let count =
-                self.byte_len / self.kind.block_bytes() as u64 * self.kind.block_len() as u64;
-            return blocks::write_blocks(&*self.numbers, count, self.kind, quantize, sink);
-        }
-        let (expected, mut found) = (self.byte_len, 0);
-        self.numbers.write_to(&mut |bytes| {
-            found += bytes.len() as u64;
-            if found > expected {
-                return Err(core::ErrorKind::SourceLength { expected, found }.into());
-            }
-            sink(bytes)
-        })?;
-        match found {
-            _ if found == expected => Ok(()),
-            _ => Err(core::ErrorKind::SourceLength { expected, found }.into()),
-        }
+        let Some(quantize) = blocks::quantizer(self.kind) else {
+            return write_exactly(&*self.numbers, self.byte_len, sink);
+        };
+        let count = self.byte_len / self.kind.block_bytes() as u64 * self.kind.block_len() as u64;
+        blocks::write_blocks(&*self.numbers, count, self.kind, quantize, sink)
     }
 }

@@ -59,6 +59,7 @@ fn fields_of_training_and_generation_are_not_errors() {
         ("_name_or_path", json!("a/b")),
         ("eos_token_id", json!([1, 2])),
         ("quantization_config", json!({"quant_method": "fp8"})),
+        ("quantization", json!({"group_size": 64, "bits": 4})),
         ("rope_scaling", json!(null)),
         ("sliding_window", json!(null)),
         ("an_unknown_field", json!(null)),

@@ -221,3 +221,14 @@ fn a_checkpoint_without_a_tokenizer_is_an_error() {
     let path = dir.path().join("tokenizer.json");
     assert_eq!(error.to_string(), format!("{}: there is no such file", path.display()));
 }
+
+#[test]
+fn files_of_the_tokenizer_that_are_not_json_are_errors_of_the_tokenizer() {
+    let files =
+        ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.json"];
+    for name in files {
+        let error = metadata(&tokenizer(), &[(name, json!("{"))]).unwrap_err();
+        let is_it = matches!(error.other(), Some(ErrorKind::BadTokenizer { .. }));
+        assert!(is_it && error.to_string().contains(&format!("{name}: not JSON: ")), "{error}");
+    }
+}

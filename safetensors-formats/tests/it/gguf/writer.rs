@@ -31,7 +31,7 @@ fn everything_is_read_back() {
     ] {
         writer.metadata(key, value);
     }
-    for kind in [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0] {
+    for kind in Type::WRITTEN {
         writer.add(format!("of.{kind}"), kind, view).unwrap();
     }
     writer.add("scalar", Type::F32, TensorBuf::from_vec(vec![], vec![2.0_f32]).unwrap()).unwrap();
@@ -183,6 +183,49 @@ fn sources_are_held_to_their_length() {
                     assert!(!fits && matches!(kind, CoreKind::SourceLength { .. }), "{error}");
                 }
             }
+        }
+    }
+}
+
+/// A source of 64 numbers that passes its bytes to the sink one by one, and on after an error.
+struct Deaf(Vec<u8>);
+
+impl TensorSource for Deaf {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[2, 32]
+    }
+
+    fn write_to(
+        &self,
+        sink: &mut safetensors_core::save::Sink<'_>,
+    ) -> safetensors_core::Result<()> {
+        self.0.iter().for_each(|&byte| _ = sink(&[byte]));
+        Ok(())
+    }
+}
+
+#[test]
+fn sources_that_ignore_errors_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let nan = [&[0; 252][..], &f32::NAN.to_le_bytes()].concat();
+    let twice = nan.repeat(2);
+    for kind in [Type::F32, Type::F16, Type::Q8_0] {
+        for (given, fits) in [
+            (vec![0; 256], true),
+            (vec![0; 257], false),
+            (vec![0; 512], false),
+            (nan.clone(), kind != Type::Q8_0),
+            (twice.clone(), false),
+        ] {
+            let len = given.len();
+            let mut writer = Writer::new();
+            writer.add("w", kind, Deaf(given)).unwrap();
+            let done = write(&writer, &dir.path().join("a.gguf"));
+            assert_eq!(done.is_ok(), fits, "{kind} {len}: {done:?}");
         }
     }
 }
