@@ -45,7 +45,7 @@ impl Kind {
         match address::of(path) {
             // Repositories and folders may be named like files of other formats.
             Some(address) => match Self::of_name(address::shown(address).as_ref()) {
-                Self::Other(Format::Pytorch | Format::Gguf) | Self::Foreign(_) => Self::Checkpoint,
+                Self::Other(Format::Pytorch) | Self::Foreign(_) => Self::Checkpoint,
                 kind => kind,
             },
             None if path.is_dir() => Self::Checkpoint,

@@ -426,7 +426,9 @@ fn wrong_kinds_and_wrong_usage() {
         .code(2)
         .stderr(predicate::str::contains("name the directory"));
     convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
-    let size = predicate::str::contains("--max-shard-size is for a directory");
+    let size = predicate::str::contains(
+        "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
+    );
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"])
         .code(2)
         .stderr(size);

@@ -179,7 +179,7 @@ fn options_of_other_outputs_are_wrong_usage() {
     for (args, expected) in [
         (
             &["model", "out.gguf"][..],
-            "say how weights are stored: --quantize q8_0, q4_0, bf16, f16 or",
+            "say how weights are stored: --quantize with q8_0, q4_0, bf16, f16, f32",
         ),
         (&["model", "out.gguf", "--dtype", "f16"], "--quantize says what a GGUF file holds"),
         (
@@ -189,13 +189,17 @@ fn options_of_other_outputs_are_wrong_usage() {
         (&["model", "out.gguf", "--max-shard-size", "1GB"], "are for a directory as output"),
         (
             &["model", "out.gguf", "--quantize", "nvfp4"],
-            "say how weights are stored: --quantize q8_0",
+            "say how weights are stored: --quantize with q8_0",
         ),
         (&["model", "out.gguf", "--quantize", "f16", "--report"], "--report is for other outputs"),
         (&["model", "out.gguf", "--ranks", "2"], "are for a directory as output"),
         (&["model", "model", "out.gguf", "--quantize", "f16"], "one model: name one IN"),
         (&["-", "out.gguf", "--quantize", "f16"], "which must be on the disk"),
         (&["model", "out.safetensors", "--no-tokenizer"], "--no-tokenizer is for a .gguf file"),
+        (
+            &["model", "s3://bucket/out.gguf", "--quantize", "q8_0"],
+            "GGUF and NumPy's files are written",
+        ),
         (&["model", "out", "--quantize", "q8_0"], "--quantize q8_0 is for a .gguf file as output"),
         (&["model", "out.gguf", "--quantize", "q5_k"], "q8_0, q4_0, bf16, f16, f32]"),
     ] {

@@ -146,16 +146,16 @@ fn what_is_refused() {
 #[test]
 fn quantised_weights_are_quantised_anew() {
     let dir = temp_dir();
-    for (name, how) in [("gptq-v1-4bits", "fp8-block128"), ("ct-nvfp4", "int8-channel")] {
+    for (name, how) in
+        [("gptq-v1-4bits", Quantization::Fp8Block128), ("ct-nvfp4", Quantization::Int8Channel)]
+    {
         let fixture = Quantized::named(name);
         let input = fixture.directory.to_str().unwrap();
         let weights = fixture.open().quantized_weights().unwrap();
-        convert(dir.path(), &[input, name, "--quantize", how]).success().stderr("");
+        convert(dir.path(), &[input, name, "--quantize", how.name()]).success().stderr("");
         let out = dir.path().join(name);
         let made = Checkpoint::open(&out).unwrap().quantized_weights().unwrap();
-        let suited =
-            |name: &str, shape: &[usize]| how.parse::<Quantization>().unwrap().suits(name, shape);
-        let expected = weights.iter().filter(|it| suited(&it.name, &it.shape)).count();
+        let expected = weights.iter().filter(|it| how.suits(&it.name, &it.shape)).count();
         assert!(expected > 0 && made.len() == expected, "{name}: {made:?}");
         let settings = text(out.join("config.json"));
         assert!(!settings.contains("gptq") && settings.contains("quant_method"), "{settings}");

@@ -168,10 +168,14 @@ fn settings_that_still_describe_quantised_weights_are_named() {
     for file in ["model.safetensors", "config.json"] {
         std::fs::copy(fixture.directory.join(file), dir.path().join(file)).unwrap();
     }
+    std::fs::write(dir.path().join("quanto_qmap.json"), "{}").unwrap();
     // In place: what stored the weight is converted, so nothing is lost.
     convert(dir.path(), &["model.safetensors", "model.safetensors", "--dtype", "bf16"])
         .success()
-        .stderr(predicate::str::contains("config.json still has quantization_config"));
+        .stderr(
+            predicate::str::contains("config.json still describes quantised weights")
+                .and(predicate::str::contains("quanto_qmap.json is there still")),
+        );
 }
 
 #[test]

@@ -168,9 +168,16 @@ pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
-/// `config.json` of a model: `quantization_config`, or `quantization` of MLX.
+/// What describes quantised weights in the `config.json` of a model, or in its `text_config`.
+pub(super) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
+
+/// Whether the value of `quantization` in a `config.json` is MLX's description.
+pub(super) fn is_of_mlx(value: &Value) -> bool {
+    value.get("bits").is_some()
+}
+
 fn of_model(mut json: Value) -> Option<Config> {
-    for key in ["quantization_config", "compression_config"] {
+    for key in KEYS {
         for place in ["", "/text_config"] {
             let found = json.pointer_mut(place).and_then(|model| model.get_mut(key));
             if let Some(value) = found.filter(|value| value.is_object()) {
@@ -180,7 +187,7 @@ fn of_model(mut json: Value) -> Option<Config> {
             }
         }
     }
-    let value = json.get_mut("quantization").filter(|value| value.get("bits").is_some())?;
+    let value = json.get_mut("quantization").filter(|value| is_of_mlx(value))?;
     Some(Config::new(value.take(), Some("mlx")))
 }
 

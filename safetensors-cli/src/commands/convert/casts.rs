@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::Quantization;
@@ -49,6 +49,12 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
+    /// The names of those for GGUF.
+    pub(super) fn for_gguf() -> String {
+        let for_gguf = Self::all().filter(|scheme| matches!(scheme, Self::Gguf(_)));
+        for_gguf.map(|scheme| scheme.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     fn all() -> impl Iterator<Item = Self> {
         let of_gguf = [Type::Q8_0, Type::Q4_0, Type::BF16, Type::F16, Type::F32];
         Quantization::ALL.map(Self::Tensors).into_iter().chain(of_gguf.map(Self::Gguf))
@@ -66,8 +72,11 @@ impl fmt::Display for Scheme {
 
 /// The parser of `--quantize`.
 pub(super) fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
-    let names: Vec<_> = Scheme::all().map(|scheme| scheme.to_string()).collect();
-    PossibleValuesParser::new(names).try_map(|text| {
+    let values = Scheme::all().map(|scheme| match scheme {
+        Scheme::Tensors(_) => PossibleValue::new(scheme.to_string()),
+        Scheme::Gguf(_) => PossibleValue::new(scheme.to_string()).help("For OUT.gguf"),
+    });
+    PossibleValuesParser::new(values).try_map(|text| {
         Scheme::all().find(|scheme| scheme.to_string() == text).ok_or("there is no such scheme")
     })
 }

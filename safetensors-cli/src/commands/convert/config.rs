@@ -41,16 +41,22 @@ pub(super) fn config(sources: &[Source], rewrite: &Rewrite<'_>) -> anyhow::Resul
     Ok(found)
 }
 
+/// The entries of a `config.json` without what they say of quantised weights; `None` if the text is
+/// no JSON object.
+fn plain(text: &[u8]) -> Option<Map<String, Value>> {
+    let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
+    serde_json::from_str(&plain).ok()
+}
+
 /// Whether two texts of a `config.json` differ in nothing but what they say of quantised weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
-    let read = |text: &[u8]| -> Option<Map<String, Value>> {
-        let mut entries: Map<String, Value> = serde_json::from_slice(text).ok()?;
-        let settings = ["quantization_config", "compression_config", "quantization"];
-        settings.iter().for_each(|key| _ = entries.remove(*key));
-        Some(entries)
-    };
     // Without settings of a model, nothing is lost.
-    read(one).is_some_and(|one| one.is_empty() || read(other).is_some_and(|other| one == other))
+    plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
+}
+
+/// Whether the text of a `config.json` says something of quantised weights.
+pub(super) fn describes_quantised(text: &[u8]) -> bool {
+    plain(text).is_some_and(|plain| serde_json::from_slice(text).ok() != Some(plain))
 }
 
 #[cfg(test)]
@@ -65,6 +71,28 @@ mod tests {
         assert!(is_of_same_model(b"{}", plain));
         for other in [&b"{\"a\": 1}"[..], b"", b"[]"] {
             assert!(!is_of_same_model(other, plain), "{}", String::from_utf8_lossy(other));
+        }
+        let plain = br#"{"text_config": {"a": 1}}"#;
+        let same = br#"{"text_config": {"a": 1, "quantization_config": {"bits": 4}}}"#;
+        assert!(is_of_same_model(plain, same) && is_of_same_model(same, plain));
+        let other = br#"{"text_config": {"a": 2}}"#;
+        assert!(!is_of_same_model(plain, other));
+    }
+
+    #[test]
+    fn every_description_of_quantised_weights_is_found() {
+        for settings in [
+            r#""quantization_config": {"quant_method": "fp8"}"#,
+            r#""compression_config": {"format": "pack-quantized"}"#,
+            r#""quantization": {"group_size": 64, "bits": 4}"#,
+            r#""text_config": {"quantization_config": {"quant_method": "fp8"}}"#,
+        ] {
+            let text = format!("{{\"model_type\": \"llama\", {settings}}}");
+            assert!(describes_quantised(text.as_bytes()), "{text}");
+        }
+        let others = ["", "[]", "{\"note\": \"\\\"quantization_config\\\"\"}"];
+        for text in others.into_iter().chain([r#"{"quantization": {"note": "\"bits\""}}"#]) {
+            assert!(!describes_quantised(text.as_bytes()), "{text}");
         }
     }
 }

@@ -10,12 +10,10 @@ use safetensors_core::LazyTensor;
 use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Error, ErrorKind, Format};
 
-use super::casts::Scheme;
 use super::existing::{self, Loss};
 use super::output::STREAM;
 use super::source::Source;
 use super::{Args, open, take};
-use crate::input::kind::Kind;
 use crate::input::{self, address, other};
 use crate::output::file;
 use crate::terminal::progress::Progress;
@@ -23,30 +21,14 @@ use crate::terminal::report::wrong_usage;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
-/// Fails if an option for an output of GGUF is given for another one.
-pub(super) fn check_unused(args: &Args) -> anyhow::Result<()> {
-    match args.changes.quantize {
-        Some(scheme @ Scheme::Gguf(_)) => {
-            Err(wrong_usage(format!("--quantize {scheme} is for a .gguf file as output")))
-        }
-        _ if args.no_tokenizer => Err(wrong_usage("--no-tokenizer is for a .gguf file as output")),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a path is an output of GGUF.
-pub(super) fn is_output(path: &Path) -> bool {
-    Kind::of(path) == Kind::Other(Format::Gguf)
-}
-
-/// Converts a model to a GGUF file.
+/// Converts a model to a GGUF file with weights of this type.
 pub(super) fn run(
     args: &Args,
+    kind: Type,
     inputs: &[PathBuf],
     output: &Path,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let kind = check_usage(args, output)?;
     let directory = directory_of(inputs)?;
     let change = args.changes.prepare()?.dequantizing();
     let adapters = args.loras.open()?;
@@ -84,29 +66,6 @@ pub(super) fn run(
     let told = writeln!(out, "{summary}").and_then(|()| out.flush());
     told.with_context(|| format!("{shown} is written, but this could not be printed"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The type of weights. Fails for options that say something else about an output.
-fn check_usage(args: &Args, output: &Path) -> anyhow::Result<Type> {
-    let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(output))));
-    if args.changes.name_dtypes() {
-        return wrong(
-            "--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
-             --keep-quantized and --overflow are for other outputs",
-        );
-    }
-    if args.max_shard_size.is_some() || args.no_wait || args.ranks.is_given()? {
-        return wrong(
-            "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output",
-        );
-    }
-    if args.report {
-        return wrong("--report is for other outputs");
-    }
-    match args.changes.quantize {
-        Some(Scheme::Gguf(kind)) => Ok(kind),
-        _ => wrong("say how weights are stored: --quantize q8_0, q4_0, bf16, f16 or f32"),
-    }
 }
 
 /// The directory with the files beside the weights.
@@ -151,17 +110,9 @@ fn loss(path: &Path, writer: &Writer<'_>) -> Option<Loss> {
 
 /// What else there is to say, as the end of the summary.
 fn told(notes: &Notes) -> String {
-    // A few names are enough to recognize what is meant.
-    const SHOWN: usize = 3;
-    let listed = |what: &str, names: &[String]| {
-        if names.is_empty() {
-            return String::new();
-        }
-        let mut shown: Vec<_> = names.iter().take(SHOWN).map(|name| text::name(name)).collect();
-        if names.len() > SHOWN {
-            shown.push("…".into());
-        }
-        format!("; {} {what}: {}", text::count(names.len() as u64), shown.join(", "))
+    let listed = |what: &str, names: &[String]| match names.len() as u64 {
+        0 => String::new(),
+        count => format!("; {} {what}: {}", text::count(count), text::some(names)),
     };
     listed("of them F16, because their rows are not whole blocks", &notes.not_quantised)
         + &listed("left out, which GGUF does not hold", &notes.left_out)

@@ -38,6 +38,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use casts::Scheme;
 use changes::{Change, Changes};
 use divided::Ranks;
 use lora::{Adapters, Loras};
@@ -48,7 +49,6 @@ use source::Source;
 
 use super::Run;
 use crate::input::{self, Rewrite};
-use crate::output::file;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -213,17 +213,12 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
-    if gguf::is_output(output) {
-        return gguf::run(args, inputs, output, out);
+    output::check_usage(args, output)?;
+    if let Some(Scheme::Gguf(kind)) = args.changes.quantize {
+        return gguf::run(args, kind, inputs, output, out);
     }
-    gguf::check_unused(args)?;
-    let is_divided = args.ranks.is_given()?;
-    let force = file::Force::new(args.force);
-    let mut output = Output::new(output, args.max_shard_size, is_divided, force, args.no_wait)?;
+    let mut output = Output::new(args, output);
     let change = args.changes.prepare()?;
-    if change.quantization().is_some() {
-        output.check_quantized(is_divided)?;
-    }
     let adapters = args.loras.open()?;
     let sources = open(inputs, &change, &adapters)?;
     let mut rewrite = take(&sources, &change)?;

@@ -9,6 +9,9 @@ use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::Format;
 
+use super::Args;
+use super::casts::Scheme;
+use super::config::describes_quantised;
 use super::divided::Divided;
 use super::existing::OutputPlace;
 use super::preview::Preview;
@@ -49,72 +52,23 @@ enum Form {
 }
 
 impl Output {
-    /// An output of the form that its name tells. A name of no known kind is a directory.
-    pub(super) fn new(
-        path: &Path,
-        max_shard_size: Option<MaxShardSize>,
-        is_divided: bool,
-        force: Force,
-        no_wait: bool,
-    ) -> anyhow::Result<Self> {
-        let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(path))));
-        if path == Path::new("-") {
-            return wrong("the output cannot be a pipe: its layout is decided beforehand");
-        }
+    /// An output of the form that its name tells, whose usage [is right](check_usage). A name of no
+    /// known kind is a directory.
+    pub(super) fn new(args: &Args, path: &Path) -> Self {
         let form = match Kind::of(path) {
-            Kind::Safetensors => Form::File,
-            Kind::Checkpoint => Form::Directory(max_shard_size.unwrap_or_default()),
+            Kind::Checkpoint => Form::Directory(args.max_shard_size.unwrap_or_default()),
             Kind::Other(Format::Npy) => Form::Npy,
             Kind::Other(Format::Npz) => Form::Npz,
-            Kind::Index => {
-                return wrong(
-                    "an index is written with its files; name the directory for all of them",
-                );
-            }
-            Kind::Other(format) => return wrong(&unwritable(&format)),
-            Kind::Foreign(format) => return wrong(&unwritable(&format)),
+            _ => Form::File,
         };
-        if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
-            return wrong("--max-shard-size is for a directory as output");
-        }
-        if no_wait && !matches!(form, Form::Directory(_)) {
-            return wrong("--no-wait is for a directory as output");
-        }
-        if is_divided && !matches!(form, Form::Directory(_)) {
-            return wrong("--ranks and --plan are for a directory as output");
-        }
-        if no_wait && is_divided {
-            return wrong("--no-wait does not go with --ranks and --plan");
-        }
-        if let Some(address) = address::of(path) {
-            address::check_writable(address)?;
-            if !matches!(form, Form::File | Form::Directory(_)) {
-                return wrong("NumPy's files are written to the disk only");
-            }
-            if no_wait || is_divided {
-                return wrong("--no-wait, --ranks and --plan are for a directory of the disk");
-            }
-        }
-        let contention = if no_wait { Contention::Fail } else { Contention::Wait };
-        Ok(Self { path: path.into(), form, ranks: None, force, contention, config: None })
+        let contention = if args.no_wait { Contention::Fail } else { Contention::Wait };
+        let force = Force::new(args.force);
+        Self { path: path.into(), form, ranks: None, force, contention, config: None }
     }
 
     /// Divides the output among ranks.
     pub(super) fn divide(&mut self, ranks: Option<Divided>) {
         self.ranks = ranks;
-    }
-
-    /// Refuses quantised weights if this output cannot hold them, or would divide their groups.
-    pub(super) fn check_quantized(&self, is_divided: bool) -> anyhow::Result<()> {
-        let problem = match self.form {
-            Form::Npy | Form::Npz => "NumPy's files cannot say that weights are quantised",
-            _ if is_divided => {
-                "--quantize does not go with --ranks and --plan: quantise to a directory first, and \
-                 divide that with rules for the codes and scales"
-            }
-            _ => return Ok(()),
-        };
-        Err(wrong_usage(format!("{}: {problem}", input::name(&self.path))))
     }
 
     /// Puts a `config.json` beside the tensors, if the output is a directory. Else a warning says
@@ -148,24 +102,22 @@ impl Output {
         };
         let on_disk = directory.filter(|_| address::of(&self.path).is_none());
         let Some(directory) = on_disk else { return };
-        let stale = |name: &str| {
-            let path = directory.join(name);
-            let is_stale = match (name, &self.config) {
-                (CONFIG, None) => std::fs::read_to_string(&path)
-                    .is_ok_and(|text| text.contains("\"quantization_config\"")),
-                (CONFIG, Some(_)) => false,
-                _ => path.is_file(),
-            };
-            is_stale.then(|| text::path(&path))
-        };
-        if let Some(path) = stale(CONFIG) {
+        let config = directory.join(CONFIG);
+        if self.config.is_none()
+            && std::fs::read(&config).is_ok_and(|text| describes_quantised(&text))
+        {
             warn(format!(
-                "{path} still has quantization_config: remove it, because the weights are not \
-                 stored like that now"
+                "{} still describes quantised weights: remove that, because the weights are not \
+                 stored like that now",
+                text::path(&config)
             ));
         }
-        for path in ["hf_quant_config.json", "quantize_config.json"].into_iter().filter_map(stale) {
-            warn(format!("{path} is there still: remove it, because it describes other weights"));
+        let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
+        for path in others.map(|name| directory.join(name)).iter().filter(|path| path.is_file()) {
+            warn(format!(
+                "{} is there still: remove it, because it describes other weights",
+                text::path(path)
+            ));
         }
     }
 
@@ -237,16 +189,10 @@ impl Output {
 
     /// Warns of the metadata that this output cannot hold.
     pub(super) fn warn_of_loss(&self, lost: &BTreeSet<&str>) {
-        // A few keys are enough to recognize what is lost.
-        const SHOWN: usize = 5;
         if lost.is_empty() {
             return;
         }
-        let mut keys: Vec<_> = lost.iter().take(SHOWN).map(|key| text::name(key)).collect();
-        if lost.len() > SHOWN {
-            keys.push("…".into());
-        }
-        let (path, keys) = (text::path(&self.path), keys.join(", "));
+        let (path, keys) = (text::path(&self.path), text::some(lost));
         warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
     }
 
@@ -295,6 +241,67 @@ impl Output {
             None => options,
         }
     }
+}
+
+/// Refuses a path that nothing can be written to, and options that do not suit what is written there.
+pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
+    let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(path))));
+    if path == Path::new("-") {
+        return wrong("the output cannot be a pipe: its layout is decided beforehand");
+    }
+    let (kind, address) = (Kind::of(path), address::of(path));
+    match kind {
+        Kind::Index => {
+            return wrong("an index is written with its files; name the directory for all of them");
+        }
+        Kind::Other(Format::Gguf | Format::Npy | Format::Npz) if address.is_some() => {
+            return wrong("GGUF and NumPy's files are written to the disk only");
+        }
+        Kind::Safetensors
+        | Kind::Checkpoint
+        | Kind::Other(Format::Gguf | Format::Npy | Format::Npz) => {}
+        Kind::Other(format) => return wrong(&unwritable(&format)),
+        Kind::Foreign(format) => return wrong(&unwritable(&format)),
+    }
+    address.map_or(Ok(()), address::check_writable)?;
+    let (is_directory, is_gguf) = (kind == Kind::Checkpoint, kind == Kind::Other(Format::Gguf));
+    let (is_divided, no_wait) = (args.ranks.is_given()?, args.no_wait);
+    let quantize = args.changes.quantize;
+    let for_gguf = matches!(quantize, Some(Scheme::Gguf(_)));
+    let for_tensors = quantize.is_some() && !for_gguf;
+    let of_gguf =
+        quantize.map(|scheme| format!("--quantize {scheme} is for a .gguf file as output"));
+    let needs = format!("say how weights are stored: --quantize with {}", Scheme::for_gguf());
+    let rules = [
+        (
+            !is_directory && (args.max_shard_size.is_some() || no_wait || is_divided),
+            "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output",
+        ),
+        (
+            address.is_some() && (no_wait || is_divided),
+            "--no-wait, --ranks and --plan are for a directory of the disk",
+        ),
+        (no_wait && is_divided, "--no-wait does not go with --ranks and --plan"),
+        (!is_gguf && args.no_tokenizer, "--no-tokenizer is for a .gguf file as output"),
+        (!is_gguf && for_gguf, of_gguf.as_deref().unwrap_or_default()),
+        (
+            is_gguf && args.changes.name_dtypes(),
+            "--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
+             --keep-quantized and --overflow are for other outputs",
+        ),
+        (is_gguf && args.report, "--report is for other outputs"),
+        (is_gguf && !for_gguf, &needs),
+        (
+            matches!(kind, Kind::Other(_)) && for_tensors,
+            "NumPy's files cannot say that weights are quantised",
+        ),
+        (
+            is_divided && for_tensors,
+            "--quantize does not go with --ranks and --plan: quantise to a directory first, and \
+             divide that with rules for the codes and scales",
+        ),
+    ];
+    rules.iter().find(|(is_wrong, _)| *is_wrong).map_or(Ok(()), |(_, problem)| wrong(problem))
 }
 
 /// What is wrong with an output of a format that cannot be written.

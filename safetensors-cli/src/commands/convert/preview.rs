@@ -111,18 +111,12 @@ impl Preview {
     /// The files of an earlier save that are removed, as the end of the summary. `done` says
     /// whether they are removed already.
     pub(super) fn removed(&self, done: bool) -> String {
-        // A few names are enough to recognize what is lost.
-        const SHOWN: usize = 5;
         if self.removed.is_empty() {
             return String::new();
         }
-        let mut names: Vec<_> = self.removed.iter().take(SHOWN).map(|it| text::name(it)).collect();
-        if self.removed.len() > SHOWN {
-            names.push("…".into());
-        }
         let files = text::counted(self.removed.len() as u64, "older file");
         let verb = if done { "removed" } else { "would be removed" };
-        format!("; {files} {verb}: {}", names.join(", "))
+        format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
     /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name

@@ -32,6 +32,14 @@ pub(crate) fn name(name: &str) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
+/// The first of these names, which are enough to recognize what is meant.
+pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
+    let mut names = names.into_iter();
+    let mut shown: Vec<_> = names.by_ref().take(5).map(|it| name(it.as_ref())).collect();
+    shown.extend(names.next().map(|_| "…".into()));
+    shown.join(", ")
+}
+
 /// A metadata value on one line, escaped like a [`name`]. Of a long value only the start is shown,
 /// with the length.
 pub(crate) fn value(value: &str) -> String {

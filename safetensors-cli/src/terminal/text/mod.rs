@@ -6,5 +6,5 @@
 mod escape;
 mod numbers;
 
-pub(crate) use escape::{escaped, is_printable, name, path, printable, value, value_within};
+pub(crate) use escape::{escaped, is_printable, name, path, printable, some, value, value_within};
 pub(crate) use numbers::{bits_each, count, counted, number, shape, size};

@@ -6,13 +6,11 @@ mod rounding;
 mod settings;
 
 use std::fmt;
-use std::str::FromStr;
 
 pub use error::QuantizationError;
 pub(crate) use part::QuantizedPart;
 pub(crate) use settings::with_settings;
 
-use super::config::bad_config;
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
@@ -155,17 +153,5 @@ const LEFT: [&str; 8] =
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Quantization {
-    type Err = Error;
-
-    /// The quantisation of a [name](Quantization::name).
-    fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|it| it.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            bad_config(format!("there is no way to quantise named {name:?}, only {known}"))
-        })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::super::config::bad_config;
+use super::super::config::{KEYS, bad_config, is_of_mlx};
 use super::Quantization;
 use crate::error::Result;
 
@@ -42,10 +42,8 @@ pub(crate) fn with_settings(
 fn remove_settings(entries: &mut Entries) -> bool {
     let before = entries.len();
     entries.retain(|key, value| match key.as_str() {
-        "quantization_config" | "compression_config" => false,
-        // MLX
-        "quantization" => !value.get().contains("\"bits\""),
-        _ => true,
+        "quantization" => !serde_json::from_str(value.get()).is_ok_and(|value| is_of_mlx(&value)),
+        key => !KEYS.contains(&key),
     });
     entries.len() < before
 }
