@@ -178,6 +178,32 @@ fn settings_that_still_describe_quantised_weights_are_named() {
         );
 }
 
+/// Codes under a config.json of plain weights, and plain weights under one of codes.
+#[test]
+fn settings_that_do_not_describe_what_is_copied_are_named() {
+    let dir = temp_dir();
+    let fixture = Quantized::named("gptq-v1-4bits");
+    let directory = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    };
+    let codes = directory("codes");
+    for file in ["model.safetensors", "config.json"] {
+        std::fs::copy(fixture.directory.join(file), codes.join(file)).unwrap();
+    }
+    std::fs::write(directory("plain").join("config.json"), "{\"a\": 1}").unwrap();
+    convert(dir.path(), &["codes", "plain", "--keep-quantized"]).success().stderr(
+        predicate::str::contains("plain/config.json does not describe the quantised weights")
+            .and(predicate::str::contains("codes/config.json")),
+    );
+    convert(dir.path(), &["codes", "codes"]).success().stderr("");
+    weight(dir.path(), "other");
+    convert(dir.path(), &["in.safetensors", "codes", "-f", "norm", "--force"])
+        .success()
+        .stderr(predicate::str::contains("codes/config.json still describes quantised weights"));
+}
+
 #[test]
 fn scales_stay_as_they_are_beside_a_weight_that_does() {
     let dir = temp_dir();

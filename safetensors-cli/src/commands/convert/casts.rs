@@ -56,8 +56,7 @@ impl Scheme {
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let of_gguf = [Type::Q8_0, Type::Q4_0, Type::BF16, Type::F16, Type::F32];
-        Quantization::ALL.map(Self::Tensors).into_iter().chain(of_gguf.map(Self::Gguf))
+        Quantization::ALL.map(Self::Tensors).into_iter().chain(Type::WRITTEN.map(Self::Gguf))
     }
 }
 

@@ -1,8 +1,10 @@
 //! The `config.json` of an output whose weights are stored in another way than those of the input.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
-use super::source::Source;
+use super::source::{CONFIG, Source};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
@@ -54,9 +56,46 @@ pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
     plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
 }
 
-/// Whether the text of a `config.json` says something of quantised weights.
-pub(super) fn describes_quantised(text: &[u8]) -> bool {
-    plain(text).is_some_and(|plain| serde_json::from_slice(text).ok() != Some(plain))
+/// The entries of a `config.json` that describe quantised weights.
+fn quantised(text: &[u8]) -> Map<String, Value> {
+    let plain = plain(text).unwrap_or_default();
+    let mut entries: Map<String, Value> = serde_json::from_slice(text).unwrap_or_default();
+    entries.retain(|key, value| plain.get(key) != Some(value));
+    entries
+}
+
+/// Warns if the settings in a directory describe weights that are stored in another way there.
+pub(super) fn warn_of_settings(directory: &Path, sources: &[Source], is_replaced: bool) {
+    // The output is complete, so inputs whose settings cannot be read are no error.
+    let copied = sources.iter().filter(|source| source.copies_weights());
+    let copied = copied.filter_map(|source| {
+        let (path, text) = source.config().ok().flatten()?;
+        Some((path, quantised(text.as_bytes()))).filter(|(_, entries)| !entries.is_empty())
+    });
+    let copied: Vec<_> = copied.collect();
+    let path = directory.join(CONFIG);
+    if !is_replaced && let Ok(text) = std::fs::read(&path) {
+        let (there, path) = (quantised(&text), text::path(&path));
+        match copied.iter().find(|(_, entries)| *entries != there) {
+            Some((from, _)) => warn(format!(
+                "{path} does not describe the quantised weights: take what {} says of them",
+                text::path(from)
+            )),
+            None if copied.is_empty() && !there.is_empty() => warn(format!(
+                "{path} still describes quantised weights: remove that, because the weights are \
+                 not stored like that now"
+            )),
+            None => {}
+        }
+    }
+    let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
+    let others = others.map(|name| directory.join(name));
+    for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
+        warn(format!(
+            "{} is there still: remove it, because it describes other weights",
+            text::path(path)
+        ));
+    }
 }
 
 #[cfg(test)]
@@ -88,11 +127,11 @@ mod tests {
             r#""text_config": {"quantization_config": {"quant_method": "fp8"}}"#,
         ] {
             let text = format!("{{\"model_type\": \"llama\", {settings}}}");
-            assert!(describes_quantised(text.as_bytes()), "{text}");
+            assert!(!quantised(text.as_bytes()).is_empty(), "{text}");
         }
         let others = ["", "[]", "{\"note\": \"\\\"quantization_config\\\"\"}"];
         for text in others.into_iter().chain([r#"{"quantization": {"note": "\"bits\""}}"#]) {
-            assert!(!describes_quantised(text.as_bytes()), "{text}");
+            assert!(quantised(text.as_bytes()).is_empty(), "{text}");
         }
     }
 }

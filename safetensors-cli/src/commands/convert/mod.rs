@@ -244,9 +244,8 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let progress = Progress::bytes(plan.bytes());
     output.write(&rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
-    if change.quantization().is_some() || sources.iter().any(|it| !it.numbers().is_empty()) {
-        output.warn_of_settings();
-    }
+    let is_changed = sources.iter().any(|source| !source.numbers().is_empty());
+    output.warn_of_settings(&sources, is_changed || change.quantization().is_some());
     let mut tell = || {
         if args.report {
             report::report(&rewrite, out)?;

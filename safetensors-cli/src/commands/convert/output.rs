@@ -11,11 +11,11 @@ use safetensors_formats::Format;
 
 use super::Args;
 use super::casts::Scheme;
-use super::config::describes_quantised;
+use super::config;
 use super::divided::Divided;
 use super::existing::OutputPlace;
 use super::preview::Preview;
-use super::source::CONFIG;
+use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
@@ -94,30 +94,15 @@ impl Output {
         }
     }
 
-    /// Warns if settings beside the output still describe weights as they were stored before.
-    pub(super) fn warn_of_settings(&self) {
+    /// Warns if settings beside the output describe weights as they are not stored there.
+    pub(super) fn warn_of_settings(&self, sources: &[Source], is_changed: bool) {
         let directory = match self.form {
             Form::Directory(_) => Some(&*self.path),
-            _ => self.path.parent(),
+            // Other files may lie there.
+            _ => self.path.parent().filter(|_| is_changed),
         };
-        let on_disk = directory.filter(|_| address::of(&self.path).is_none());
-        let Some(directory) = on_disk else { return };
-        let config = directory.join(CONFIG);
-        if self.config.is_none()
-            && std::fs::read(&config).is_ok_and(|text| describes_quantised(&text))
-        {
-            warn(format!(
-                "{} still describes quantised weights: remove that, because the weights are not \
-                 stored like that now",
-                text::path(&config)
-            ));
-        }
-        let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
-        for path in others.map(|name| directory.join(name)).iter().filter(|path| path.is_file()) {
-            warn(format!(
-                "{} is there still: remove it, because it describes other weights",
-                text::path(path)
-            ));
+        if let Some(directory) = directory.filter(|_| address::of(&self.path).is_none()) {
+            config::warn_of_settings(directory, sources, self.config.is_some());
         }
     }
 

@@ -1,5 +1,6 @@
 //! [`Source`]: an open input.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -81,6 +82,8 @@ impl Source {
                     let weights = checkpoint.quantized_weights()?.into_iter();
                     (numbers, kept) = weights.partition(makes);
                     refuse_two_schemes(path, change, &kept)?;
+                    let takes = |name: &String| change.takes(name);
+                    kept.retain(|weight| weight.tensors.iter().any(takes));
                     if !numbers.is_empty() {
                         checkpoint = checkpoint.dequantized_if(makes)?.into_boxed();
                     }
@@ -121,9 +124,19 @@ impl Source {
     /// The path and the text of `config.json` beside it, if there is one.
     pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
         let Content::Checkpoint(checkpoint) = &self.content else { return Ok(None) };
-        let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
+        let mut found = checkpoint.read_beside(CONFIG, MOST)?;
+        if found.is_none() && other::is_in(checkpoint.files()) {
+            let path = checkpoint.files()[0].path().with_file_name(CONFIG);
+            found = fs::read(&path).ok().map(|bytes| (path, bytes));
+        }
+        let Some((path, bytes)) = found else { return Ok(None) };
         let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
         Ok(Some((path, text)))
+    }
+
+    /// Whether the quantised weights that it has, if any, stay as they are stored.
+    pub(super) fn copies_weights(&self) -> bool {
+        self.numbers.is_empty() || self.keeps_any()
     }
 
     /// Whether some quantised weights stay as they are stored.

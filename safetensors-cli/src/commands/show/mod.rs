@@ -23,9 +23,9 @@ use safetensors_core::framework::Quoted;
 use safetensors_core::{LazyTensor, ReadAt};
 
 use super::Run;
+use crate::input::Input;
 use crate::input::find;
 use crate::input::slicing::{Selection, Slice};
-use crate::input::{self, Input};
 use crate::terminal::screen::Screen;
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
