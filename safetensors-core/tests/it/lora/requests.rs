@@ -5,7 +5,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use safetensors_core::io::Requests;
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, SaveOptions, TensorBuf, serialize};
+use safetensors_core::{
+    Checkpoint, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, TensorView, save,
+    serialize,
+};
+use safetensors_testing::read_at::NotingSource;
 
 use super::adapter;
 
@@ -71,5 +75,44 @@ fn a_merge_asks_for_the_ranges_that_a_load_would() {
         assert_eq!((take(&announced), take(&read)), (vec![all[1].clone()], vec![all[1].clone()]));
         merged.read_all(&LoadOptions::new()).unwrap();
         assert_eq!((take(&announced), take(&read)), (all.to_vec(), all.to_vec()));
+    }
+}
+
+/// The codes of a weight that is stored transposed are read together, as they are without adapters.
+#[test]
+fn a_merge_reads_a_quantised_base_as_a_load_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let config = r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}"#;
+    std::fs::write(directory.path().join("config.json"), config).unwrap();
+    let zeros = [0; 512 * 64 * 4];
+    let stored = [
+        ("q.qweight", Dtype::I32, [512, 64], 4),
+        ("q.scales", Dtype::F16, [16, 512], 2),
+        ("q.qzeros", Dtype::I32, [16, 64], 4),
+    ];
+    let tensors = stored.iter().map(|(name, dtype, shape, size)| {
+        (*name, TensorView::new(*dtype, shape, &zeros[..shape[0] * shape[1] * size]).unwrap())
+    });
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let open = || {
+        let open = |path: &_| Ok(NotingSource::new(std::fs::read(path).unwrap()));
+        Checkpoint::open_by(&path, &Limits::default(), open).unwrap().dequantized().unwrap()
+    };
+    let (plain, base) = (open(), open());
+    let names: [(&str, &[usize]); 2] =
+        [("q.lora_A.weight", &[1, 512]), ("q.lora_B.weight", &[512, 1])];
+    let merged = base.merged([adapter(None, &names).unwrap()]).unwrap();
+    let of_plain = || plain.files()[0].safetensors().source().stored().take_reads();
+    let of_merged = || merged.files()[0].safetensors().source().stored().stored().take_reads();
+    (of_plain(), of_merged());
+    for options in [None, Some(LoadOptions::new().threads(1))] {
+        let (from, to) = (plain.tensor("q.weight").unwrap(), merged.tensor("q.weight").unwrap());
+        let sum = match options {
+            None => (from.read().unwrap(), to.read().unwrap()).1,
+            Some(with) => (from.read_with(&with).unwrap(), to.read_with(&with).unwrap()).1,
+        };
+        assert_eq!(sum.as_slice::<f32>().unwrap()[511 * 512 + 3], 512.0 * 4.0);
+        assert_eq!(of_merged(), of_plain());
     }
 }
