@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::{CheckpointFile, Computed};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
@@ -151,9 +151,11 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// The file of another format that is the source of a tensor.
+/// The file of another format that is the source of a tensor, also of one that is computed.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
-    source.as_any()?.downcast_ref()
+    let source = source.as_any()?;
+    let stored = || of(source.downcast_ref::<Computed<Source>>()?.stored());
+    source.downcast_ref().or_else(stored)
 }
 
 /// Whether files of a checkpoint are of another format.

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use predicates::prelude::*;
 use predicates::str::{contains, starts_with};
-use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
 use safetensors_formats::{Options, TensorFile};
 
 use crate::fixtures::*;
+use crate::lora::one_module;
 
 const CONFIG: &str = r#"{
     "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
@@ -211,4 +212,49 @@ fn options_of_other_outputs_are_wrong_usage() {
         .code(2)
         .stderr(contains("it is a GGUF file already"));
     assert!(!dir.path().join("out.gguf").exists());
+}
+
+/// The sum is computed as F32, from a base of any dtype, and what is stored is made of that.
+#[test]
+fn adapters_are_merged_into_both_ends() {
+    let dir = temp_dir();
+    let as_bf16 = |tensor: TensorBuf| tensor.convert(Dtype::BF16, &Default::default()).unwrap();
+    save_model(dir.path(), tensors().into_iter().map(|(name, it)| (name, as_bf16(it))).collect());
+    let sums = |values: Vec<f32>| {
+        let deltas = (0..48).flat_map(|row| (0..32).map(move |column| (row, column)));
+        let delta = |(row, column)| (row + 1) as f32 * ((column + 1) as f32 * 0.37);
+        values.iter().zip(deltas).map(|(value, at)| value + delta(at)).collect::<Vec<_>>()
+    };
+    let values = |tensor: TensorBuf| {
+        tensor.convert(Dtype::F32, &Default::default()).unwrap().into_vec::<f32>().unwrap()
+    };
+    let module = "model.layers.0.mlp.up_proj";
+    let adapter = one_module(dir.path(), module, [48, 32], 0.37);
+    let args = ["model", "out.gguf", "--quantize", "f32", "--no-tokenizer", "--lora", &adapter];
+    convert(dir.path(), &args).success().stderr("");
+    let base = tensors().into_iter().find(|(name, _)| name.starts_with(module)).unwrap().1;
+    let read = opened(dir.path(), "out.gguf");
+    let read = values(read.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap());
+    assert_eq!(read, sums(values(as_bf16(base))));
+
+    // From quantised weights: all of them become what --dequantize says.
+    let args = ["model", "q8.gguf", "--quantize", "q8_0", "--no-tokenizer"];
+    convert(dir.path(), &args).success();
+    let adapter = one_module(dir.path(), "blk.0.ffn_up", [48, 32], 0.37);
+    let args = ["q8.gguf", "out.safetensors", "--lora", &adapter];
+    convert(dir.path(), &args).failure().stderr(contains("is quantised as Q8_0; --dequantize"));
+    assert!(!dir.path().join("out.safetensors").exists());
+    let args = [&args[..], &["--dequantize", "bf16"]].concat();
+    convert(dir.path(), &args).success().stderr("");
+    let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    let dtype = |name: &str| out.tensor(name).unwrap().dtype();
+    assert_eq!(dtype("output_norm.weight"), Dtype::F32);
+    for name in ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"] {
+        assert_eq!(dtype(name), Dtype::BF16);
+    }
+    let base = opened(dir.path(), "q8.gguf");
+    let base = values(base.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap());
+    let expected = TensorBuf::from_vec(vec![48, 32], sums(base)).unwrap();
+    let found = out.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap();
+    assert_eq!(found.bytes(), as_bf16(expected).bytes());
 }

@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, LoadOptions};
+use safetensors_core::quantized::Quantization;
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, SaveOptions, TensorBuf, TensorSource,
+    save,
+};
 use safetensors_testing::lora::Merge;
 use safetensors_testing::quantized::Quantized;
 
@@ -84,6 +88,137 @@ fn a_scale_and_parts_of_ranks() {
         let found = out.tensor(tensor.name()).unwrap().read().unwrap();
         assert_eq!(found.bytes(), tensor.read().unwrap().bytes(), "{}", tensor.name());
     }
+}
+
+/// An adapter of one module: 1 to `columns`, times 1 to `rows`, times this scale.
+pub(crate) fn one_module(
+    dir: &Path,
+    module: &str,
+    [rows, columns]: [usize; 2],
+    scale: f32,
+) -> String {
+    let count = |shape: [usize; 2], by: f32| {
+        let values = (1..=shape[0] * shape[1]).map(|value| value as f32 * by).collect();
+        TensorBuf::from_vec(shape.to_vec(), values).unwrap()
+    };
+    let tensors = [
+        (format!("{module}.lora_A.weight"), count([1, columns], scale)),
+        (format!("{module}.lora_B.weight"), count([rows, 1], 1.0)),
+    ];
+    let path = dir.join("lora.safetensors");
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    text(&path)
+}
+
+/// A file of matrices of these dtypes, each number of which is `value`.
+fn filled(dir: &Path, name: &str, tensors: &[(&str, [usize; 2], Dtype)], value: f32) -> String {
+    let tensors = tensors.iter().map(|&(name, shape, dtype)| {
+        let values = TensorBuf::from_vec(shape.to_vec(), vec![value; shape[0] * shape[1]]);
+        (name, values.unwrap().convert(dtype, &ConvertOptions::new()).unwrap())
+    });
+    let options = SaveOptions::new().durable(false).metadata([("head.weight", "w.weight")]);
+    let path = dir.join(name);
+    save(&path, tensors.collect::<Vec<_>>(), &options).unwrap();
+    text(&path)
+}
+
+/// The numbers of a tensor, and the dtype that they are stored in.
+fn stored(path: impl AsRef<Path>, name: &str) -> (Dtype, Vec<f32>) {
+    let tensor = Checkpoint::open(path).unwrap().tensor(name).unwrap().read().unwrap();
+    let dtype = tensor.dtype();
+    let numbers = tensor.convert(Dtype::F32, &ConvertOptions::new()).unwrap();
+    (dtype, numbers.into_vec().unwrap())
+}
+
+/// What is quantised is the sum, not what it would be in the dtype of the base.
+#[test]
+fn a_sum_is_quantised_without_being_rounded_before() {
+    let fixture = Merge::named("bf16");
+    for how in [Quantization::Int8Channel, Quantization::Fp8Tensor] {
+        let dir = temp_dir();
+        merge(dir.path(), &fixture, &["--quantize", how.name()]).success();
+        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+        let expected = |dtype| {
+            let path = dir.path().join("expected.safetensors");
+            let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
+            Rewrite::of(&merged)
+                .quantize(how, &ConvertOptions::new(), |name, it| how.suits(name, it.shape()))
+                .and_then(|quantized| quantized.save(&path, &SaveOptions::new().durable(false)))
+                .unwrap();
+            Checkpoint::open(&path).unwrap()
+        };
+        let differs = |expected: &Checkpoint| {
+            let bytes = |from: &Checkpoint, name: &str| {
+                from.tensor(name).unwrap().read().unwrap().bytes().to_vec()
+            };
+            let same = |name: &str| bytes(&out, name) == bytes(expected, name);
+            expected.tensors().any(|it| it.dtype() != Dtype::BF16 && !same(it.name()))
+        };
+        assert!(!differs(&expected(Dtype::F32)), "{how}");
+        assert!(differs(&expected(Dtype::BF16)), "{how}: the test shows nothing");
+        assert_eq!(out.tensor("norm.weight").unwrap().dtype(), Dtype::BF16);
+    }
+}
+
+#[test]
+fn a_kept_name_of_a_tied_weight_has_the_dtype_of_the_base() {
+    let dir = temp_dir();
+    let adapter = one_module(dir.path(), "w", [2, 2], 1.0);
+    let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::BF16)], 1.0);
+    let args = [&*model, "out.safetensors", "--lora", &*adapter, "--dtype", "f16"];
+    convert(dir.path(), &[&args[..], &["--cast", "head.*=keep"]].concat()).success().stderr("");
+    let out = dir.path().join("out.safetensors");
+    let sums = vec![2.0, 3.0, 3.0, 5.0];
+    assert_eq!(stored(&out, "w.weight"), (Dtype::F16, sums.clone()));
+    assert_eq!(stored(&out, "head.weight"), (Dtype::BF16, sums));
+}
+
+#[test]
+fn a_sum_that_is_too_large_is_what_overflow_says() {
+    let dir = temp_dir();
+    let out = dir.path().join("out.safetensors");
+    for (dtype, largest) in [(Dtype::F8_E4M3, 448.0), (Dtype::F16, 65504.0)] {
+        let tensors = [("w.weight", [2, 2], dtype)];
+        let model = filled(dir.path(), "model.safetensors", &tensors, largest);
+        let adapter = one_module(dir.path(), "w", [2, 2], largest);
+        let convert = |how| {
+            let args = [&*model, "out.safetensors", "--force", "--lora", &*adapter];
+            convert(dir.path(), &[&args[..], &["--overflow", how]].concat())
+        };
+        convert("error").failure().stderr(predicate::str::contains("w.weight"));
+        assert!(!out.exists());
+        convert("saturate").success();
+        assert_eq!(stored(&out, "w.weight"), (dtype, vec![largest; 4]));
+        convert("ieee").success();
+        assert!(stored(&out, "w.weight").1.iter().all(|value| !value.is_finite()));
+        std::fs::remove_file(&out).unwrap();
+    }
+}
+
+/// OUT of an earlier merge may have other values than the new one.
+#[test]
+fn a_merge_replaces_one_with_another_scale() {
+    for name in ["linear", "bf16"] {
+        let (dir, fixture) = (temp_dir(), Merge::named(name));
+        merge(dir.path(), &fixture, &[]).success();
+        let once = std::fs::read(dir.path().join("out.safetensors")).unwrap();
+        let half = format!("{}:0.5", text(&fixture.paths()[0]));
+        let args = [&*text(&fixture.model()), "out.safetensors", "--lora", &half];
+        convert(dir.path(), &args).success().stderr("");
+        assert_ne!(std::fs::read(dir.path().join("out.safetensors")).unwrap(), once);
+    }
+}
+
+#[test]
+fn parts_of_ranks_are_made_whole_first() {
+    let (dir, fixture) = (temp_dir(), Merge::named("modules-to-save"));
+    let rules = ["--ranks", "2", "--rule", "*=uneven:0"];
+    convert(dir.path(), &[&[&*text(&fixture.model()), "parts"], &rules[..]].concat()).success();
+    let adapter = text(&fixture.paths()[0]);
+    convert(dir.path(), &["parts", "out.safetensors", "--lora", &adapter])
+        .failure()
+        .stderr(predicate::str::contains("make it whole first"));
+    assert!(!dir.path().join("out.safetensors").exists());
 }
 
 #[test]

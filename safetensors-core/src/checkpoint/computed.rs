@@ -40,6 +40,13 @@ pub(crate) trait ComputedTensor: Send + Sync {
     fn will_read(&self, elements: &[Range<u64>]) {
         let _ = elements;
     }
+
+    /// The number of a file, and its bytes that elements are computed from, if these lie together
+    /// and each is needed once.
+    fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
+        let _ = elements;
+        None
+    }
 }
 
 /// The bytes of the files of a checkpoint.
@@ -56,6 +63,44 @@ impl<S: ReadAt> Files for Vec<CheckpointFile<S>> {
 impl<S: ReadAt> Files for Checkpoint<S> {
     fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         self.files()[file].archive.source().read_ranges_at(ranges)
+    }
+}
+
+/// Files, of which some bytes are in memory already.
+struct Ahead<'a, S> {
+    files: &'a Vec<CheckpointFile<S>>,
+    /// The number of the file, and where its bytes begin.
+    bytes: Option<(usize, u64, Vec<u8>)>,
+}
+
+impl<'a, S: ReadAt> Ahead<'a, S> {
+    /// Reads bytes with one call, if they are of a source whose calls wait.
+    fn of(
+        files: &'a Vec<CheckpointFile<S>>,
+        bytes: Option<(usize, Range<u64>)>,
+    ) -> io::Result<Self> {
+        let waits = |file: usize| files[file].archive.source().requests().is_some();
+        let Some((file, range)) = bytes.filter(|(file, _)| waits(*file)) else {
+            return Ok(Self { files, bytes: None });
+        };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        files.read(file, &mut [ReadRange { offset: range.start, bytes: &mut bytes }])?;
+        Ok(Self { files, bytes: Some((file, range.start, bytes)) })
+    }
+}
+
+impl<S: ReadAt> Files for Ahead<'_, S> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        let Some((_, start, bytes)) = self.bytes.as_ref().filter(|(of, ..)| *of == file) else {
+            return self.files.read(file, ranges);
+        };
+        let known = |range: &ReadRange<'_>| {
+            bytes.get(range.offset.checked_sub(*start)? as usize..)?.get(..range.bytes.len())
+        };
+        ranges.iter_mut().try_for_each(|range| match known(range) {
+            Some(bytes) => Ok(range.bytes.copy_from_slice(bytes)),
+            None => self.files.read(file, std::slice::from_mut(range)),
+        })
     }
 }
 
@@ -178,18 +223,31 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        let mut below: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         for range in ranges {
             for segment in self.segments_of(range.start, range.end) {
-                let Content::Computed(number) = segment.content else { continue };
-                let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
-                let start = range.start.saturating_sub(segment.start) / size;
-                let end = (range.end - segment.start).min(segment.len).div_ceil(size);
-                wanted.entry(number).or_default().push(start..end);
+                let start = range.start.saturating_sub(segment.start);
+                let end = (range.end - segment.start).min(segment.len);
+                match segment.content {
+                    Content::Copied(offset) => {
+                        below.entry(self.file).or_default().push(offset + start..offset + end);
+                    }
+                    Content::Computed(number) => {
+                        let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
+                        wanted.entry(number).or_default().push(start / size..end.div_ceil(size));
+                    }
+                }
             }
         }
         for (number, elements) in wanted {
-            self.shared.tensors[number].will_read(&elements);
+            let tensor = &self.shared.tensors[number];
+            let bytes = elements.iter().filter_map(|it| tensor.source_bytes(it.clone()));
+            bytes.for_each(|(file, bytes)| below.entry(file).or_default().push(bytes));
+            tensor.will_read(&elements);
+        }
+        for (file, ranges) in below {
+            self.shared.files[file].archive.source().will_read(&mut ranges.into_iter());
         }
     }
 
@@ -229,6 +287,8 @@ impl<S: ReadAt> Computed<S> {
         let size = bytes_of(tensor.dtype(), 1);
         let mut first = skipped / size as u64;
         let mut inside = (skipped % size as u64) as usize;
+        let count = (inside + bytes.len()).div_ceil(size) as u64;
+        let files = &Ahead::of(files, tensor.source_bytes(first..first + count))?;
         if cfg!(target_endian = "little")
             && tensor.dtype() == Dtype::F32
             && inside == 0

@@ -146,8 +146,10 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
+        let range = self.file_offset()..self.file_offset() + self.byte_len();
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
-            self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
+            self.source().will_read(&mut std::iter::once(range.clone()));
+            self.source().read_exact_at(bytes, range.start).map_err(ErrorKind::Io)?;
             self.check_unchanged()
         })
         .map_err(|error| self.locate(error))

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::parts::Source;
@@ -96,6 +97,11 @@ impl ComputedTensor for Merged {
         self.base.iter().map(|base| base.file).collect()
     }
 
+    fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
+        let base = self.base.filter(|_| self.replaced.is_none())?;
+        Some((base.file, base.offset_of(elements.start)..base.offset_of(elements.end)))
+    }
+
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         let mut first = first;
         for piece in out.chunks_mut(MOST) {
@@ -127,9 +133,12 @@ impl Merged {
 }
 
 impl Stored {
+    fn offset_of(&self, element: u64) -> u64 {
+        self.offset + element * u64::from(self.dtype.bits()) / 8
+    }
+
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        let offset = self.offset + first * u64::from(self.dtype.bits()) / 8;
-        read_numbers(files, self.file, offset, self.dtype, out)
+        read_numbers(files, self.file, self.offset_of(first), self.dtype, out)
     }
 }
 

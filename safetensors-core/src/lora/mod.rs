@@ -70,6 +70,7 @@ mod parts;
 mod plan;
 mod product;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -151,7 +152,12 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// Nothing is read yet but what describes quantised weights.
     ///
     /// A quantised weight is refused: call [`dequantized`](Checkpoint::dequantized) before. A
-    /// weight with several [names](Checkpoint::aliases) changes under all of them.
+    /// weight with several [names](Checkpoint::aliases) changes under all of them. A whole tensor of
+    /// an adapter replaces one name, as in PEFT: the others become tensors of their own.
+    ///
+    /// A sum that is too large for its dtype becomes infinity or NaN, as
+    /// [`Overflow::Ieee`](crate::convert::Overflow::Ieee) says. For another policy, ask for F32 with
+    /// [`merged_as`](Checkpoint::merged_as), and convert that.
     ///
     /// # Errors
     ///
@@ -192,8 +198,10 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             }
         }
         let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let (old, added): (Vec<_>, _) =
-            (0..tensors.len()).partition(|&number| tensors[number].base.is_some());
+        let is_old = |name: &str| self.get(name).is_some_and(|tensor| tensor.name() == name);
+        let (old, added): (Vec<_>, Vec<_>) =
+            (0..names.len()).partition(|&number| is_old(&names[number]));
+        let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
             tensors: tensors
                 .into_iter()
@@ -202,7 +210,12 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             instead: old.into_iter().map(|number| (&*names[number], Some(number))).collect(),
             added,
             others,
-            metadata: &Clone::clone,
+            // A name that has a tensor of its own is none of another one.
+            metadata: &|metadata| {
+                let mut kept = metadata.clone();
+                kept.retain(|key, _| !new.contains(&**key));
+                kept
+            },
         })
     }
 }

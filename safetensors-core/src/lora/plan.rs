@@ -9,7 +9,7 @@ use super::fit::{Names, Wanted};
 use super::merged::{Delta, Merged, Product, Recent, Stored, is_possible};
 use super::parts::{Module, Source, Whole, located};
 use crate::checkpoint::Checkpoint;
-use crate::error::{AdapterProblem, Result, Shape};
+use crate::error::{AdapterProblem, Error, Result, Shape};
 use crate::io::ReadAt;
 use crate::load::LazyTensor;
 use crate::quantized::QuantizedWeight;
@@ -83,7 +83,10 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         for Whole { position, name, .. } in &parts.whole {
             let Some((found, tensor)) = found.next() else { break };
             let number = match found {
-                Some(name) => self.target(name, &tensor)?,
+                Some(name) => {
+                    self.untie(name, &tensor)?;
+                    self.target(name, &tensor)?
+                }
                 None => self.added(name, &tensor),
             };
             self.replace(source, *position, number, &tensor)?;
@@ -107,9 +110,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// The number of the merged tensor for this name of the checkpoint, which a tensor of an
-    /// adapter changes.
-    fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
+    /// The tensor of this name of the checkpoint, if it is one that can be merged.
+    fn numbers<T>(&self, name: &str, from: &LazyTensor<'_, T>) -> Result<LazyTensor<'a, S>> {
         let is_of = |weight: &&QuantizedWeight| {
             weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
         };
@@ -119,16 +121,26 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
             return Err(located(from, mismatch("a weight of numbers; dequantise it first", found)));
         };
-        if let Some(&number) = self.by_name.get(tensor.name()) {
-            return Ok(number);
-        }
         if !is_possible(tensor.dtype()) {
             let found = format!("{} of {name:?} of the checkpoint", tensor.dtype());
             return Err(located(from, mismatch(POSSIBLE, found)));
         }
-        self.by_name.insert(tensor.name(), self.tensors.len());
+        Ok(tensor)
+    }
+
+    /// The number of the merged tensor for this name of the checkpoint, which a tensor of an
+    /// adapter changes.
+    fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
+        let tensor = self.numbers(name, from)?;
+        let known = self.by_name.get(name).or_else(|| self.by_name.get(tensor.name()));
+        Ok(known.copied().unwrap_or_else(|| self.changed(tensor.name(), &tensor)))
+    }
+
+    /// Adds a tensor of the checkpoint, under one of its names.
+    fn changed(&mut self, name: &'a str, tensor: &LazyTensor<'a, S>) -> usize {
+        self.by_name.insert(name, self.tensors.len());
         self.tensors.push(Merged {
-            name: tensor.name().to_owned(),
+            name: name.to_owned(),
             dtype: tensor.dtype(),
             shape: tensor.shape().to_vec(),
             base: Some(Stored {
@@ -139,7 +151,24 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             replaced: None,
             deltas: Vec::new(),
         });
-        Ok(self.tensors.len() - 1)
+        self.tensors.len() - 1
+    }
+
+    /// Makes a tensor of its own of each further name of a tied weight: the copy of a module that
+    /// was trained whole takes the place of one name.
+    fn untie<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<()> {
+        let tensor = self.numbers(name, from)?;
+        let aliases = self.base.aliases().filter(|(_, it)| it.name() == tensor.name());
+        for (alias, tensor) in aliases {
+            if self.by_name.contains_key(alias) {
+                break;
+            }
+            if self.by_name.contains_key(tensor.name()) {
+                return Err(changed_twice(from, name));
+            }
+            self.changed(alias, &tensor);
+        }
+        Ok(())
     }
 
     /// The number of a tensor that the checkpoint does not have.
@@ -172,9 +201,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
         }
         if merged.replaced.is_some() || !merged.deltas.is_empty() {
-            let found =
-                format!("{:?}, which another tensor of the adapters changes, too", merged.name);
-            return Err(located(tensor, AdapterProblem::Unsupported { found }));
+            return Err(changed_twice(tensor, &merged.name));
         }
         merged.replaced = Some((Arc::clone(source), position));
         Ok(())
@@ -219,6 +246,11 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         }
         Ok(Product::Matrices { up: module.up, down: module.down, is_transposed })
     }
+}
+
+fn changed_twice<S>(tensor: &LazyTensor<'_, S>, name: &str) -> Error {
+    let found = format!("{name:?}, which another tensor of the adapters changes, too");
+    located(tensor, AdapterProblem::Unsupported { found })
 }
 
 /// Checks that a tensor of an adapter has the shape of the one that it changes.

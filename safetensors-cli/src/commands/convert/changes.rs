@@ -1,6 +1,6 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use regex::Regex;
 use safetensors_core::convert::{Overflow, ScaledWeights};
@@ -166,11 +166,13 @@ impl Change<'_> {
 
     /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of
     /// tensors that are quantised there, and `kept` those that store weights that stay quantised.
+    /// `merged` has the dtypes of tensors that are F32 only because adapters were merged into them.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
         quantised: &HashSet<String>,
         kept: &HashSet<&str>,
+        merged: &HashMap<&str, Dtype>,
     ) -> anyhow::Result<Rewrite<'a>> {
         // Scales stay as they are beside a weight that does, or are applied.
         let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
@@ -182,8 +184,15 @@ impl Change<'_> {
             _ if scales.contains(name) => Kind::Scales,
             _ => Kind::Plain,
         };
+        let is_for_gguf = matches!(self.changes.quantize, Some(Scheme::Gguf(_)));
         let mut rewrite = rewrite.cast(&self.options(), |name, tensor| {
-            self.cast(name, tensor.dtype(), kind(name, tensor.is_alias()))
+            let kind = kind(name, tensor.is_alias());
+            match merged.get(tensor.tensor().map_or(name, |tensor| tensor.name())) {
+                Some(&from) if !is_for_gguf => {
+                    self.cast(name, from, kind).or((!tensor.is_alias()).then_some(from))
+                }
+                _ => self.cast(name, tensor.dtype(), kind),
+            }
         })?;
         if let Some(how) = self.quantization() {
             rewrite = rewrite.quantize(how, &self.options(), |name, tensor| {
@@ -263,11 +272,6 @@ impl Change<'_> {
         // Of a weight that keeps its dtype, `cast` returns the dtype that it was given.
         let is_kept = self.cast(&weight.name, weight.dtype, Kind::Quantised) == Some(weight.dtype);
         to.is_some() && !is_kept
-    }
-
-    /// Whether a tensor of this name and dtype in the input gets another dtype.
-    pub(super) fn changes_dtype(&self, name: &str, dtype: Dtype) -> bool {
-        self.cast(name, dtype, Kind::Plain).is_some_and(|to| to != dtype)
     }
 
     /// Whether a tensor is taken, by its name in the input.

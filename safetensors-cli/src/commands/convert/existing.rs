@@ -123,7 +123,9 @@ pub(super) fn loss(
     }
     match (existing.as_slice(), sources) {
         _ if !lost.is_empty() => Some(Loss::Tensors(lost, count)),
-        ([old], [source]) if place == OutputPlace::File && source.is_one_file() => {
+        ([old], [source])
+            if place == OutputPlace::File && source.is_one_file() && source.merged().is_empty() =>
+        {
             let is_same = source.files().any(|it| identity(it) == identity(path));
             if is_same { None } else { loss_of_values(old, new()) }
         }

@@ -1,14 +1,14 @@
 //! [`Adapters`]: LoRA adapters that are merged into the input.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::lora::Adapter;
+use safetensors_core::ranks::is_divided;
 
-use super::changes::Change;
 use crate::input::{self, Checkpoint, address};
 use crate::terminal::text;
 
@@ -88,21 +88,29 @@ impl Adapters {
         self.0.is_empty()
     }
 
-    /// The checkpoint with the adapters merged into it. A weight that changes its dtype is F32
-    /// until then, so that the sum is rounded once.
+    /// The checkpoint with the adapters merged into it, and the dtypes that the merged tensors have
+    /// there. They are F32 until they are written, so that a sum is rounded once, as the options
+    /// say.
     pub(super) fn merged(
         &self,
         checkpoint: Checkpoint,
-        change: &Change<'_>,
-    ) -> anyhow::Result<Checkpoint> {
+    ) -> anyhow::Result<(Checkpoint, HashMap<String, Dtype>)> {
+        let mut dtypes = HashMap::new();
         if self.is_empty() {
-            return Ok(checkpoint);
+            return Ok((checkpoint, dtypes));
+        }
+        if is_divided(&checkpoint) {
+            anyhow::bail!(
+                "--lora: ranks have saved IN in parts; make it whole first: `safetensors convert \
+                 IN WHOLE`"
+            );
         }
         let dtype = |name: &str, dtype| {
-            if change.changes_dtype(name, dtype) { Dtype::F32 } else { dtype }
+            dtypes.insert(name.to_owned(), dtype);
+            Dtype::F32
         };
         let merged = checkpoint.merged_as(self.0.iter().cloned(), dtype).context("--lora")?;
-        Ok(merged.into_boxed())
+        Ok((merged.into_boxed(), dtypes))
     }
 
     /// How much is merged, as the end of the summary.

@@ -286,7 +286,8 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
     let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
-    let rewrite = change.apply(taken, &quantised, &kept)?;
+    let merged = sources.iter().flat_map(Source::merged).map(|(name, it)| (&**name, *it)).collect();
+    let rewrite = change.apply(taken, &quantised, &kept, &merged)?;
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"

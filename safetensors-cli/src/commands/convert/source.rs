@@ -1,9 +1,11 @@
 //! [`Source`]: an open input.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use safetensors_core::Dtype;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::QuantizedWeight;
@@ -36,6 +38,8 @@ pub(super) struct Source {
     numbers: Vec<QuantizedWeight>,
     /// Those that stay as they are stored.
     kept: Vec<QuantizedWeight>,
+    /// The dtypes that merged tensors have without adapters, by their names.
+    merged: HashMap<String, Dtype>,
 }
 
 enum Content {
@@ -98,9 +102,12 @@ impl Source {
                 )));
             }
         };
+        let mut merged = HashMap::new();
         let content = match content {
             Content::Checkpoint(checkpoint) => {
-                Content::Checkpoint(Box::new(adapters.merged(*checkpoint, change)?))
+                let (checkpoint, dtypes) = adapters.merged(*checkpoint)?;
+                merged = dtypes;
+                Content::Checkpoint(Box::new(checkpoint))
             }
             _ if !adapters.is_empty() => {
                 return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
@@ -113,7 +120,7 @@ impl Source {
             }
             _ => Vec::new(),
         };
-        Ok(Self { path: path.into(), content, whole, numbers, kept })
+        Ok(Self { path: path.into(), content, whole, numbers, kept, merged })
     }
 
     /// The name to show in messages.
@@ -152,6 +159,11 @@ impl Source {
     /// The names of the tensors that store the quantised weights that stay as they are.
     pub(super) fn kept(&self) -> impl Iterator<Item = &String> {
         self.kept.iter().flat_map(|weight| &weight.tensors)
+    }
+
+    /// The merged tensors, and the dtypes that they have without adapters.
+    pub(super) fn merged(&self) -> &HashMap<String, Dtype> {
+        &self.merged
     }
 
     /// The paths of its files.

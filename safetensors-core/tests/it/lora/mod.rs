@@ -4,6 +4,7 @@ mod errors;
 #[cfg(target_os = "linux")]
 mod memory;
 mod references;
+mod requests;
 
 use std::path::Path;
 

@@ -170,6 +170,53 @@ fn shards_and_other_names_of_a_weight() {
     merged.check_unchanged().unwrap();
 }
 
+/// A module that PEFT saved whole is a copy: the other names of a tied weight stay as they are.
+#[test]
+fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
+    let settings = ", \"r\": 1, \"lora_alpha\": 1, \"modules_to_save\": [\"head\", \"embed\"]";
+    let adapter = |tensors: &[(&str, &[usize])]| adapter(Some(settings), tensors).unwrap();
+    let head = || adapter(&[("base_model.model.head.weight", &[2, 2])]);
+    let embed = || adapter(&[("base_model.model.embed.weight", &[2, 2])]);
+    let both = || {
+        let names = ["base_model.model.embed.weight", "base_model.model.head.weight"];
+        adapter(&names.map(|name| (name, &[2, 2][..])))
+    };
+    let product = || {
+        let names = ["base_model.model.head.lora_A.weight", "base_model.model.head.lora_B.weight"];
+        adapter(&[(names[0], &[1, 2]), (names[1], &[2, 1])])
+    };
+    let (old, new, sum) = ([5.0, 6.0, 7.0, 8.0], [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 5.0, 8.0]);
+    let (directory, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tensors = ["embed.weight", "norm", "q.weight"]
+        .map(|name| (name, TensorView::from_slice(&[2, 2], &old).unwrap()));
+    for shard_size in [16, 1 << 20] {
+        let options = ShardOptions::new().max_shard_size(shard_size.into());
+        let names = ["head.weight", "other.weight"].map(|alias| (alias, "embed.weight"));
+        save_sharded(directory.path(), tensors, &options.metadata(names)).unwrap();
+        let base = || Checkpoint::open(directory.path()).unwrap();
+        for (adapters, in_head, in_embed) in [
+            (vec![head()], new, old),
+            (vec![embed()], old, new),
+            (vec![both()], new, new),
+            (vec![head(), embed()], new, new),
+            (vec![head(), product()], sum, old),
+        ] {
+            let merged = base().merged(adapters).unwrap();
+            assert_eq!((merged.len(), merged.aliases().count()), (5, 0));
+            let path = out.path().join("model.safetensors");
+            Rewrite::of(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
+            let saved = Checkpoint::open(&path).unwrap();
+            let all = [("head", in_head), ("embed", in_embed), ("other", old), ("q", old)];
+            for (name, expected) in all.map(|(module, it)| (format!("{module}.weight"), it)) {
+                assert_eq!(numbers(merged.tensor(&name).unwrap().read().unwrap()), expected);
+                assert_eq!(numbers(saved.tensor(&name).unwrap().read().unwrap()), expected);
+            }
+        }
+        let error = base().merged([product(), head()]).unwrap_err().to_string();
+        assert!(error.contains("which another tensor of the adapters changes, too"), "{error}");
+    }
+}
+
 /// diffusers records its settings in the metadata of the file.
 #[test]
 fn settings_of_diffusers() {

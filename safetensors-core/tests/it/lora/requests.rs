@@ -1,0 +1,118 @@
+//! What a source behind a network hears and is asked for.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use safetensors_core::io::Requests;
+use safetensors_core::{
+    Checkpoint, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, TensorView, save,
+    serialize,
+};
+use safetensors_testing::read_at::NotingSource;
+
+use super::adapter;
+
+/// Bytes, and what was announced and read of them.
+struct Remote {
+    bytes: Vec<u8>,
+    announced: Arc<Mutex<Vec<Range<u64>>>>,
+    read: Arc<Mutex<Vec<Range<u64>>>>,
+}
+
+impl ReadAt for Remote {
+    fn byte_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read.lock().unwrap().push(offset..offset + buf.len() as u64);
+        self.bytes.read_exact_at(buf, offset)
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        self.announced.lock().unwrap().extend(ranges);
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        Some(Requests::new(16 << 20, 2))
+    }
+}
+
+#[test]
+fn a_merge_asks_for_the_ranges_that_a_load_would() {
+    let tensor = |rows: usize| {
+        let ones = TensorBuf::from_vec(vec![rows, 512], vec![1.0_f32; rows * 512]).unwrap();
+        ones.convert(Dtype::BF16, &Default::default()).unwrap()
+    };
+    let tensors = [("plain", tensor(4)), ("q.weight", tensor(1024))];
+    let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
+    for dtype in [Dtype::BF16, Dtype::F32] {
+        let (announced, read) = <(Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>)>::default();
+        let source = Remote {
+            bytes: bytes.clone(),
+            announced: Arc::clone(&announced),
+            read: Arc::clone(&read),
+        };
+        let base = Checkpoint::from_source(source, "base").unwrap();
+        let range = |name: &str| {
+            let tensor = base.tensor(name).unwrap();
+            tensor.file_offset()..tensor.file_offset() + tensor.byte_len()
+        };
+        let all = [range("plain"), range("q.weight")];
+        let names: [(&str, &[usize]); 2] =
+            [("q.lora_A.weight", &[1, 512]), ("q.lora_B.weight", &[1024, 1])];
+        let merged = base.merged_as([adapter(None, &names).unwrap()], |_, _| dtype).unwrap();
+        let take = |of: &Mutex<Vec<Range<u64>>>| {
+            let mut ranges = std::mem::take(&mut *of.lock().unwrap());
+            ranges.sort_by_key(|range| range.start);
+            ranges
+        };
+        take(&read);
+        let weight = merged.tensor("q.weight").unwrap();
+        let numbers = weight.read().unwrap().convert(Dtype::F32, &Default::default()).unwrap();
+        assert_eq!(numbers.as_slice::<f32>().unwrap()[126 * 512 + 1], 1.0 + 127.0 * 2.0);
+        assert_eq!((take(&announced), take(&read)), (vec![all[1].clone()], vec![all[1].clone()]));
+        merged.read_all(&LoadOptions::new()).unwrap();
+        assert_eq!((take(&announced), take(&read)), (all.to_vec(), all.to_vec()));
+    }
+}
+
+/// The codes of a weight that is stored transposed are read together, as they are without adapters.
+#[test]
+fn a_merge_reads_a_quantised_base_as_a_load_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let config = r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}"#;
+    std::fs::write(directory.path().join("config.json"), config).unwrap();
+    let zeros = [0; 512 * 64 * 4];
+    let stored = [
+        ("q.qweight", Dtype::I32, [512, 64], 4),
+        ("q.scales", Dtype::F16, [16, 512], 2),
+        ("q.qzeros", Dtype::I32, [16, 64], 4),
+    ];
+    let tensors = stored.iter().map(|(name, dtype, shape, size)| {
+        (*name, TensorView::new(*dtype, shape, &zeros[..shape[0] * shape[1] * size]).unwrap())
+    });
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let open = || {
+        let open = |path: &_| Ok(NotingSource::new(std::fs::read(path).unwrap()));
+        Checkpoint::open_by(&path, &Limits::default(), open).unwrap().dequantized().unwrap()
+    };
+    let (plain, base) = (open(), open());
+    let names: [(&str, &[usize]); 2] =
+        [("q.lora_A.weight", &[1, 512]), ("q.lora_B.weight", &[512, 1])];
+    let merged = base.merged([adapter(None, &names).unwrap()]).unwrap();
+    let of_plain = || plain.files()[0].safetensors().source().stored().take_reads();
+    let of_merged = || merged.files()[0].safetensors().source().stored().stored().take_reads();
+    (of_plain(), of_merged());
+    for options in [None, Some(LoadOptions::new().threads(1))] {
+        let (from, to) = (plain.tensor("q.weight").unwrap(), merged.tensor("q.weight").unwrap());
+        let sum = match options {
+            None => (from.read().unwrap(), to.read().unwrap()).1,
+            Some(with) => (from.read_with(&with).unwrap(), to.read_with(&with).unwrap()).1,
+        };
+        assert_eq!(sum.as_slice::<f32>().unwrap()[511 * 512 + 3], 512.0 * 4.0);
+        assert_eq!(of_merged(), of_plain());
+    }
+}
