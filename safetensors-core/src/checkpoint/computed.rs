@@ -40,6 +40,11 @@ pub(crate) trait ComputedTensor: Send + Sync {
     fn will_read(&self, elements: &[Range<u64>]) {
         let _ = elements;
     }
+
+    /// Hears that these elements are not going to be read any more. Does nothing by default.
+    fn has_read(&self, elements: Range<u64>) {
+        let _ = elements;
+    }
 }
 
 /// The bytes of the files of a checkpoint.
@@ -135,6 +140,15 @@ impl<S> Computed<S> {
         let rest = &self.segments[first..];
         &rest[..rest.partition_point(|segment| segment.start < end)]
     }
+
+    /// The computed tensor of a segment, and its elements that have bytes of a range.
+    fn elements_of(&self, segment: &Segment, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
+        let Content::Computed(number) = segment.content else { return None };
+        let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
+        let start = range.start.saturating_sub(segment.start) / size;
+        let end = (range.end - segment.start).min(segment.len).div_ceil(size);
+        Some((number, start..end))
+    }
 }
 
 impl<S: ReadAt + 'static> ReadAt for Computed<S> {
@@ -181,15 +195,21 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
         let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         for range in ranges {
             for segment in self.segments_of(range.start, range.end) {
-                let Content::Computed(number) = segment.content else { continue };
-                let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
-                let start = range.start.saturating_sub(segment.start) / size;
-                let end = (range.end - segment.start).min(segment.len).div_ceil(size);
-                wanted.entry(number).or_default().push(start..end);
+                if let Some((number, elements)) = self.elements_of(segment, &range) {
+                    wanted.entry(number).or_default().push(elements);
+                }
             }
         }
         for (number, elements) in wanted {
             self.shared.tensors[number].will_read(&elements);
+        }
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        for segment in self.segments_of(range.start, range.end) {
+            if let Some((number, elements)) = self.elements_of(segment, &range) {
+                self.shared.tensors[number].has_read(elements);
+            }
         }
     }
 

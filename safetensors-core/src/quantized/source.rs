@@ -56,6 +56,13 @@ impl ComputedTensor for Weight {
             self.panels.expect(&self.numbers, all);
         }
     }
+
+    fn has_read(&self, elements: Range<u64>) {
+        let row = |at: u64| at as usize / self.numbers.columns.max(1);
+        if !elements.is_empty() {
+            self.panels.forget(row(elements.start)..row(elements.end - 1) + 1);
+        }
+    }
 }
 
 /// The same checkpoint with these weights as numbers.
