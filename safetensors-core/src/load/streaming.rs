@@ -19,11 +19,11 @@ pub(crate) struct Announced<'s, S: ReadAt> {
 
 impl<'s, S: ReadAt> Announced<'s, S> {
     pub(crate) fn new(source: &'s S, ranges: impl Iterator<Item = Range<u64>>) -> Self {
-        let mut all = u64::MAX..0;
+        let (mut start, mut end) = (u64::MAX, 0);
         source.will_read(&mut ranges.inspect(|range| {
-            all = all.start.min(range.start)..all.end.max(range.end);
+            (start, end) = (start.min(range.start), end.max(range.end));
         }));
-        Self { source, range: all }
+        Self { source, range: start..end }
     }
 }
 
