@@ -142,7 +142,9 @@ fn a_sum_is_quantised_without_being_rounded_before() {
             let path = dir.path().join("expected.safetensors");
             let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
             Rewrite::of(&merged)
-                .quantize(how, &ConvertOptions::new(), |name, it| how.suits(name, it.shape()))
+                .quantize(how, &ConvertOptions::new(), |name, it| {
+                    how.suits(name, it.shape()).then_some(true)
+                })
                 .and_then(|quantized| quantized.save(&path, &SaveOptions::new().durable(false)))
                 .unwrap();
             Checkpoint::open(&path).unwrap()

@@ -157,7 +157,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
     fn put_beside(&mut self, options: &ShardOptions) -> Result<()> {
         for (name, bytes) in &options.beside {
             let path = self.directory.path().join(name);
-            let before = self.directory.version_of(name)?;
+            let before = if options.overwrites() { self.directory.version_of(name)? } else { None };
             let earlier = before.as_ref().map(|_| {
                 let file = self.directory.store().open(&path)?;
                 read_to_vec(&file).map_err(|error| error.in_path(&path))
@@ -341,14 +341,21 @@ pub(crate) fn unless_refused<D: WritableDirectory>(
     found: &Versions<D::Version>,
     options: &ShardOptions,
 ) -> Result<()> {
-    let (pattern, index) = (options.pattern(), options.pattern().index_name());
-    let mut names = found.keys().filter(|name| pattern.matches(name) || **name == index);
-    match names.next() {
-        Some(name) if !options.overwrites() => {
-            Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)))
-        }
-        _ => Ok(()),
+    if options.overwrites() {
+        return Ok(());
     }
+    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let exists =
+        |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
+    if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {
+        return exists(name);
+    }
+    for name in options.beside.keys() {
+        if directory.version_of(name)?.is_some() {
+            return exists(name);
+        }
+    }
+    Ok(())
 }
 
 /// Fails if a file is not of this version any more.

@@ -41,6 +41,11 @@ pub(crate) trait ComputedTensor: Send + Sync {
         let _ = elements;
     }
 
+    /// Hears that these elements are not going to be read any more. Does nothing by default.
+    fn has_read(&self, elements: Range<u64>) {
+        let _ = elements;
+    }
+
     /// The number of a file, and its bytes that elements are computed from, if these lie together
     /// and each is needed once.
     fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
@@ -98,7 +103,10 @@ impl<S: ReadAt> Files for Ahead<'_, S> {
             bytes.get(range.offset.checked_sub(*start)? as usize..)?.get(..range.bytes.len())
         };
         ranges.iter_mut().try_for_each(|range| match known(range) {
-            Some(bytes) => Ok(range.bytes.copy_from_slice(bytes)),
+            Some(bytes) => {
+                range.bytes.copy_from_slice(bytes);
+                Ok(())
+            }
             None => self.files.read(file, std::slice::from_mut(range)),
         })
     }
@@ -180,6 +188,26 @@ impl<S> Computed<S> {
         let rest = &self.segments[first..];
         &rest[..rest.partition_point(|segment| segment.start < end)]
     }
+
+    /// The part of a segment that is in a range: its bytes in the file that this stands for, or the
+    /// elements of a computed tensor.
+    fn part_of(&self, segment: &Segment, range: &Range<u64>) -> Part {
+        let start = range.start.saturating_sub(segment.start);
+        let end = (range.end - segment.start).min(segment.len);
+        match segment.content {
+            Content::Copied(offset) => Part::Copied(offset + start..offset + end),
+            Content::Computed(number) => {
+                let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
+                Part::Computed(number, start / size..end.div_ceil(size))
+            }
+        }
+    }
+}
+
+/// A part of a segment.
+enum Part {
+    Copied(Range<u64>),
+    Computed(usize, Range<u64>),
 }
 
 impl<S: ReadAt + 'static> ReadAt for Computed<S> {
@@ -227,15 +255,10 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
         let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         for range in ranges {
             for segment in self.segments_of(range.start, range.end) {
-                let start = range.start.saturating_sub(segment.start);
-                let end = (range.end - segment.start).min(segment.len);
-                match segment.content {
-                    Content::Copied(offset) => {
-                        below.entry(self.file).or_default().push(offset + start..offset + end);
-                    }
-                    Content::Computed(number) => {
-                        let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
-                        wanted.entry(number).or_default().push(start / size..end.div_ceil(size));
+                match self.part_of(segment, &range) {
+                    Part::Copied(bytes) => below.entry(self.file).or_default().push(bytes),
+                    Part::Computed(number, elements) => {
+                        wanted.entry(number).or_default().push(elements);
                     }
                 }
             }
@@ -248,6 +271,22 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
         }
         for (file, ranges) in below {
             self.shared.files[file].archive.source().will_read(&mut ranges.into_iter());
+        }
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        for segment in self.segments_of(range.start, range.end) {
+            let below = match self.part_of(segment, &range) {
+                Part::Copied(bytes) => Some((self.file, bytes)),
+                Part::Computed(number, elements) => {
+                    let tensor = &self.shared.tensors[number];
+                    tensor.has_read(elements.clone());
+                    tensor.source_bytes(elements)
+                }
+            };
+            if let Some((file, bytes)) = below {
+                self.shared.files[file].archive.source().has_read(bytes);
+            }
         }
     }
 

@@ -22,8 +22,18 @@ const REPLACED: &str = ".replaced-";
 ///
 /// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
 pub(super) fn is_safe(name: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.ends_with(FILE_SUFFIX) && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
+    name.ends_with(FILE_SUFFIX) && name.split('/').all(is_plain)
+}
+
+/// Whether, on every system, this is the name of one file and not a path.
+fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// Whether a file can have this name beside the files of any checkpoint.
+pub(super) fn is_beside(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
 }
 
 /// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.

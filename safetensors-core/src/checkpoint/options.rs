@@ -1,8 +1,11 @@
 //! [`ShardOptions`]: how a checkpoint is divided into files, and how these are named and saved.
 
 use std::collections::BTreeMap;
+use std::io;
 
+use super::names::is_beside;
 use super::{FilePattern, MaxShardSize};
+use crate::error::{ErrorKind, Result};
 use crate::save::SaveOptions;
 
 /// How a sharded checkpoint is saved.
@@ -91,6 +94,9 @@ impl ShardOptions {
     /// the earlier tensors for a moment, or after a power cut, but never the reverse. If the save
     /// fails, the earlier file is put back.
     ///
+    /// A save fails with [`ErrorKind::Io`], before it writes, if the name is a path, or ends in
+    /// `.safetensors` or `.safetensors.index.json`.
+    ///
     /// ```
     /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
     ///
@@ -110,6 +116,16 @@ impl ShardOptions {
     /// Whether existing files are replaced.
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
+    }
+
+    /// Fails if a file beside the tensors would lie elsewhere, or could be one of theirs.
+    pub(super) fn check_beside(&self) -> Result<()> {
+        let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
+        let problem = format!(
+            "expected the name of a file beside the tensors, without folders and without the \
+             ending of a file of tensors or of an index, found {name:?}"
+        );
+        Err(ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidInput, problem)).into())
     }
 
     /// The names of these files, and those beside them.

@@ -181,6 +181,7 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
+    options.check_beside()?;
     let ShardOptions { max_shard_size, file_pattern, save_options, .. } = options;
     let mut aliases = BTreeMap::new();
     if let Some(tied) = &save_options.tied {

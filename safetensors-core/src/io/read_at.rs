@@ -74,6 +74,12 @@ pub trait ReadAt: Send + Sync {
         let _ = ranges;
     }
 
+    /// Hears that a load is over, whether it has failed or not. The range has all of one call of
+    /// [`will_read`](ReadAt::will_read). The default does nothing.
+    fn has_read(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// How loads should divide what they read, if that depends on the source. `None`, the default,
     /// suits memory and local files: a call returns at once, so threads for each core are enough,
     /// and only neighbours are read by one call.
@@ -217,6 +223,10 @@ impl ReadAt for Box<dyn ReadAt> {
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         (**self).will_read(ranges);
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        (**self).has_read(range);
     }
 
     fn requests(&self) -> Option<Requests> {

@@ -27,6 +27,7 @@ pub use options::LoadOptions;
 pub use pieces::Piece;
 use plan::{Job, Scratch};
 pub use slice::LazySlice;
+use streaming::Announced;
 use wanted::{Reserved, TensorRead, read_scales};
 
 use crate::error::Result;
@@ -162,11 +163,12 @@ fn fill<'t, S: ReadAt>(
     bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
-    for wanted in wanted {
+    let announce = |wanted: &'t TensorRead<'t, '_, S>| {
         let base = wanted.tensor.file_offset();
-        let mut runs = wanted.runs.iter().map(|run| base + run.start..base + run.end);
-        wanted.tensor.source().will_read(&mut runs);
-    }
+        let runs = wanted.runs.iter().map(move |run| base + run.start..base + run.end);
+        Announced::new(wanted.tensor.source(), runs)
+    };
+    let _announced: Vec<_> = wanted.iter().map(announce).collect();
     let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);

@@ -74,7 +74,8 @@ impl Config {
     /// What the groups of layers of compressed-tensors say of their weights.
     fn of_weights(&self) -> impl Iterator<Item = &Value> {
         let groups = self.value.get("config_groups").and_then(Value::as_object);
-        groups.into_iter().flat_map(|groups| groups.values()).filter_map(|g| g.get("weights"))
+        let groups = groups.into_iter().flat_map(|groups| groups.values());
+        groups.filter_map(|group| group.get("weights")).filter(|weights| weights.is_object())
     }
 
     /// The numbers of bits of all groups of layers; empty if the settings name none.
@@ -83,10 +84,14 @@ impl Config {
         bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
     }
 
-    /// The sizes of groups of columns that the groups of layers have; empty if they name none.
-    pub(super) fn sizes_of_groups(&self) -> Vec<usize> {
-        let sizes = self.of_weights().filter_map(|weights| weights.get("group_size")?.as_u64());
-        sizes.filter_map(|size| usize::try_from(size).ok()).collect()
+    /// The sizes of groups of columns that the groups of layers have; empty if they name none. A
+    /// group of layers that names none has whole rows, of this many columns.
+    pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
+        let size = |weights: &Value| usize::try_from(weights.get("group_size")?.as_u64()?).ok();
+        let sizes: Vec<_> = self.of_weights().map(size).collect();
+        let any_named = sizes.iter().any(Option::is_some);
+        let sizes = sizes.into_iter().filter(|_| any_named);
+        sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
     /// What the settings have for one module, or else for all.

@@ -147,12 +147,21 @@ impl Panels {
         let most = (most * 8 / (columns.len() * numbers.codes.bits()).max(1)).max(1);
         let size = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut panels = lock(&self.0);
-        panels
-            .retain(|panel| panel.part.rows.end <= rows.start || rows.end <= panel.part.rows.start);
+        Self::remove(&mut panels, &rows);
         panels.extend(rows.clone().step_by(size).map(|start| {
             let rows = start..rows.end.min(start + size);
             Arc::new(Panel::new(numbers, Part { rows, columns: columns.clone() }))
         }));
+    }
+
+    /// Drops what has any of these rows.
+    pub(super) fn forget(&self, rows: Range<usize>) {
+        Self::remove(&mut lock(&self.0), &rows);
+    }
+
+    fn remove(panels: &mut Vec<Arc<Panel>>, rows: &Range<usize>) {
+        panels
+            .retain(|panel| panel.part.rows.end <= rows.start || rows.end <= panel.part.rows.start);
     }
 
     /// Reads a part, and returns how many of its rows.

@@ -14,7 +14,7 @@ use super::weight::Part;
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::header::Metadata;
+use crate::header::{Metadata, is_reserved};
 use crate::io::ReadAt;
 
 impl ComputedTensor for Weight {
@@ -56,6 +56,13 @@ impl ComputedTensor for Weight {
             self.panels.expect(&self.numbers, all);
         }
     }
+
+    fn has_read(&self, elements: Range<u64>) {
+        let row = |at: u64| at as usize / self.numbers.columns.max(1);
+        if !elements.is_empty() {
+            self.panels.forget(row(elements.start)..row(elements.end - 1) + 1);
+        }
+    }
 }
 
 /// The same checkpoint with these weights as numbers.
@@ -64,13 +71,17 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
     weights: Vec<(QuantizedWeight, Weight)>,
 ) -> Result<Checkpoint<Computed<S>>> {
     let (abouts, weights): (Vec<_>, Vec<_>) = weights.into_iter().unzip();
-    let view = View { names: abouts.iter().map(|about| &*about.name).collect() };
     let members = abouts.iter().flat_map(|about| &about.tensors);
     let mut instead: HashMap<_, _> = members.map(|name| (&**name, None)).collect();
     for (number, about) in abouts.iter().enumerate() {
         let codes = about.tensors.first();
         instead.extend(codes.map(|name| (&**name, Some(number))));
     }
+    let weight_of = |number: &Option<usize>| number.map(|number| &*abouts[number].name);
+    let view = View {
+        names: abouts.iter().map(|about| &*about.name).collect(),
+        stored: instead.iter().map(|(&name, number)| (name, weight_of(number))).collect(),
+    };
     checkpoint.computed(Replacement {
         tensors: weights.into_iter().map(|it| Box::new(it) as Box<dyn ComputedTensor>).collect(),
         instead,
@@ -84,6 +95,8 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
 struct View<'a> {
     /// The weights that are numbers.
     names: HashSet<&'a str>,
+    /// The tensors that store them. Codes have the name of their weight, scales and others none.
+    stored: HashMap<&'a str, Option<&'a str>>,
 }
 
 impl View<'_> {
@@ -93,6 +106,7 @@ impl View<'_> {
         if self.names.is_empty() {
             return kept;
         }
+        self.rename_aliases(&mut kept);
         if let Some(json) = kept.remove(LAYERS) {
             let json = self.without(&json, "/layers");
             kept.extend(json.map(|json| (LAYERS.to_owned(), json)));
@@ -110,6 +124,23 @@ impl View<'_> {
             }
         }
         kept
+    }
+
+    /// Makes other names of codes those of their weights. Other names of scales go.
+    fn rename_aliases(&self, metadata: &mut Metadata) {
+        let is_alias =
+            |key: &str, value: &str| !is_reserved(key) && self.stored.contains_key(value);
+        let aliases: Vec<_> = metadata
+            .iter()
+            .filter(|(key, value)| is_alias(key, value))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        for (alias, stored) in aliases {
+            metadata.remove(&alias);
+            if let Some(Some(weight)) = self.stored.get(&*stored) {
+                metadata.insert(like_weight(&alias, &stored, weight), (*weight).to_owned());
+            }
+        }
     }
 
     /// A JSON without what it says of the modules of these weights, in the object or list at
@@ -131,6 +162,17 @@ impl View<'_> {
             _ => true,
         };
         is_left.then(|| value.to_string())
+    }
+}
+
+/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
+/// `b.qweight`.
+fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
+    let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
+    let same: usize = same.map(|(char, _)| char.len_utf8()).sum();
+    match alias.strip_suffix(&codes[same..]) {
+        Some(start) => format!("{start}{}", &weight[same..]),
+        None => alias.to_owned(),
     }
 }
 

@@ -109,7 +109,8 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// Whether this is an [alias](crate::Checkpoint::aliases): a name that the metadata records,
     /// other than the tensor's name in its file. If the tensor was left out and this name was
-    /// [cast](super::Rewrite::cast) in its place, this is no longer an alias.
+    /// [cast](super::Rewrite::cast) in its place, or if only this name was
+    /// [quantised](super::Rewrite::quantize), this is no longer an alias.
     pub fn is_alias(&self) -> bool {
         self.alias
     }

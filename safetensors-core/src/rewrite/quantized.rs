@@ -12,11 +12,14 @@ use crate::io::ReadAt;
 use crate::quantized::{Quantization, bad_config, with_settings};
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Quantises every weight for which `wanted` returns true: the tensors that store it take its
-    /// place, with the names that [the module](crate::quantized) reads. `wanted` gets the name and
-    /// the tensor after the steps so far. Other names of a tied weight become other names of these
-    /// tensors. Weights that are quantised already are read as numbers with
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
+    /// Quantises every weight for which `wanted` returns `Some(true)`: the tensors that store it
+    /// take its place, with the names that [the module](crate::quantized) reads. `wanted` gets the
+    /// name and the tensor after the steps so far. Weights that are quantised already are read as
+    /// numbers with [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
+    ///
+    /// An alias for which `wanted` returns `None` follows its tensor: it becomes another name of
+    /// the tensors that store it. An alias for which it returns another answer than its tensor gets
+    /// becomes a separate tensor.
     ///
     /// A weight of any dtype becomes F32 before, from what its source has, as the options say. It is
     /// read two or three times while it is saved, piece by piece. Its largest magnitudes are in
@@ -39,7 +42,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let small = dir.path().join("small.safetensors");
     /// let how = Quantization::Int8Channel;
     /// Rewrite::of(&checkpoint)
-    ///     .quantize(how, &ConvertOptions::new(), |name, tensor| how.suits(name, tensor.shape()))?
+    ///     .quantize(how, &ConvertOptions::new(), |name, tensor| {
+    ///         how.suits(name, tensor.shape()).then_some(true)
+    ///     })?
     ///     .save(&small, &SaveOptions::new())?;
     ///
     /// let small = Checkpoint::open(&small)?;
@@ -59,7 +64,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         mut self,
         how: Quantization,
         options: &ConvertOptions,
-        mut wanted: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool,
+        mut wanted: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<bool>,
     ) -> Result<Self> {
         if let Some(other) = self.quantization.replace(how).filter(|other| *other != how) {
             let problem = format!("weights are quantised as {other} and as {how}");
@@ -71,14 +76,15 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut ties = HashMap::new();
         let mut quantized = HashSet::new();
         let mut tensors = Vec::with_capacity(self.tensors.len());
-        for (name, planned) in mem::take(&mut self.tensors) {
+        for (name, mut planned) in mem::take(&mut self.tensors) {
             // A tensor comes before its aliases.
             let follows = planned.alias && quantized.contains(&planned.tie);
-            if planned.is_quantized() || !follows && !wanted(&name, &planned) {
+            if planned.is_quantized() || !wanted(&name, &planned).unwrap_or(follows) {
                 tensors.push((name, planned));
                 continue;
             }
             quantized.insert(planned.tie);
+            planned.alias = follows;
             let parts = planned.quantized(&name, how, options)?;
             for (number, (name, mut part)) in parts.into_iter().enumerate() {
                 part.tie =

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::thread;
 
 use crate::support::names_in;
+use safetensors_core::checkpoint::save_sharded_to;
+use safetensors_core::checkpoint::store::{MemoryStore, Store};
 use safetensors_core::save::AtomicFile;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorSource,
@@ -138,4 +140,53 @@ fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     assert_eq!(fs::read(&file).unwrap(), b"theirs");
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);
+}
+
+/// A file beside the tensors stays, too, in every store.
+#[test]
+fn a_file_beside_the_tensors_that_exists_stays() {
+    let options = ShardOptions::new().save_options(options()).beside("config.json", "new");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    fs::write(&path, "old").unwrap();
+    assert_exists(save_sharded(dir.path(), tensors(), &options), &path);
+    assert_eq!(names_in(dir.path()), ["config.json"]);
+
+    let mut store: MemoryStore = [("config.json", b"old".to_vec())].into_iter().collect();
+    let saved = save_sharded_to(&mut store, tensors(), &options, || Ok(()));
+    assert_exists(saved, Path::new("config.json"));
+    let old = store.open(Path::new("config.json")).unwrap();
+    assert_eq!(old.as_ref(), b"old");
+    assert_eq!(store.list(Path::new("")).unwrap().len(), 1);
+}
+
+#[test]
+fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
+    for name in [
+        "",
+        ".",
+        "..",
+        "../config.json",
+        "a/config.json",
+        "a\\b",
+        "c:b",
+        "/config.json",
+        "model.safetensors",
+        "Model.SafeTensors",
+        "other.safetensors",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ] {
+        let options = ShardOptions::new().beside(name, "x");
+        let dir = tempdir().unwrap();
+        let directory = dir.path().join("out");
+        let mut store = MemoryStore::default();
+        for error in [
+            save_sharded(&directory, tensors(), &options).unwrap_err(),
+            save_sharded_to(&mut store, tensors(), &options, || Ok(())).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+        assert!(names_in(dir.path()).is_empty() && store.list(Path::new("")).unwrap().is_empty());
+    }
 }

@@ -136,7 +136,8 @@ fn quantise(how: Quantization, data: &Data) -> Result<Row> {
     let (from, to) = (plain.clone(), path.clone());
     let save = move || -> Result<()> {
         let checkpoint = Checkpoint::open(&from)?;
-        let rewrite = Rewrite::of(&checkpoint).quantize(how, &Default::default(), |_, _| true)?;
+        let rewrite =
+            Rewrite::of(&checkpoint).quantize(how, &Default::default(), |_, _| Some(true))?;
         Ok(rewrite.save(&to, &SaveOptions::new().durable(false))?)
     };
     if !path.exists() {

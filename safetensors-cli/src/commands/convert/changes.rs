@@ -206,14 +206,14 @@ impl Change<'_> {
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
-    /// Whether a tensor is quantised, by its name in the input.
-    fn quantizes(&self, name: &str, from: Dtype, shape: &[usize], kind: Kind) -> bool {
-        let Some(how) = self.quantization() else { return false };
+    /// Whether a tensor is quantised, by its name in the input. `None` if no option says it.
+    fn quantizes(&self, name: &str, from: Dtype, shape: &[usize], kind: Kind) -> Option<bool> {
+        let how = self.quantization()?;
         match self.cast_of(name) {
-            Some(to) => to == To::Quantised,
+            Some(to) => Some(to == To::Quantised),
             None => match kind {
-                Kind::Alias | Kind::Scales => false,
-                Kind::Plain | Kind::Quantised => from.is_float() && how.suits(name, shape),
+                Kind::Alias | Kind::Scales => None,
+                Kind::Plain | Kind::Quantised => Some(from.is_float() && how.suits(name, shape)),
             },
         }
     }
@@ -265,7 +265,7 @@ impl Change<'_> {
 
     /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight) -> bool {
-        if self.quantizes(&weight.name, Dtype::F32, &weight.shape, Kind::Quantised) {
+        if self.quantizes(&weight.name, Dtype::F32, &weight.shape, Kind::Quantised) == Some(true) {
             return true;
         }
         let to = self.cast(&weight.name, Dtype::F32, Kind::Quantised);

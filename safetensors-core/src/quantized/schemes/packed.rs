@@ -73,7 +73,7 @@ impl Packed {
         let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
         let mut tensors = vec![tensor, scales, of_shape];
         check_numbers(self, scales)?;
-        let sizes = model.config.sizes_of_groups();
+        let sizes = model.config.sizes_of_groups(columns);
         check_group_size(self, scales, sizes, [columns, scales.matrix()[1]])?;
         let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
         let zeros = model.get(&format!("{module}.weight_zero_point"));

@@ -174,6 +174,25 @@ fn settings_with_another_size_of_groups_are_refused() {
     }
 }
 
+/// A group of layers without a size of groups has one scale for each row.
+#[test]
+fn settings_may_have_whole_rows_beside_groups() {
+    let config = r#"{"quant_method": "compressed-tensors", "config_groups": {
+        "a": {"weights": {"num_bits": 4, "strategy": "channel", "group_size": null}},
+        "b": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}},
+        "c": {"weights": null}}}"#;
+    for (groups, is_right) in [(1, true), (2, true), (4, false)] {
+        let tensors = [
+            ("a.weight_packed", buf(Dtype::I32, &[4, 8])),
+            ("a.weight_scale", buf(Dtype::F16, &[4, groups])),
+            ("a.weight_shape", TensorBuf::from_vec(vec![2], vec![4_i64, 64]).unwrap()),
+        ];
+        let (_directory, checkpoint) = checkpoint(Some(config), &tensors);
+        let found = checkpoint.quantized_weights().map_err(|error| error.to_string());
+        assert_eq!(found.is_ok(), is_right, "{found:?}");
+    }
+}
+
 /// Groups of Quanto may be whole rows, or several make one: only more than the codes tells.
 #[test]
 fn the_shape_of_a_weight_is_not_guessed() {

@@ -28,7 +28,7 @@ fn codes_and_scales_are_those_of_the_reference() {
         Rewrite::of(&reference)
             .select(|name, _| name == "weight")
             .rename(|_| "w.weight".into())
-            .quantize(how, &ConvertOptions::new(), |_, _| true)
+            .quantize(how, &ConvertOptions::new(), |_, _| Some(true))
             .unwrap()
             .save(&out, &SaveOptions::new().durable(false))
             .unwrap();
@@ -64,7 +64,8 @@ fn what_is_quantised_is_read_back() {
         saved(&[("a.weight", &[136, 160], numbers), ("norm.weight", &[160], &numbers[..160])]);
     for how in Quantization::ALL {
         let rewrite = || {
-            let wanted = |name: &str, tensor: &_| how.suits(name, TensorSource::shape(tensor));
+            let wanted =
+                |name: &str, tensor: &_| Some(how.suits(name, TensorSource::shape(tensor)));
             Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).unwrap()
         };
         let out = dir.path().join(how.name());
@@ -144,7 +145,7 @@ fn numbers_that_are_not_finite_are_refused_with_their_place() {
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
             let rewrite = Rewrite::of(&checkpoint)
-                .quantize(how, &ConvertOptions::new(), |_, _| true)
+                .quantize(how, &ConvertOptions::new(), |_, _| Some(true))
                 .unwrap();
             let error = rewrite.save(&out, &SaveOptions::new()).unwrap_err();
             let ErrorKind::DoesNotFit { index: 999, value, .. } = error.kind() else {
@@ -163,7 +164,7 @@ fn weights_that_cannot_be_quantised_are_refused_before_anything_is_written() {
     let (_dir, checkpoint) =
         saved(&[("a.weight", &[3, 24], &numbers), ("b", &[4, 16], &numbers[..64])]);
     let quantize = |how, name: &str| {
-        let wanted = |found: &str, _: &_| found == name;
+        let wanted = |found: &str, _: &_| Some(found == name);
         Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).map(drop)
     };
     let error = quantize(Quantization::Nvfp4, "a.weight").unwrap_err().to_string();
@@ -183,7 +184,7 @@ fn empty_weights_have_empty_codes() {
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
             let rewrite =
-                Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), |_, _| true);
+                Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), |_, _| Some(true));
             if shape[1] == 0 && matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4) {
                 assert!(rewrite.unwrap_err().to_string().contains("one or more groups"));
                 continue;
@@ -207,20 +208,58 @@ fn tied_weights_share_codes_and_scales() {
     save(&path, [("a.weight", weight)], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let out = dir.path().join("out.safetensors");
-    let rewrite = |wanted: &'static str| {
-        let wanted = |name: &str, _: &_| name == wanted;
+    let rewrite = |of_a, of_b| {
+        let wanted = move |name: &str, _: &_| if name == "a.weight" { of_a } else { of_b };
         let how = Quantization::Fp8Channel;
         Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).unwrap()
     };
-    rewrite("a.weight").save(&out, &SaveOptions::new()).unwrap();
-    let tied = Checkpoint::open(&out).unwrap();
-    assert_eq!(tied.len(), 2);
-    let aliases: Vec<_> = tied.aliases().map(|(alias, of)| (alias, of.name())).collect();
-    assert_eq!(aliases, [("b.weight", "a.weight"), ("b.weight_scale", "a.weight_scale")]);
-    rewrite("b.weight").save(&out, &SaveOptions::new()).unwrap();
-    let apart = Checkpoint::open(&out).unwrap();
-    assert_eq!(apart.tensor("a.weight").unwrap().dtype(), Dtype::F32);
-    assert_eq!(apart.tensor("b.weight").unwrap().dtype(), Dtype::F8_E4M3);
+    for follows in [None, Some(true)] {
+        rewrite(Some(true), follows).save(&out, &SaveOptions::new()).unwrap();
+        let tied = Checkpoint::open(&out).unwrap();
+        assert_eq!(tied.len(), 2);
+        let aliases: Vec<_> = tied.aliases().map(|(alias, of)| (alias, of.name())).collect();
+        assert_eq!(aliases, [("b.weight", "a.weight"), ("b.weight_scale", "a.weight_scale")]);
+    }
+    for (of_a, of_b, a, b) in [
+        (None, Some(true), Dtype::F32, Dtype::F8_E4M3),
+        (Some(false), Some(true), Dtype::F32, Dtype::F8_E4M3),
+        (Some(true), Some(false), Dtype::F8_E4M3, Dtype::F32),
+        (None, None, Dtype::F32, Dtype::F32),
+    ] {
+        let rewrite = rewrite(of_a, of_b);
+        let quantised = rewrite.tensors().filter(|(_, tensor)| tensor.is_quantized());
+        assert!(quantised.into_iter().all(|(_, tensor)| !tensor.is_alias()));
+        rewrite.save(&out, &SaveOptions::new()).unwrap();
+        let apart = Checkpoint::open(&out).unwrap();
+        assert_eq!(apart.tensor("a.weight").unwrap().dtype(), a);
+        assert_eq!(apart.tensor("b.weight").unwrap().dtype(), b);
+    }
+}
+
+/// Numbers have both names again, whatever the codes are called, and no entry of the metadata names
+/// what is gone.
+#[test]
+fn a_tied_weight_has_both_names_after_it_was_quantised() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let numbers: Vec<f32> = (0..64_u8).map(f32::from).collect();
+    let weight = TensorView::from_slice(&[2, 32], &numbers).unwrap();
+    let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
+    save(&path, [("a.weight", weight)], &options).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for how in Quantization::ALL {
+        let out = dir.path().join(how.name());
+        let wanted = |name: &str, _: &_| (name == "a.weight").then_some(true);
+        let rewrite = Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted);
+        let options = SaveOptions::new().metadata([("title", "tied")]);
+        rewrite.unwrap().save(&out, &options).unwrap();
+        let back = Checkpoint::open(&out).unwrap().dequantized().unwrap();
+        assert_eq!(back.len(), 1, "{how}");
+        let entries: Vec<_> = back.metadata().iter().map(|(k, v)| (&**k, &**v)).collect();
+        assert_eq!(entries, [("b.weight", "a.weight"), ("title", "tied")], "{how}");
+        let read = |name| back.tensor(name).unwrap().read().unwrap();
+        assert_eq!(read("b.weight").bytes(), read("a.weight").bytes(), "{how}");
+    }
 }
 
 /// Later steps leave codes and scales as they are.
@@ -232,7 +271,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
     let (how, options) = (Quantization::Fp8Channel, ConvertOptions::new());
     let quantised = || {
         let rewrite = Rewrite::of(&checkpoint);
-        rewrite.quantize(how, &options, |name, _| name == "a.weight").unwrap()
+        rewrite.quantize(how, &options, |name, _| Some(name == "a.weight")).unwrap()
     };
     let out = dir.path().join("out");
     quantised()
@@ -254,11 +293,11 @@ fn codes_are_neither_cast_nor_quantised_again() {
         all.iter().map(|&(name, dtype)| (name.to_owned(), dtype)).collect()
     };
     assert_eq!(dtypes(&out), named(&[codes[0], codes[1], ("b.weight", Dtype::F16)]));
-    let again = quantised().quantize(how, &options, |_, _| true).unwrap();
+    let again = quantised().quantize(how, &options, |_, _| Some(true)).unwrap();
     again.save(&out, &SaveOptions::new()).unwrap();
     let all = [codes[0], codes[1], ("b.weight", Dtype::F8_E4M3), ("b.weight_scale", Dtype::F32)];
     assert_eq!(dtypes(&out), named(&all));
-    let other = quantised().quantize(Quantization::Nvfp4, &options, |_, _| true).unwrap_err();
+    let other = quantised().quantize(Quantization::Nvfp4, &options, |_, _| Some(true)).unwrap_err();
     assert!(other.to_string().contains("fp8-channel and as nvfp4"), "{other}");
 }
 
@@ -276,7 +315,7 @@ fn quantised_weights_are_quantised_anew() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let how = Quantization::Int8Channel;
     let quantize = |options: &ConvertOptions| {
-        Rewrite::of(&checkpoint).quantize(how, options, |name, _| name == "w.weight")
+        Rewrite::of(&checkpoint).quantize(how, options, |name, _| Some(name == "w.weight"))
     };
     let refused = quantize(&ConvertOptions::new()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");

@@ -2,11 +2,13 @@
 //! groups that it has elements of; nothing else.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use safetensors_core::checkpoint::Computed;
-use safetensors_core::slice::{RankPart, TensorPart};
-use safetensors_core::{Checkpoint, Dtype, Limits, LoadOptions, TensorBuf, TensorView};
+use safetensors_core::slice::{Index, RankPart, TensorPart};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, TensorBuf, TensorSource, TensorView,
+};
 use safetensors_testing::read_at::NotingSource;
 use tempfile::TempDir;
 
@@ -216,4 +218,38 @@ fn a_rank_reads_the_bytes_of_its_groups() {
         let expected = [("l.weight", codes), ("l.weight_scale_inv", scales)];
         assert_eq!(reads(&numbers), needed(&stored, &expected), "{rank} of {ranks}, dim {dim}");
     }
+}
+
+/// What was read for several reads of a load goes with the last of them, or when the load fails.
+#[test]
+fn no_load_leaves_codes_in_memory() {
+    let mut case = cases().remove(2);
+    case.tensors = &[
+        ("l.qweight", Dtype::I32, &[64, 4096]),
+        ("l.scales", Dtype::F16, &[16, 4096]),
+        ("l.qzeros", Dtype::I32, &[16, 512]),
+    ];
+    let (_directory, numbers, _) = open(&case);
+    let tensor = numbers.tensor("l.weight").unwrap();
+    // What is read for a row that nothing has announced.
+    let needs_the_file = |row: u64| {
+        reads(&numbers);
+        let mut bytes = [0; 512 * 4];
+        tensor.source().read_exact_at(&mut bytes, tensor.file_offset() + row * 2048).unwrap();
+        !reads(&numbers).is_empty()
+    };
+    tensor.read().unwrap();
+    assert!(needs_the_file(0));
+    let odd_rows = tensor.slice((Index::from(1..).step(2), ..)).unwrap().max_gap(0);
+    odd_rows.read_with(&LoadOptions::new()).unwrap();
+    assert!(needs_the_file(1));
+
+    let cancelled = LoadOptions::new().threads(1).progress(|_| ControlFlow::Break(()));
+    let error = tensor.read_with(&cancelled).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(!reads(&numbers).is_empty() && needs_the_file(4095));
+
+    let refused = tensor.write_to(&mut |_| Err(ErrorKind::Cancelled.into())).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Cancelled), "{refused}");
+    assert!(!reads(&numbers).is_empty() && needs_the_file(4095));
 }
