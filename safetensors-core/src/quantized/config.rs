@@ -36,7 +36,7 @@ impl Config {
         ] {
             let Some((path, bytes)) = checkpoint.read_beside(file, MOST)? else { continue };
             let json: Value = serde_json::from_slice(&bytes)
-                .map_err(|error| bad_config(error.to_string()).in_path(&path))?;
+                .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;
             if file == "config.json" {
                 model.clone_from(&json);
             }

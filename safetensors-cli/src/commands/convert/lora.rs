@@ -27,7 +27,7 @@ pub(super) struct Loras {
     #[arg(
         long = "lora",
         value_name = "ADAPTER[:SCALE]",
-        value_parser = PathBufValueParser::new().map(|path| scaled(&path))
+        value_parser = PathBufValueParser::new().try_map(|path| scaled(&path))
     )]
     loras: Vec<Scaled>,
 }
@@ -41,17 +41,20 @@ struct Scaled {
 
 /// Divides `ADAPTER:SCALE`. What lies on the disk under the whole text is meant by it, and so is
 /// every text that does not end in a number.
-fn scaled(path: &Path) -> Scaled {
+fn scaled(path: &Path) -> Result<Scaled, String> {
     let whole = Scaled { path: path.to_owned(), scale: 1.0 };
     let Some((name, number)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {
-        return whole;
+        return Ok(whole);
     };
     let is_number = number.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
     match number.parse::<f64>() {
         Ok(scale) if is_number && scale.is_finite() && !name.is_empty() && !path.exists() => {
-            Scaled { path: name.into(), scale }
+            Ok(Scaled { path: name.into(), scale })
         }
-        _ => whole,
+        _ if !path.exists() && Path::new(name).exists() => {
+            Err(format!("expected a finite number after the last colon, found {number:?}"))
+        }
+        _ => Ok(whole),
     }
 }
 
@@ -142,11 +145,15 @@ mod tests {
             ("lora:1e999", "lora:1e999", 1.0),
             (":1", ":1", 1.0),
         ] {
-            assert_eq!(scaled(Path::new(text)), Scaled { path: path.into(), scale }, "{text}");
+            assert_eq!(scaled(Path::new(text)), Ok(Scaled { path: path.into(), scale }), "{text}");
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lora:2");
         std::fs::write(&path, "").unwrap();
-        assert_eq!(scaled(&path), Scaled { path, scale: 1.0 });
+        assert_eq!(scaled(&path), Ok(Scaled { path: path.clone(), scale: 1.0 }));
+        for number in ["abc", "", "nan", "0,5"] {
+            let wrong = format!("{}:{number}", path.display());
+            assert!(scaled(Path::new(&wrong)).unwrap_err().contains("finite number"), "{number}");
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn with_settings(
     config: &str,
     modules: &[&str],
 ) -> Result<String> {
-    let wrong = |error: serde_json::Error| bad_config(error.to_string());
+    let wrong = |error: serde_json::Error| bad_config(format!("not a JSON object: {error}"));
     let mut entries: Entries = serde_json::from_str(config).map_err(wrong)?;
     remove_settings(&mut entries);
     // Models of text and images have the settings of the text apart.
