@@ -105,7 +105,8 @@ fn a_merge_reads_a_quantised_base_as_a_load_does() {
     let merged = base.merged([adapter(None, &names).unwrap()]).unwrap();
     let of_plain = || plain.files()[0].safetensors().source().stored().take_reads();
     let of_merged = || merged.files()[0].safetensors().source().stored().stored().take_reads();
-    (of_plain(), of_merged());
+    of_plain();
+    of_merged();
     for options in [None, Some(LoadOptions::new().threads(1))] {
         let (from, to) = (plain.tensor("q.weight").unwrap(), merged.tensor("q.weight").unwrap());
         let sum = match options {
