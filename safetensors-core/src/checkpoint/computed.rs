@@ -46,8 +46,7 @@ pub(crate) trait ComputedTensor: Send + Sync {
         let _ = elements;
     }
 
-    /// The number of a file, and its bytes that elements are computed from, if these lie together
-    /// and each is needed once.
+    /// The file and its bytes that elements are computed from, if these lie together.
     fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
         let _ = elements;
         None
@@ -71,10 +70,9 @@ impl<S: ReadAt> Files for Checkpoint<S> {
     }
 }
 
-/// Files, of which some bytes are in memory already.
+/// Files, of one of which some bytes are in memory already: its number, their start, and they.
 struct Ahead<'a, S> {
     files: &'a Vec<CheckpointFile<S>>,
-    /// The number of the file, and where its bytes begin.
     bytes: Option<(usize, u64, Vec<u8>)>,
 }
 
@@ -102,13 +100,13 @@ impl<S: ReadAt> Files for Ahead<'_, S> {
         let known = |range: &ReadRange<'_>| {
             bytes.get(range.offset.checked_sub(*start)? as usize..)?.get(..range.bytes.len())
         };
-        ranges.iter_mut().try_for_each(|range| match known(range) {
-            Some(bytes) => {
-                range.bytes.copy_from_slice(bytes);
-                Ok(())
+        for range in ranges {
+            match known(range) {
+                Some(bytes) => range.bytes.copy_from_slice(bytes),
+                None => self.files.read(file, std::slice::from_mut(range))?,
             }
-            None => self.files.read(file, std::slice::from_mut(range)),
-        })
+        }
+        Ok(())
     }
 }
 
