@@ -119,6 +119,31 @@ fn patterns_say_what_is_quantised() {
     assert_eq!(list(&dir.path().join("none")), ["model.safetensors"]);
 }
 
+/// The head and the embedding are one tensor here, and one of them stays as it is.
+#[test]
+fn a_name_of_a_tied_weight_may_be_kept() {
+    let dir = temp_dir();
+    let numbers = [1.0_f32; 128];
+    let head = TensorView::from_slice(&[2, 64], &numbers).unwrap();
+    let options = SaveOptions::new().metadata([("model.embed_tokens.weight", "lm_head.weight")]);
+    save(dir.path().join("in.safetensors"), [("lm_head.weight", head)], &options).unwrap();
+    for (quantised, kept) in [("lm_head", "model.embed_tokens"), ("model.embed_tokens", "lm_head")]
+    {
+        let casts = [format!("{quantised}*=quantize"), format!("{kept}*=keep")];
+        let args = ["in.safetensors", "out.safetensors", "--force", "--report"];
+        let casts = ["--quantize", "fp8-channel", "--cast", &casts[0], "--cast", &casts[1]];
+        let report = convert(dir.path(), &[&args[..], &casts].concat()).success();
+        report.stdout(contains(format!("\n{quantised}.weight ")));
+        let mut expected = vec![
+            (format!("{quantised}.weight"), Dtype::F8_E4M3),
+            (format!("{quantised}.weight_scale"), Dtype::F32),
+            (format!("{kept}.weight"), Dtype::F32),
+        ];
+        expected.sort();
+        assert_eq!(content(&dir.path().join("out.safetensors")), expected);
+    }
+}
+
 #[test]
 fn what_is_refused() {
     let dir = temp_dir();
