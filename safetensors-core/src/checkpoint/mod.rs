@@ -4,6 +4,7 @@
 mod boxed;
 mod commit;
 mod computed;
+mod computed_tensor;
 mod current;
 mod destination;
 mod directories;
@@ -33,7 +34,8 @@ use std::sync::Arc;
 
 pub(crate) use commit::commit;
 pub use computed::Computed;
-pub(crate) use computed::{ComputedTensor, Files, Replacement, failed, read_numbers};
+pub(crate) use computed::Replacement;
+pub(crate) use computed_tensor::{ComputedTensor, Files, failed, read_numbers};
 pub(crate) use destination::check as check_directory;
 pub(crate) use directories::NewDirectories;
 pub(crate) use index::Index;

@@ -1,0 +1,146 @@
+//! [`ComputedTensor`]: a tensor whose elements are computed when they are read, and the bytes that
+//! they are computed from.
+
+use std::io;
+use std::ops::Range;
+
+use super::{Checkpoint, CheckpointFile};
+use crate::convert::{ConvertOptions, bytes_of};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::{ReadAt, ReadRange};
+use crate::tensor::{TensorBuf, TensorView};
+
+/// The most elements that are computed at once before they are rounded.
+pub(super) const MOST: usize = 1 << 16;
+
+/// A tensor whose elements are computed when they are read.
+pub(crate) trait ComputedTensor: Send + Sync {
+    fn name(&self) -> &str;
+
+    /// F32, or a float of whole bytes that F32 is rounded to.
+    fn dtype(&self) -> Dtype;
+
+    fn shape(&self) -> &[usize];
+
+    /// The numbers of the files whose bytes are read.
+    fn files(&self) -> Vec<usize>;
+
+    /// Computes elements as F32, from this one on in C order.
+    fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()>;
+
+    /// Hears which elements will be read soon, piece by piece. Does nothing by default.
+    fn will_read(&self, elements: &[Range<u64>]) {
+        let _ = elements;
+    }
+
+    /// Hears that these elements are not going to be read any more. Does nothing by default.
+    fn has_read(&self, elements: Range<u64>) {
+        let _ = elements;
+    }
+
+    /// The file and its bytes that elements are computed from, if these lie together.
+    fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
+        let _ = elements;
+        None
+    }
+}
+
+/// The bytes of the files of a checkpoint.
+pub(crate) trait Files {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
+}
+
+impl<S: ReadAt> Files for Vec<CheckpointFile<S>> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self[file].archive.source().read_ranges_at(ranges)
+    }
+}
+
+impl<S: ReadAt> Files for Checkpoint<S> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self.files()[file].archive.source().read_ranges_at(ranges)
+    }
+}
+
+/// Files, of one of which some bytes are in memory already: its number, their start, and they.
+pub(super) struct Ahead<'a, S> {
+    files: &'a Vec<CheckpointFile<S>>,
+    bytes: Option<(usize, u64, Vec<u8>)>,
+}
+
+impl<'a, S: ReadAt> Ahead<'a, S> {
+    /// Reads bytes with one call, if they are of a source whose calls wait.
+    pub(super) fn of(
+        files: &'a Vec<CheckpointFile<S>>,
+        bytes: Option<(usize, Range<u64>)>,
+    ) -> io::Result<Self> {
+        let waits = |file: usize| files[file].archive.source().requests().is_some();
+        let Some((file, range)) = bytes.filter(|(file, _)| waits(*file)) else {
+            return Ok(Self { files, bytes: None });
+        };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        files.read(file, &mut [ReadRange { offset: range.start, bytes: &mut bytes }])?;
+        Ok(Self { files, bytes: Some((file, range.start, bytes)) })
+    }
+}
+
+impl<S: ReadAt> Files for Ahead<'_, S> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        let Some((_, start, bytes)) = self.bytes.as_ref().filter(|(of, ..)| *of == file) else {
+            return self.files.read(file, ranges);
+        };
+        let known = |range: &ReadRange<'_>| {
+            bytes.get(range.offset.checked_sub(*start)? as usize..)?.get(..range.bytes.len())
+        };
+        for range in ranges {
+            match known(range) {
+                Some(bytes) => range.bytes.copy_from_slice(bytes),
+                None => self.files.read(file, std::slice::from_mut(range))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rounds numbers to a dtype, and copies their bytes in a file from the byte `skipped` on.
+pub(super) fn round(
+    numbers: Vec<f32>,
+    dtype: Dtype,
+    skipped: usize,
+    bytes: &mut [u8],
+) -> Result<()> {
+    let rounded = TensorBuf::from_vec(vec![numbers.len()], numbers)?
+        .convert(dtype, &ConvertOptions::new().threads(1))?;
+    let size = bytes_of(dtype, 1);
+    if cfg!(target_endian = "little") {
+        bytes.copy_from_slice(&rounded.bytes()[skipped..][..bytes.len()]);
+    } else {
+        let in_file = rounded.bytes().chunks_exact(size).flat_map(|it| it.iter().rev());
+        bytes.iter_mut().zip(in_file.skip(skipped)).for_each(|(byte, new)| *byte = *new);
+    }
+    Ok(())
+}
+
+/// Reads elements of a tensor in a file as F32, which must hold them.
+pub(crate) fn read_numbers(
+    files: &dyn Files,
+    file: usize,
+    offset: u64,
+    dtype: Dtype,
+    out: &mut [f32],
+) -> io::Result<()> {
+    let mut bytes = vec![0; bytes_of(dtype, out.len())];
+    files.read(file, &mut [ReadRange { offset, bytes: &mut bytes }])?;
+    let numbers = TensorView::new(dtype, &[out.len()], &bytes)
+        .and_then(|view| view.convert(Dtype::F32, &ConvertOptions::new().threads(1)))
+        .and_then(TensorBuf::into_vec::<f32>)
+        .map_err(failed)?;
+    out.copy_from_slice(&numbers);
+    Ok(())
+}
+
+/// An error of this library where only one of the system can be returned.
+pub(crate) fn failed(error: Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
