@@ -1,7 +1,7 @@
 //! Checkpoints with the names, dtypes and shapes of quantised weights: each is refused, or its
 //! weights are read in parts as they are whole.
 //!
-//! An input begins with a choice of [`FORMS`], of which it may change the settings and every tensor,
+//! An input begins with a choice of `FORMS`, of which it may change the settings and every tensor,
 //! or it makes up all of them. So each decoder is a byte away.
 
 mod forms;
