@@ -232,3 +232,10 @@ fn files_of_the_tokenizer_that_are_not_json_are_errors_of_the_tokenizer() {
         assert!(is_it && error.to_string().contains(&format!("{name}: not JSON: ")), "{error}");
     }
 }
+
+#[test]
+fn a_file_of_templates_that_has_none_is_no_error() {
+    for content in [json!([]), json!("\"text\""), json!(1), json!({})] {
+        metadata(&tokenizer(), &[("chat_template.json", content)]).unwrap();
+    }
+}
