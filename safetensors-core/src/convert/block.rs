@@ -77,7 +77,7 @@ pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Fail
 /// and an addition are never fused, so the result is the same on every machine.
 #[cfg(feature = "std")]
 #[inline(always)]
-pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
     #[cfg(not(test))]
     let arch = pulp::Arch::new();
     #[cfg(test)]

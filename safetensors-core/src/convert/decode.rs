@@ -55,6 +55,13 @@ pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
+/// The value of a code of F4, computed as [`vectorized`] code can.
+#[cfg(feature = "std")]
+#[inline(always)]
+pub(crate) fn decode_four(code: u32) -> f32 {
+    with_float!(Dtype::F4, FORMAT => decode_code(FORMAT, code), else f32::NAN)
+}
+
 /// Decodes packed codes of four bits, lowest bits first.
 fn decode_fours(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&byte, pair) in src.iter().zip(out.as_chunks_mut::<2>().0) {

@@ -65,7 +65,7 @@ pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 #[cfg(feature = "std")]
-pub(crate) use decode::decode_bytes;
+pub(crate) use decode::{decode_bytes, decode_four};
 pub use options::{ConvertOptions, Overflow, ScaledWeights};
 #[cfg(feature = "std")]
 pub(crate) use scaled::ReadConversion;

@@ -1,6 +1,6 @@
 //! [`Codes`]: the numbers that codes of a few bits stand for.
 
-use crate::convert::{ConvertOptions, decode_bytes, vectorized};
+use crate::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
 use crate::dtype::Dtype;
 use crate::tensor::TensorView;
 
@@ -28,12 +28,86 @@ pub(super) struct Codes {
     pub(super) order: Order,
     /// 2^bits numbers.
     values: Vec<f32>,
-    /// The number of code 0, if each code stands for one more than the code before it.
-    first: Option<i16>,
+    rule: Rule,
     /// The dtype whose numbers these are, if it is known.
     dtype: Option<Dtype>,
     /// The numbers of each byte, if a byte has whole codes in order.
     of_bytes: Vec<f32>,
+}
+
+/// How the number of a code is found. Both computations are exact.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    /// ((code + `turn`) mod 2^bits) + `first`
+    Integer {
+        turn: u32,
+        first: i32,
+    },
+    /// The number of F4, plus a zero: if that is not negative, no number is a negative zero.
+    Four {
+        zero: f32,
+    },
+    Table,
+}
+
+impl Rule {
+    fn of(values: &[f32]) -> Self {
+        let are = |number: &dyn Fn(u32) -> f32| {
+            (0..).zip(values).all(|(code, value)| number(code).to_bits() == value.to_bits())
+        };
+        let mask = values.len() as u32 - 1;
+        let lowest = (0..).zip(values).min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let (lowest, first) = lowest.map_or((0, 0), |(code, value)| (code, *value as i32));
+        let turn = (mask + 1 - lowest) & mask;
+        if are(&|code| integer(code, mask, turn, first)) {
+            return Self::Integer { turn, first };
+        }
+        let zero = [-0.0, 0.0]
+            .into_iter()
+            .find(|zero| mask == 15 && are(&|code| decode_four(code) + zero));
+        zero.map_or(Self::Table, |zero| Self::Four { zero })
+    }
+}
+
+/// An integer that F32 holds exactly.
+#[inline(always)]
+fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
+    ((code.wrapping_add(turn) & mask) as i32).wrapping_add(first) as f32
+}
+
+/// Runs a loop in which `number` computes the number of a code, of which only the lowest bits
+/// count. It is compiled for each rule.
+macro_rules! by_rule {
+    ($codes:expr, $number:ident => $work:expr) => {{
+        let (values, mask) = (&$codes.values[..], $codes.values.len() as u32 - 1);
+        match $codes.rule {
+            Rule::Integer { turn, first } => {
+                let $number = |code: u32| integer(code, mask, turn, first);
+                vectorized(|| $work);
+            }
+            Rule::Four { zero } => {
+                let $number = |code: u32| decode_four(code & 15) + zero;
+                vectorized(|| $work);
+            }
+            Rule::Table => {
+                match (<&[f32; 256]>::try_from(values), <&[f32; 16]>::try_from(values)) {
+                    // Without checks of bounds.
+                    (Ok(values), _) => {
+                        let $number = |code: u32| values[code as usize & 255];
+                        $work;
+                    }
+                    (_, Ok(values)) => {
+                        let $number = |code: u32| values[code as usize & 15];
+                        $work;
+                    }
+                    _ => {
+                        let $number = |code: u32| values[(code & mask) as usize];
+                        $work;
+                    }
+                }
+            }
+        }
+    }};
 }
 
 impl Codes {
@@ -54,11 +128,8 @@ impl Codes {
                 }
             }
         }
-        let first = values[0] as i16;
-        let number = |code: usize| f32::from(first) + code as f32;
-        let is_linear = |(code, value): (usize, &f32)| value.to_bits() == number(code).to_bits();
-        let first = values.iter().enumerate().all(is_linear).then_some(first);
-        Self { bits, order, values, first, dtype: None, of_bytes }
+        let rule = Rule::of(&values);
+        Self { bits, order, values, rule, dtype: None, of_bytes }
     }
 
     /// Integers: each code, minus `offset`.
@@ -180,21 +251,32 @@ impl Codes {
 
     /// The numbers of whole bytes; of the last, as many as are wanted.
     fn decode_bytes(&self, bytes: &[u8], out: &mut [f32]) {
-        fn fixed<const N: usize>(table: &[f32], bytes: &[u8], out: &mut [f32]) {
-            let Ok(table) = <&[[f32; N]; 256]>::try_from(table.as_chunks::<N>().0) else { return };
-            let (whole, rest) = out.as_chunks_mut::<N>();
-            for (values, &byte) in whole.iter_mut().zip(bytes) {
-                *values = table[usize::from(byte)];
-            }
-            if let Some(&byte) = bytes.get(whole.len()).filter(|_| !rest.is_empty()) {
-                rest.copy_from_slice(&table[usize::from(byte)][..rest.len()]);
-            }
-        }
         match self.bits {
-            4 => fixed::<2>(&self.of_bytes, bytes, out),
-            2 => fixed::<4>(&self.of_bytes, bytes, out),
-            _ => fixed::<8>(&self.of_bytes, bytes, out),
+            4 => self.decode_whole::<2>(bytes, out),
+            2 => self.decode_whole::<4>(bytes, out),
+            _ => self.decode_whole::<8>(bytes, out),
         }
+    }
+
+    /// The numbers of bytes with `N` codes in each.
+    fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
+        let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
+            return;
+        };
+        let (whole, rest) = out.as_chunks_mut::<N>();
+        if let Some(&byte) = bytes.get(whole.len()).filter(|_| !rest.is_empty()) {
+            rest.copy_from_slice(&table[usize::from(byte)][..rest.len()]);
+        }
+        let pairs = whole.iter_mut().zip(bytes);
+        if let Rule::Table = self.rule {
+            pairs.for_each(|(values, &byte)| *values = table[usize::from(byte)]);
+            return;
+        }
+        let bits = 8 / N;
+        let turned = if self.order == Order::HighFirst { 8 - bits } else { 0 };
+        by_rule!(self, number => pairs.for_each(|(values, &byte)| {
+            *values = std::array::from_fn(|at| number(u32::from(byte) >> (at * bits ^ turned)));
+        }));
     }
 
     /// The numbers of codes that lie in units of `N` bytes, one in each, from this bit on.
@@ -204,27 +286,13 @@ impl Codes {
         shift: usize,
         out: &mut [f32],
     ) {
-        let mask = self.values.len() as u32 - 1;
         let code = |unit: &[u8; N]| {
             let mut word = [0; 4];
             word[..N].copy_from_slice(unit);
-            u32::from_le_bytes(word) >> shift & mask
+            u32::from_le_bytes(word) >> shift
         };
-        if let Some(first) = self.first {
-            // Small integers, which F32 holds exactly.
-            let number = |unit| (code(unit) as i32 + i32::from(first)) as f32;
-            let pairs = out.iter_mut().zip(units);
-            vectorized(|| pairs.for_each(|(value, unit)| *value = number(unit)));
-        } else if let Ok(values) = <&[f32; 256]>::try_from(&self.values[..]) {
-            let pairs = out.iter_mut().zip(units);
-            pairs.for_each(|(value, unit)| *value = values[code(unit) as usize & 255]);
-        } else if let Ok(values) = <&[f32; 16]>::try_from(&self.values[..]) {
-            let rest = out.iter_mut().zip(units);
-            rest.for_each(|(value, unit)| *value = values[code(unit) as usize & 15]);
-        } else {
-            let pairs = out.iter_mut().zip(units);
-            pairs.for_each(|(value, unit)| *value = self.values[code(unit) as usize]);
-        }
+        let pairs = out.iter_mut().zip(units);
+        by_rule!(self, number => pairs.for_each(|(value, unit)| *value = number(code(unit))));
     }
 
     /// The number of a code, of which only the lowest bits count.

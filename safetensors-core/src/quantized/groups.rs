@@ -56,9 +56,16 @@ impl Groups {
             16 => expand_by::<16>(values, out),
             32 => expand_by::<32>(values, out),
             64 => expand_by::<64>(values, out),
-            _ => out.chunks_mut(size).zip(values).for_each(|(out, value)| out.fill(*value)),
+            _ => vectorized(|| {
+                out.chunks_mut(size).zip(values).for_each(|(out, value)| out.fill(*value));
+            }),
         }
     }
+}
+
+/// Does `work` for each item. It is small enough to be inlined.
+fn each<T>(items: impl Iterator<Item = T>, work: impl Fn(T)) {
+    vectorized(|| items.for_each(work));
 }
 
 /// Writes each value `N` times.
@@ -68,7 +75,9 @@ fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
         if let Some(value) = values.get(whole.len()) {
             rest.fill(*value);
         }
-        whole.iter_mut().zip(values).for_each(|(out, value)| *out = [*value; N]);
+        // For pairs of both the compiler would scatter vectors of values, which is slow.
+        let mut values = values.iter();
+        whole.fill_with(|| values.next().map_or([0.0; N], |value| [*value; N]));
     });
 }
 
@@ -92,21 +101,21 @@ impl Formula {
     pub(super) fn apply(self, scales: &[f32], zeros: Option<&[f32]>, codes: &mut [f32]) {
         let zeros = zeros.unwrap_or_default();
         let pairs = codes.iter_mut().zip(scales);
-        vectorized(|| match self {
+        match self {
             Self::Subtract | Self::Shift if zeros.is_empty() => {
-                pairs.for_each(|(x, scale)| *x *= scale);
+                each(pairs, |(x, scale)| *x *= scale);
             }
             Self::Subtract => {
-                pairs.zip(zeros).for_each(|((x, scale), zero)| *x = (*x - zero) * scale);
+                each(pairs.zip(zeros), |((x, scale), zero)| *x = (*x - zero) * scale);
             }
-            Self::Add if zeros.is_empty() => pairs.for_each(|(x, scale)| *x = *x * scale + 0.0),
-            Self::Add => pairs.zip(zeros).for_each(|((x, scale), zero)| *x = *x * scale + zero),
-            Self::Shift => pairs.zip(zeros).for_each(|((x, scale), zero)| *x = *x * scale - zero),
+            Self::Add if zeros.is_empty() => each(pairs, |(x, scale)| *x = *x * scale + 0.0),
+            Self::Add => each(pairs.zip(zeros), |((x, scale), zero)| *x = *x * scale + zero),
+            Self::Shift => each(pairs.zip(zeros), |((x, scale), zero)| *x = *x * scale - zero),
             Self::AddConstant(constant) => {
-                pairs.for_each(|(x, scale)| *x = *x * scale + constant);
+                each(pairs, |(x, scale)| *x = *x * scale + constant);
             }
-            Self::Times(constant) => pairs.for_each(|(x, scale)| *x = *x * scale * constant),
-        });
+            Self::Times(constant) => each(pairs, |(x, scale)| *x = *x * scale * constant),
+        }
     }
 }
 

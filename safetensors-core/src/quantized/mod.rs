@@ -27,6 +27,7 @@ mod panel;
 mod quantize;
 mod schemes;
 mod source;
+mod spare;
 mod weight;
 
 use std::collections::HashSet;

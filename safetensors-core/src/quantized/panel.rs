@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::matrix::{Files, Raw};
+use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
@@ -58,6 +59,16 @@ impl<T> Slot<T> {
     }
 }
 
+impl Slot<Raw> {
+    /// Gives the memory back.
+    fn reuse(self, spare: &Spare) {
+        let raw = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(raw) = raw.and_then(Arc::into_inner) {
+            raw.reuse(spare);
+        }
+    }
+}
+
 /// What it guards is whole even if a thread has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,16 +103,16 @@ impl Panel {
     fn read(
         &self,
         numbers: &Grouped,
-        files: &dyn Files,
-        part: &Part,
+        (files, spare): (&dyn Files, &Spare),
+        Part { rows, columns }: &Part,
         out: &mut [f32],
     ) -> io::Result<()> {
-        let Part { rows, columns } = part;
         let grids = self.grids.get(|| numbers.fetch_grids(files, &self.part))?;
         let tiles = self.tiles.iter();
         let tiles = tiles.filter(|(tile, _)| tile.start < columns.end && columns.start < tile.end);
-        let fetch =
-            |tile: &Range<usize>| numbers.codes.fetch(files, self.part.rows.clone(), tile.clone());
+        let fetch = |tile: &Range<usize>| {
+            numbers.codes.fetch(files, spare, self.part.rows.clone(), tile.clone())
+        };
         // Threads share the work: each reads what no other one is reading.
         for (tile, slot) in tiles.clone() {
             slot.try_get(|| fetch(tile))?;
@@ -128,7 +139,10 @@ impl Panel {
 
 /// The panels of a weight whose elements will be asked for by several reads.
 #[derive(Debug, Default)]
-pub(super) struct Panels(Mutex<Vec<Arc<Panel>>>);
+pub(super) struct Panels {
+    panels: Mutex<Vec<Arc<Panel>>>,
+    pub(super) spare: Arc<Spare>,
+}
 
 impl Panels {
     /// Makes room for what will be read. A row of a weight that is stored transposed is in many
@@ -146,7 +160,7 @@ impl Panels {
         let most = if is_transposed { SHARED } else { TILE };
         let most = (most * 8 / (columns.len() * numbers.codes.bits()).max(1)).max(1);
         let size = rows.len().div_ceil(rows.len().div_ceil(most));
-        let mut panels = lock(&self.0);
+        let mut panels = lock(&self.panels);
         Self::remove(&mut panels, &rows);
         panels.extend(rows.clone().step_by(size).map(|start| {
             let rows = start..rows.end.min(start + size);
@@ -154,9 +168,10 @@ impl Panels {
         }));
     }
 
-    /// Drops what has any of these rows.
+    /// Drops what has any of these rows, and memory that is not in use.
     pub(super) fn forget(&self, rows: Range<usize>) {
-        Self::remove(&mut lock(&self.0), &rows);
+        Self::remove(&mut lock(&self.panels), &rows);
+        self.spare.clear();
     }
 
     fn remove(panels: &mut Vec<Arc<Panel>>, rows: &Range<usize>) {
@@ -172,17 +187,19 @@ impl Panels {
         mut part: Part,
         out: &mut [f32],
     ) -> io::Result<usize> {
-        let panel = lock(&self.0).iter().find(|p| p.has(part.rows.start, &part.columns)).cloned();
-        let Some(panel) = panel else {
-            let count = part.rows.len();
-            Panel::new(numbers, part.clone()).read(numbers, files, &part, out)?;
-            return Ok(count);
-        };
+        let known = lock(&self.panels);
+        let panel = known.iter().find(|panel| panel.has(part.rows.start, &part.columns)).cloned();
+        drop(known);
+        let panel = panel.unwrap_or_else(|| Arc::new(Panel::new(numbers, part.clone())));
         part.rows.end = part.rows.end.min(panel.part.rows.end);
         let len = part.rows.len() * part.columns.len();
-        panel.read(numbers, files, &part, &mut out[..len])?;
+        panel.read(numbers, (files, &self.spare), &part, &mut out[..len])?;
         if panel.left.fetch_sub(len, Ordering::Relaxed) <= len {
-            lock(&self.0).retain(|other| !Arc::ptr_eq(other, &panel));
+            lock(&self.panels).retain(|other| !Arc::ptr_eq(other, &panel));
+        }
+        // The last thread that has read from it.
+        if let Some(panel) = Arc::into_inner(panel) {
+            panel.tiles.into_iter().for_each(|(_, slot)| slot.reuse(&self.spare));
         }
         Ok(part.rows.len())
     }

@@ -5,6 +5,7 @@ use super::model::Weight;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -70,7 +71,9 @@ pub(super) fn dequantized<S: ReadAt + 'static>(
     checkpoint: Checkpoint<S>,
     weights: Vec<(QuantizedWeight, Weight)>,
 ) -> Result<Checkpoint<Computed<S>>> {
-    let (abouts, weights): (Vec<_>, Vec<_>) = weights.into_iter().unzip();
+    let (abouts, mut weights): (Vec<_>, Vec<Weight>) = weights.into_iter().unzip();
+    let spare = Arc::default();
+    weights.iter_mut().for_each(|weight| weight.panels.spare = Arc::clone(&spare));
     let members = abouts.iter().flat_map(|about| &about.tensors);
     let mut instead: HashMap<_, _> = members.map(|name| (&**name, None)).collect();
     for (number, about) in abouts.iter().enumerate() {

@@ -8,6 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::codes::{Codes, Order};
+use super::spare::Spare;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::io::ReadRange;
@@ -161,7 +162,7 @@ impl Matrix {
         if out.is_empty() {
             return Ok(());
         }
-        let raw = self.fetch(files, rows.clone(), columns.clone())?;
+        let raw = self.fetch(files, &Spare::default(), rows.clone(), columns.clone())?;
         for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
             self.decode(&raw, row, columns.clone(), out);
         }
@@ -172,11 +173,12 @@ impl Matrix {
     pub(super) fn fetch(
         &self,
         files: &dyn Files,
+        spare: &Spare,
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> io::Result<Raw> {
         if self.is_transposed {
-            return self.fetch_transposed(files, rows, columns);
+            return self.fetch_transposed(files, spare, rows, columns);
         }
         let first = self.line_of(rows.start);
         let lines = match self.lies {
@@ -185,13 +187,14 @@ impl Matrix {
             Lies::Down { word } => first..(rows.end * self.bits()).div_ceil(word),
             Lies::Rows { .. } | Lies::Tiles => first..self.line_of(rows.end - 1) + 1,
         };
-        self.fetch_lines(files, lines, columns)
+        self.fetch_lines(files, spare, lines, columns)
     }
 
     /// Reads these columns of some lines of the tensor.
     fn fetch_lines(
         &self,
         files: &dyn Files,
+        spare: &Spare,
         lines: Range<usize>,
         columns: Range<usize>,
     ) -> io::Result<Raw> {
@@ -216,7 +219,7 @@ impl Matrix {
             let last = wanted.last().map_or(bytes.start, |last| last.end);
             starts.push((len - (last - bytes.start)) as usize);
         }
-        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        let mut bytes = spare.take(usize::try_from(len).map_err(io::Error::other)?);
         let mut rest = &mut bytes[..];
         let mut ranges = Vec::with_capacity(wanted.len());
         for range in wanted {
@@ -347,6 +350,11 @@ impl Raw {
     /// The bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
+    }
+
+    /// Gives the memory back.
+    pub(super) fn reuse(self, spare: &Spare) {
+        spare.put(self.bytes);
     }
 
     /// The columns of the matrix that the bytes hold.

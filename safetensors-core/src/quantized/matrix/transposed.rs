@@ -4,8 +4,12 @@
 use std::io;
 use std::ops::Range;
 
+use pulp::NullaryFnOnce;
+
 use super::super::codes::Order;
+use super::super::spare::Spare;
 use super::{Files, Lies, Matrix, Numbers, Raw, widen};
+use crate::convert::vectorized;
 use crate::dtype::Dtype;
 
 /// What a transposed matrix moves as one: bytes with the codes of neighbouring columns of the
@@ -22,6 +26,13 @@ impl Unit {
     fn line_of(self, row: usize, width: usize) -> usize {
         row / width * width.div_ceil(self.codes) + row % width / self.codes
     }
+
+    /// The bytes from one row of these many units to the next. Rows that are whole pages apart would
+    /// share a few lines of the cache.
+    fn pitch(self, count: usize) -> usize {
+        let len = count * self.bytes;
+        len + if len.is_multiple_of(4096) { LINE } else { 0 }
+    }
 }
 
 impl Matrix {
@@ -29,6 +40,7 @@ impl Matrix {
     pub(super) fn fetch_transposed(
         &self,
         files: &dyn Files,
+        spare: &Spare,
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> io::Result<Raw> {
@@ -45,8 +57,8 @@ impl Matrix {
         };
         let first = unit.line_of(rows.start, width);
         let count = unit.line_of(rows.end - 1, width) + 1 - first;
-        let pitch = lines_of(0).len() * unit.bytes;
-        let mut bytes = vec![0; count * pitch];
+        let pitch = unit.pitch(lines_of(0).len());
+        let mut bytes = spare.take(count * pitch);
         let mut rest = &mut bytes[..];
         let mut row = rows.start;
         while row < rows.end {
@@ -56,7 +68,7 @@ impl Matrix {
             let count = unit.line_of(last, width) + 1 - unit.line_of(row, width);
             let these;
             (these, rest) = rest.split_at_mut(count * pitch);
-            self.turn(files, lines_of(matrix), across, these)?;
+            self.turn(files, spare, lines_of(matrix), across, these)?;
             row = last + 1;
         }
         let starts = (0..count).map(|line| line * pitch).collect();
@@ -67,6 +79,7 @@ impl Matrix {
     fn turn(
         &self,
         files: &dyn Files,
+        spare: &Spare,
         lines: Range<usize>,
         across: Range<usize>,
         out: &mut [u8],
@@ -74,19 +87,20 @@ impl Matrix {
         /// The most bytes that are turned at once, so that they stay in a processor's cache.
         const MOST: usize = 1 << 18;
         let unit = self.unit();
-        let pitch = lines.len() * unit.bytes;
-        let step = (MOST * lines.len() / out.len().max(1)).max(BLOCK) / BLOCK * BLOCK;
+        let pitch = unit.pitch(lines.len());
+        let step = (MOST * lines.len() / out.len().max(1)).max(LINE) / LINE * LINE;
         for first in lines.clone().step_by(step) {
             let some = first..lines.end.min(first + step);
-            let mut raw = self.fetch_lines(files, some.clone(), across.clone())?;
+            let mut raw = self.fetch_lines(files, spare, some.clone(), across.clone())?;
             if unit.is_number {
                 raw = self.numbers(&raw, some, across.clone());
             }
             let skipped = (first - lines.start) * unit.bytes;
             match unit.bytes {
-                1 => transpose::<1>(&raw, out, pitch, skipped),
-                _ => transpose::<4>(&raw, out, pitch, skipped),
+                1 => vectorized(Transpose::<1> { lines: &raw, out: &mut *out, pitch, skipped }),
+                _ => vectorized(Transpose::<4> { lines: &raw, out: &mut *out, pitch, skipped }),
             }
+            raw.reuse(spare);
         }
         Ok(())
     }
@@ -150,42 +164,83 @@ impl Matrix {
     }
 }
 
-/// The number of lines and of units that are transposed at once.
-const BLOCK: usize = 16;
+/// The bytes of a line of a cache. Whole ones are read and written.
+const LINE: usize = 64;
 
 /// Writes units of `N` bytes column by column: each column after `skipped` bytes of a row of
 /// `pitch` bytes.
-fn transpose<const N: usize>(lines: &Raw, out: &mut [u8], pitch: usize, skipped: usize) {
-    let mut block = [[[0; N]; BLOCK]; BLOCK];
-    for (number, out) in out.chunks_mut(BLOCK * pitch).enumerate() {
-        let first = number * BLOCK * N;
-        let mut skipped = skipped;
-        for starts in lines.starts.chunks(BLOCK) {
-            for (place, start) in starts.iter().enumerate() {
-                let units = lines.bytes[start + first..].as_chunks::<N>().0;
-                // All blocks but those at the edges are whole.
-                match units.first_chunk::<BLOCK>() {
-                    Some(units) => {
-                        for (column, unit) in block.iter_mut().zip(units) {
-                            column[place] = *unit;
+struct Transpose<'a, const N: usize> {
+    lines: &'a Raw,
+    out: &'a mut [u8],
+    pitch: usize,
+    skipped: usize,
+}
+
+/// Not a closure, because one of this size is not inlined.
+impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { lines, out, pitch, skipped } = self;
+        // As many lines as columns, so that the bytes of each are a line of the cache.
+        let side = LINE / N;
+        let mut block = [[[0; 8]; LINE / 8]; LINE];
+        let mut words = [[0; LINE / 8]; 8];
+        for (number, out) in out.chunks_mut(side * pitch).enumerate() {
+            let first = number * LINE;
+            let mut skipped = skipped;
+            for starts in lines.starts.chunks(side) {
+                for (group, starts) in starts.chunks(8 / N).enumerate() {
+                    for (words, start) in words.iter_mut().zip(starts) {
+                        let bytes = &lines.bytes[start + first..];
+                        // All blocks but those at the edges are whole.
+                        let line = bytes.first_chunk::<LINE>().copied().unwrap_or_else(|| {
+                            let mut line = [0; LINE];
+                            line[..bytes.len()].copy_from_slice(bytes);
+                            line
+                        });
+                        for (word, bytes) in words.iter_mut().zip(line.as_chunks().0) {
+                            *word = u64::from_le_bytes(*bytes);
                         }
                     }
-                    None => {
-                        for (column, unit) in block.iter_mut().zip(units) {
-                            column[place] = *unit;
+                    turn_words::<N>(&mut words);
+                    for (unit, words) in words[..8 / N].iter().enumerate() {
+                        for (column, word) in block[unit..].iter_mut().step_by(8 / N).zip(words) {
+                            column[group] = word.to_le_bytes();
                         }
                     }
                 }
-            }
-            let len = starts.len() * N;
-            for (column, out) in block.iter().zip(out.chunks_exact_mut(pitch)) {
-                let (units, _) = out[skipped..skipped + len].as_chunks_mut::<N>();
-                match units.first_chunk_mut::<BLOCK>() {
-                    Some(units) => *units = *column,
-                    None => units.copy_from_slice(&column[..starts.len()]),
+                let len = starts.len() * N;
+                for (column, out) in block.iter().zip(out.chunks_exact_mut(pitch)) {
+                    let (column, out) = (column.as_flattened(), &mut out[skipped..skipped + len]);
+                    match out.first_chunk_mut::<LINE>() {
+                        Some(out) => out.copy_from_slice(column),
+                        None => out.copy_from_slice(&column[..len]),
+                    }
                 }
+                skipped += len;
             }
-            skipped += len;
         }
+    }
+}
+
+/// Transposes the units of `N` bytes in words of several lines: what the first units of the first
+/// words were becomes the first word of the first line.
+#[inline(always)]
+fn turn_words<const N: usize>(lines: &mut [[u64; LINE / 8]; 8]) {
+    // Quarters of a square that lie across from each other change places, then those of each
+    // quarter.
+    let (mut apart, mut bits, mut low) = (4 / N, 32, u64::MAX >> 32);
+    while apart > 0 {
+        for line in (0..8 / N).filter(|line| line & apart == 0) {
+            for word in 0..LINE / 8 {
+                let [one, other] = [lines[line][word], lines[line + apart][word]];
+                lines[line][word] = one & low | (other & low) << bits;
+                lines[line + apart][word] = one >> bits & low | other & !low;
+            }
+        }
+        (apart, bits) = (apart / 2, bits / 2);
+        low ^= low << bits;
     }
 }
