@@ -128,6 +128,7 @@
 //! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
+//! | go on with a training of PyTorch: model and optimizer | [`optimizer`], the modules `candle::train` and `burn::train` |
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
 //! | replace burn-store's own store | the module `burn::migration` |
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `model-examples/examples/burn_bert.rs` |

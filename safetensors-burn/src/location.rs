@@ -14,6 +14,15 @@ impl Location {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }
 
+    /// The same position, with a path that leaves out the names of enum variants.
+    pub(crate) fn without_enum_variants(&self) -> Self {
+        let mut without = Self::root(true);
+        for (container, name) in self.steps() {
+            without.enter(name, container);
+        }
+        without
+    }
+
     /// For `ModuleVisitor::enter_module` and `ModuleMapper::enter_module`.
     pub(crate) fn enter(&mut self, name: &str, container: &str) {
         self.containers.push(container.into());

@@ -32,6 +32,7 @@
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
 //! | read quantised weights as numbers | [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
+//! | read the state of a PyTorch optimizer by the names of parameters | [`optimizer`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
 //! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
@@ -97,6 +98,8 @@ pub mod audit;
 pub mod digest;
 #[cfg(feature = "std")]
 pub mod lora;
+#[cfg(feature = "std")]
+pub mod optimizer;
 #[cfg(feature = "std")]
 pub mod rewrite;
 

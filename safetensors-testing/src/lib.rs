@@ -8,6 +8,7 @@
 pub mod files;
 pub mod lora;
 pub mod memory;
+pub mod optimizer;
 pub mod process;
 pub mod quantized;
 pub mod read_at;

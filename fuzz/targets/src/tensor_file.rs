@@ -1,5 +1,6 @@
 //! Files of PyTorch, GGUF and NumPy: any bytes as a file, read as a checkpoint.
 
+use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{Error, Limits, Options, TensorFile};
 
@@ -31,6 +32,11 @@ pub fn run(input: &[u8]) {
         assert!(part == whole.bytes()[third..third * 2]);
     }
     let _ = checkpoint.files()[0].safetensors().source().verify_checksums();
+    let training = PyTorchTraining::new().parameters(["a", "b", "c", "d"]);
+    match training.state(&checkpoint) {
+        Ok(state) => assert!(state.parameters().count() > 0),
+        Err(error) => can_be_shown(&error),
+    }
 }
 
 /// An error can be shown in few words.

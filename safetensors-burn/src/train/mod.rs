@@ -89,6 +89,11 @@
 //! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
 //! killed before it gets past them resumes what was abandoned.
 //!
+//! # To PyTorch and back
+//!
+//! [`load_pytorch_optimizer`] makes a record of the state of a PyTorch optimizer, and
+//! [`save_pytorch_optimizer`] saves a record for PyTorch.
+//!
 //! # What this does not do
 //!
 //! Quantised tensors have no dtype in the format, so saving one is an error that names it. burn
@@ -109,6 +114,7 @@ mod manifest;
 mod module;
 mod names;
 mod packed;
+mod pytorch;
 mod reading;
 mod record;
 mod shapes;
@@ -122,6 +128,7 @@ mod unpacked;
 pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
 pub use epochs::{Epoch, EpochFile, Epochs};
 pub use error::EpochError;
+pub use pytorch::{load_pytorch_optimizer, save_pytorch_optimizer};
 pub use strategy::KeepEpochs;
 
 /// Which record of an epoch.

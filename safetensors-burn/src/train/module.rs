@@ -14,7 +14,7 @@ use super::names::Ids;
 use super::record::RecordFile;
 use crate::dtype;
 use crate::location::{Location, visit_parameters};
-use crate::pytorch::is_column;
+use crate::pytorch::{Layout, StoredParameter, is_column};
 use crate::store::Kind;
 
 /// The parameters of a module.
@@ -38,6 +38,9 @@ pub(super) struct Parameter {
     /// parameter without a value has the default dtype of its device. `None` if the format lacks
     /// the dtype.
     pub(super) dtype: Option<Dtype>,
+    /// Whether an optimizer may train it: it is a float, and not a frozen one or a buffer.
+    pub(super) is_trained: bool,
+    location: Location,
     /// The dtype in the record of the module, which differs if the parameter is converted when it
     /// is saved. `None` if that cannot be known.
     saved_dtype: Option<Dtype>,
@@ -45,6 +48,15 @@ pub(super) struct Parameter {
 
 /// The parameters by the ids that an epoch has for them, each with its path.
 pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
+
+impl Parameter {
+    /// The ways in which a file of PyTorch may store the parameter, at least one.
+    pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
+        // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
+        let layout = Layout { pytorch: true, ..Layout::default() };
+        layout.stored_as(&self.location.without_enum_variants(), || false)
+    }
+}
 
 impl Parameters {
     pub(super) fn of(module: &impl Module) -> Self {
@@ -57,6 +69,15 @@ impl Parameters {
     /// The device of the first parameter; `None` if there is no parameter.
     pub(super) fn device(&self) -> Option<&Device> {
         self.device.as_ref()
+    }
+
+    /// The parameters by their ids, each with its paths: several if it is tied.
+    pub(super) fn by_id(&self) -> BTreeMap<u64, Vec<(&str, &Parameter)>> {
+        let mut by_id = BTreeMap::<_, Vec<_>>::new();
+        for (path, parameter) in &self.all {
+            by_id.entry(parameter.id).or_default().push((path.as_str(), parameter));
+        }
+        by_id
     }
 
     /// The parameter of a path, with the path.
@@ -145,10 +166,17 @@ impl Parameters {
             }
             (kind.default_dtype(&param.lazy_device()), saved_dtype(param))
         };
+        // Without autodiff, nothing tells a parameter from a buffer.
+        let is_trained = kind == Kind::Float
+            && (!param.is_initialized()
+                || !param.lazy_device().is_autodiff()
+                || BurnParameter::is_require_grad(&**param));
+        let location = self.location.clone();
         let id = param.id.val();
         let in_file = |dtype| dtype::to_file(dtype).ok();
         let (dtype, saved_dtype) = (in_file(dtype), saved_dtype.and_then(in_file));
-        let parameter = Parameter { id, saved_shape, shape, dtype, saved_dtype };
+        let parameter =
+            Parameter { id, saved_shape, shape, dtype, is_trained, location, saved_dtype };
         self.all.insert(self.location.path(), parameter);
     }
 }

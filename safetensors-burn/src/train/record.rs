@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 
 use burn::optim::OptimizerRecord;
-use burn::tensor::{Bytes, DType};
+use burn::tensor::{Bytes, DType, TensorData};
 use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
@@ -251,10 +251,7 @@ impl RecordFile {
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
         let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
         let tensors = in_parallel(jobs, threads_for(bytes), read)?;
-        let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
-        // burn makes a record of all but the tensors, and they are put in their places after that.
-        let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
-        Ok((states.record(rest, tensors), content))
+        Ok((record_of_states(states, &content, tensors)?, content))
     }
 
     /// The content under the names and ids that burn will get, and the names in the file by them.
@@ -286,6 +283,18 @@ impl RecordFile {
 /// Makes a record of a container.
 fn record_of<R: Record>(container: Bytes) -> Result<R> {
     R::checkpoint_from_bytes(container).map_err(of_record)
+}
+
+/// Makes a record of the states that a content has, and of their tensors.
+pub(super) fn record_of_states(
+    states: States,
+    content: &Content,
+    tensors: Vec<(String, TensorData)>,
+) -> Result<OptimizerRecord> {
+    let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
+    // burn makes a record of all but the tensors, and they are put in their places after that.
+    let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
+    Ok(states.record(rest, tensors))
 }
 
 /// A metadata entry as a map, which is empty if there is no such entry.

@@ -7,7 +7,8 @@ use candle_nn::VarMap;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
-use super::slots::fill;
+use super::pytorch::Source;
+use super::slots::{fill, in_first_path};
 use super::values::TensorSlot;
 use super::variables::{Variable, distinct, named, set};
 use super::{AdamW, Loaded, StateOptions};
@@ -233,23 +234,43 @@ impl StateOptions {
     ///
     /// # Errors
     ///
-    /// The errors of [`load`](Self::load), except those of opening.
+    /// The errors of [`load`](Self::load), except those of opening. With
+    /// [`pytorch`](Self::pytorch) also those of
+    /// [`PyTorchTraining::state`](safetensors_core::optimizer::PyTorchTraining::state), and
+    /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
+    /// formula cannot go on with.
     pub fn load_from<'a, S: ReadAt>(
         &self,
         checkpoint: &Checkpoint<S>,
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
-        let StateMut { var_map, mut optimizer } = state.into();
+        let StateMut { var_map, optimizer } = state.into();
         // Everything is compared and read before anything is set, so a load that fails leaves the
         // variables and the optimizer as they were.
         let variables = var_map.map(|var_map| distinct(named(var_map))).unwrap_or_default();
         let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
+        let mut of_state =
+            optimizer.as_ref().map_or(Ok(Vec::new()), |optimizer| optimizer.slots())?;
         let (mut mismatches, mut settings) = (Vec::new(), None);
-        if let Some(optimizer) = &mut optimizer {
-            slots.extend(optimizer.slots()?);
-            settings = Some(optimizer.settings_of(checkpoint, self, &mut mismatches));
+        let source = self.pytorch.as_ref().map(|training| {
+            Source::of(training, checkpoint, var_map.is_some(), optimizer.is_some())
+        });
+        let source = source.transpose()?;
+        if let Some(source) = &source {
+            source.rename_variables(&mut slots);
+            source.rename_state(&mut of_state);
         }
-        let mut filled = fill(checkpoint, &slots, mismatches, self)?;
+        if let Some(optimizer) = &optimizer {
+            settings = Some(match &source {
+                None => optimizer.settings_of(checkpoint, self, &mut mismatches),
+                Some(source) => source
+                    .settings_of(optimizer, &mut mismatches)
+                    .map_err(|error| in_first_path(checkpoint, error))?,
+            });
+        }
+        slots.extend(of_state);
+        let needs_slot = |name: &str| source.as_ref().is_none_or(|source| source.needs_slot(name));
+        let mut filled = fill(checkpoint, &slots, mismatches, needs_slot, self)?;
         // The slots of the optimizer follow those of the variables.
         let mut of_variables = std::mem::take(&mut filled.tensors);
         let of_optimizer = of_variables.split_off(variables.len());

@@ -8,6 +8,7 @@
 //! | load variables, resume an optimizer, or both | [`load`] |
 //! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
 //! | load from an open checkpoint, for example with limits or in memory | [`StateOptions::load_from`] |
+//! | go on with a training that began in PyTorch | [`StateOptions::pytorch`] |
 //!
 //! A run that is stopped and resumed ends with the same bits as a run that is never stopped, if the
 //! program restores what else it depends on, such as the position in the data and the seed of its
@@ -81,6 +82,36 @@
 //! A training checkpoint has the variables under their own names, so it is a checkpoint of the
 //! model too: [`load()`](crate::load()) and [`var_builder()`](crate::var_builder()) read it.
 //!
+//! # To PyTorch and back
+//!
+//! [`StateOptions::pytorch`] loads the model and the AdamW of a training checkpoint of PyTorch. The
+//! formula is the same, so the training goes on as it would there, but for the rounding of the last
+//! bits.
+//!
+//! What [`save`] writes has PyTorch's names and shapes, so Python loads it as it is:
+//!
+//! ```python
+//! with safe_open("checkpoint.safetensors", "pt") as file:
+//!     model.load_state_dict({name: file.get_tensor(name) for name in model.state_dict()})
+//!     prefix = "safetensors_bridge.adamw."
+//!     saved = {key: float(value) for key, value in file.metadata().items() if key.startswith(prefix)}
+//!     names = [name for name, _ in model.named_parameters()]  # the optimizer's order
+//!     state = {
+//!         name: {
+//!             "step": torch.tensor(saved[prefix + "step"]),
+//!             "exp_avg": file.get_tensor(name + ".exp_avg"),
+//!             "exp_avg_sq": file.get_tensor(name + ".exp_avg_sq"),
+//!         }
+//!         for name in names
+//!     }
+//! [group] = optimizer.state_dict()["param_groups"]
+//! group |= {key: saved[prefix + key] for key in ("lr", "eps", "weight_decay")}
+//! group |= {"betas": (saved[prefix + "beta1"], saved[prefix + "beta2"]), "params": names}
+//! optimizer.load_state_dict({"state": state, "param_groups": [group]})
+//! ```
+//!
+//! `scripts/optimizer_interop.py` runs these lines, and compares the losses of both.
+//!
 //! # Memory
 //!
 //! A load holds the variables and all tensors that it reads, so the peak is twice the size of the
@@ -91,6 +122,7 @@ mod adamw;
 mod checkpoint;
 mod loaded;
 mod options;
+mod pytorch;
 mod settings;
 mod slots;
 mod state;

@@ -1,5 +1,6 @@
 //! [`StateOptions`]: how a checkpoint is loaded into variables and optimizers.
 
+use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Dtype, LoadOptions};
 
 use crate::Candle;
@@ -38,6 +39,7 @@ pub struct StateOptions {
     cast: bool,
     pub(super) allow_missing: bool,
     pub(super) allow_extra: bool,
+    pub(super) pytorch: Option<PyTorchTraining>,
 }
 
 impl StateOptions {
@@ -88,6 +90,43 @@ impl StateOptions {
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.load_options = options;
+        self
+    }
+
+    /// Says that the checkpoint is one of PyTorch's training, and where it has what. The variables
+    /// are loaded from the model there. Of its `AdamW`, or `Adam` without weight decay, the state is
+    /// loaded, the number of steps, and the hyperparameters, if the checkpoint has these.
+    ///
+    /// Every parameter must have made the same number of steps, because candle's formula has one.
+    /// Groups with other hyperparameters, and AMSGrad, are errors. Parameters of the optimizer that
+    /// never got a gradient have no state: their variables need
+    /// [`allow_missing`](Self::allow_missing). Buffers without a variable need
+    /// [`allow_extra`](Self::allow_extra). What the checkpoint has beside the model and the
+    /// optimizer is not loaded.
+    ///
+    /// The checkpoint may be one that `safetensors_formats::open` opens:
+    ///
+    /// ```no_run
+    /// use candle_nn::VarMap;
+    /// use safetensors_candle::train::{AdamW, StateOptions};
+    /// use safetensors_core::optimizer::PyTorchTraining;
+    /// use safetensors_core::{Checkpoint, ReadAt};
+    ///
+    /// fn go_on(
+    ///     checkpoint: &Checkpoint<impl ReadAt>,
+    ///     var_map: &VarMap,
+    ///     optimizer: &mut AdamW,
+    /// ) -> safetensors_core::Result<()> {
+    ///     // `[name for name, _ in model.named_parameters()]`, for AdamW(model.parameters()).
+    ///     let names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
+    ///     let training = PyTorchTraining::new().parameters(names);
+    ///     StateOptions::new().pytorch(training).load_from(checkpoint, (var_map, optimizer))?;
+    ///     Ok(())
+    /// }
+    /// ```
+    #[must_use]
+    pub fn pytorch(mut self, training: PyTorchTraining) -> Self {
+        self.pytorch = Some(training);
         self
     }
 

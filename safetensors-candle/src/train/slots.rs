@@ -29,27 +29,32 @@ pub(super) struct Filled {
 /// Reads a value for each slot. Changes no slot.
 ///
 /// `mismatches` are differences that the caller has found. They are reported together with those
-/// that are found here, before any data is read.
+/// that are found here, before any data is read. `needs_slot` says of which tensors it is a
+/// difference if no slot has their name.
 pub(super) fn fill<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     slots: &[TensorSlot],
     mismatches: Vec<Mismatch>,
+    needs_slot: impl Fn(&str) -> bool,
     options: &StateOptions,
 ) -> Result<Filled> {
     let fill = || {
-        let plan = Plan::new(checkpoint, slots, mismatches, options)?;
+        let plan = Plan::new(checkpoint, slots, mismatches, needs_slot, options)?;
         let values = plan.read(checkpoint, options)?;
         values.check_ties(slots.len())?;
         let tensors = values.into_tensors(slots)?;
         Ok(Filled { tensors, missing: plan.missing, extra: plan.extra })
     };
-    fill().map_err(|error: Error| {
-        let file = || checkpoint.files().first().map(|file| file.path());
-        match checkpoint.index_path().or_else(file) {
-            Some(path) => error.in_path(path),
-            None => error,
-        }
-    })
+    fill().map_err(|error| in_first_path(checkpoint, error))
+}
+
+/// Adds the path of the index or of the first file to an error.
+pub(super) fn in_first_path<S>(checkpoint: &Checkpoint<S>, error: Error) -> Error {
+    let file = || checkpoint.files().first().map(|file| file.path());
+    match checkpoint.index_path().or_else(file) {
+        Some(path) => error.in_path(path),
+        None => error,
+    }
 }
 
 /// Which tensor goes to which slots.
@@ -65,6 +70,7 @@ impl<'a> Plan<'a> {
         checkpoint: &'a Checkpoint<S>,
         slots: &[TensorSlot],
         mut mismatches: Vec<Mismatch>,
+        needs_slot: impl Fn(&str) -> bool,
         options: &StateOptions,
     ) -> Result<Self> {
         let mut plan = Self { slots: HashMap::new(), missing: Vec::new(), extra: Vec::new() };
@@ -101,6 +107,7 @@ impl<'a> Plan<'a> {
         }
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let extra = names.filter(|name| !plan.slots.contains_key(name) && !applied.contains(name));
+        let extra = extra.filter(|name| needs_slot(name));
         plan.extra = extra.map(String::from).collect();
         // The order of a hash map differs from run to run. Messages must not.
         plan.missing.sort_unstable();

@@ -10,8 +10,8 @@ use super::values::TensorSlot;
 use super::{AdamW, StateOptions, settings};
 use crate::error::from_candle_error;
 
-const EXP_AVG: &str = "exp_avg";
-const EXP_AVG_SQ: &str = "exp_avg_sq";
+/// The kinds of tensors that the state of a variable has.
+pub(super) const KINDS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 impl AdamW {
     /// The tensors of the state by the names that they have in a file.
@@ -86,6 +86,6 @@ impl AdamW {
 
 impl Parameter {
     fn tensors(&self) -> [(&'static str, &Tensor); 2] {
-        [(EXP_AVG, &self.exp_avg), (EXP_AVG_SQ, &self.exp_avg_sq)]
+        [(KINDS[0], &self.exp_avg), (KINDS[1], &self.exp_avg_sq)]
     }
 }

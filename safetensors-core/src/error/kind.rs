@@ -8,7 +8,7 @@ use super::found::{FoundByte, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
 #[cfg(feature = "std")]
-use super::{AdapterProblem, IndexProblem, QuantizationProblem, RankProblem};
+use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 use crate::dtype::Dtype;
 
@@ -33,9 +33,8 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
-    /// The header is half written: an edit is replacing it, or was interrupted while it did. After
-    /// an interrupted edit, [`edit::restore_header`](crate::edit::restore_header) restores the
-    /// header.
+    /// The header is half written: an edit is replacing it, or was interrupted while it did. Then
+    /// [`edit::restore_header`](crate::edit::restore_header) restores it.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
@@ -200,8 +199,7 @@ pub enum ErrorKind {
     /// A value does not fit the dtype that it is converted to.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
-    /// A quantised weight would become another dtype without the scales beside it. See
-    /// [`ScaledWeights`](crate::convert::ScaledWeights).
+    /// A weight would lose its scales, see [`ScaledWeights`](crate::convert::ScaledWeights).
     #[error(
         "it would become {to} without the scales in tensor {}; choose ScaledWeights::Dequantize, \
          or Raw to do so",
@@ -224,8 +222,7 @@ pub enum ErrorKind {
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
-    /// The framework holds the dtype only as a wider one, and
-    /// [`Widening::Refuse`](crate::Widening::Refuse) is set.
+    /// The dtype needs widening, and [`Widening::Refuse`](crate::Widening::Refuse) is set.
     #[error("{framework} has no {dtype}: it would be widened to {to}, which the options refuse")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The framework's tensor has elements that the format has no dtype for.
@@ -298,12 +295,11 @@ pub enum ErrorKind {
     #[error("no digest is recorded")]
     NoDigest,
 
+    // Files and checkpoints.
     /// The caller's progress callback ended the work.
     #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,
-
-    // Files and checkpoints.
     /// The operating system failed.
     #[cfg(feature = "std")]
     #[error("{0}")]
@@ -447,4 +443,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Adapter { problem: AdapterProblem },
+    /// Something is wrong with the state of an optimizer.
+    #[cfg(feature = "std")]
+    #[error("{problem}")]
+    Optimizer { problem: OptimizerProblem },
 }

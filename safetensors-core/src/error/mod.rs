@@ -11,6 +11,8 @@ mod json;
 mod kind;
 mod mismatch;
 #[cfg(feature = "std")]
+mod optimizer;
+#[cfg(feature = "std")]
 mod quantized;
 #[cfg(feature = "std")]
 mod ranks;
@@ -30,6 +32,8 @@ pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 pub use mismatch::Mismatch;
+#[cfg(feature = "std")]
+pub use optimizer::OptimizerProblem;
 #[cfg(feature = "std")]
 pub use quantized::QuantizationProblem;
 #[cfg(feature = "std")]
@@ -273,6 +277,13 @@ impl From<std::io::Error> for Error {
 impl From<AdapterProblem> for Error {
     fn from(problem: AdapterProblem) -> Self {
         ErrorKind::Adapter { problem }.into()
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<OptimizerProblem> for Error {
+    fn from(problem: OptimizerProblem) -> Self {
+        ErrorKind::Optimizer { problem }.into()
     }
 }
 

@@ -30,6 +30,7 @@ mod memory;
 mod modelspec;
 #[cfg(unix)]
 mod modes;
+mod optimizer;
 mod overwriting;
 mod pieces;
 mod progress;

@@ -18,7 +18,10 @@
 //! `state_dict()`. Other objects are read if no tensor is in them; with one, the file is an error
 //! that names the class. A tensor that PyTorch marks as conjugate or negative is such an error too:
 //! `resolve_conj` or `resolve_neg` before saving removes the mark. Values that are not tensors are
-//! left out.
+//! left out, but for the settings of an optimizer: the `param_groups` beside a `state` are an entry
+//! of the metadata, as JSON, under the name that they would have as a tensor, such as
+//! `optimizer.param_groups`. What JSON cannot hold in them is left out; an infinity or a NaN is a
+//! text. [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
 //!
 //! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps
 //! the last value, and never writes such a dictionary. Two tensors whose names become the same,
@@ -63,6 +66,7 @@ mod legacy;
 mod names;
 mod pickle;
 mod rebuild;
+mod settings;
 mod text;
 mod values;
 
@@ -71,6 +75,7 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) use archive::open as open_archive;
 pub use index::open_index;
 pub(crate) use legacy::open as open_legacy;
+use names::Found;
 use safetensors_core::Dtype;
 use values::{Kind, TensorRef, Value, Values};
 
@@ -93,8 +98,10 @@ fn build(
     options: &Options,
     mut place: impl FnMut(usize) -> Result<(Place, u64)>,
 ) -> Result<Builder> {
-    let mut found = names::collect(values, root, alone, &options.limits)?;
+    let Found { tensors: mut found, settings } =
+        names::collect(values, root, alone, &options.limits)?;
     let mut builder = Builder::default();
+    builder.metadata.extend(settings);
     if let Some(placed) = &options.placed {
         let unindexed = found.extract_if(.., |(name, _)| !placed.contains(name));
         builder.unindexed.extend(unindexed.map(|(name, _)| name));

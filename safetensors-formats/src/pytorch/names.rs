@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use super::settings::Settings;
 use super::values::{Node, Value, Values};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,8 +14,20 @@ const DEEPEST: usize = 100;
 /// The tables that every `torch.nn.Module` has.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 
-/// Finds every tensor below `root`, in order, with its name and its position among
-/// [`Values::tensors`]. `alone` names a tensor that is the root itself.
+/// What the `state_dict()` of an optimizer has.
+const OPTIMIZER: [&str; 2] = ["state", "param_groups"];
+
+/// What a pickle has.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Every tensor in order, with its name and its position among [`Values::tensors`].
+    pub(super) tensors: Vec<(String, u32)>,
+    /// The settings of optimizers, as JSON, with their names.
+    pub(super) settings: Vec<(String, String)>,
+}
+
+/// Finds every tensor below `root`, and the settings of optimizers. `alone` names a tensor that is
+/// the root itself.
 ///
 /// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
 /// read as its `state_dict()` would name it.
@@ -23,15 +36,10 @@ const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 ///
 /// [`ErrorKind::UnknownObject`] for a tensor in an object of another class;
 /// [`ErrorKind::DuplicateDictKey`].
-pub(super) fn collect(
-    values: &Values,
-    root: Value,
-    alone: &str,
-    limits: &Limits,
-) -> Result<Vec<(String, u32)>> {
+pub(super) fn collect(values: &Values, root: Value, alone: &str, limits: &Limits) -> Result<Found> {
     let mut search = Search {
         values,
-        found: Vec::new(),
+        found: Found::default(),
         path: Vec::new(),
         path_len: 0,
         steps: values.most_steps(),
@@ -39,7 +47,7 @@ pub(super) fn collect(
         limits,
     };
     if let Some(&Node::Tensor(tensor)) = values.node(root) {
-        search.found.push((alone.to_owned(), tensor));
+        search.found.tensors.push((alone.to_owned(), tensor));
         return Ok(search.found);
     }
     search.walk(root)?;
@@ -48,7 +56,7 @@ pub(super) fn collect(
 
 struct Search<'a> {
     values: &'a Values,
-    found: Vec<(String, u32)>,
+    found: Found,
     /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
     /// The bytes of the path, with a dot behind each key.
@@ -70,7 +78,7 @@ impl<'a> Search<'a> {
                 let limit = self.limits.directory_bytes;
                 let left = self.text_left.checked_sub(self.path_len);
                 self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
-                self.found.push((self.path.join("."), tensor));
+                self.found.tensors.push((self.path.join("."), tensor));
             }
             Node::Storage(_) => return Err(self.unknown("torch.storage".into())),
             Node::Tuple(items) | Node::List(items) => {
@@ -83,6 +91,7 @@ impl<'a> Search<'a> {
             Node::Dict { items, state } => {
                 self.refuse_tensors(*state, "an attribute of a dictionary")?;
                 self.check_keys(items)?;
+                self.settings(value)?;
                 for &(key, value) in
                     items.iter().filter(|(key, value)| is_node(*key) || is_node(*value))
                 {
@@ -107,6 +116,23 @@ impl<'a> Search<'a> {
             },
             Node::Text(_) | Node::Bytes(_) | Node::Class { .. } => {}
         }
+        Ok(())
+    }
+
+    /// Keeps the settings of an optimizer, if a dictionary is the state of one.
+    fn settings(&mut self, dict: Value) -> Result<()> {
+        let [state, groups] = OPTIMIZER.map(|key| self.values.get(dict, key));
+        let Some((state, groups)) = state.zip(groups) else { return Ok(()) };
+        if self.values.dict(state).is_none() || self.values.items(groups).is_none() {
+            return Ok(());
+        }
+        let limit = self.limits.directory_bytes;
+        let (values, steps) = (self.values, &mut self.steps);
+        let json =
+            Settings { values, steps, text_left: &mut self.text_left, limit }.json(groups)?;
+        let path = self.path.iter().map(AsRef::as_ref).chain([OPTIMIZER[1]]);
+        let name = path.collect::<Vec<&str>>().join(".");
+        self.found.settings.extend(json.map(|json| (name, json.to_string())));
         Ok(())
     }
 

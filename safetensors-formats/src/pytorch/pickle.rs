@@ -113,12 +113,14 @@ impl<R: BufRead> Machine<'_, R> {
                 self.push(value)?;
             }
             op::FLOAT => {
-                self.bytes.line()?;
-                self.push(Value::Float)?;
+                let line = self.bytes.text_line()?;
+                let number =
+                    line.parse().map_err(|_| self.bytes.problem("a float has no digits"))?;
+                self.push(Value::Float(number))?;
             }
             op::BINFLOAT => {
-                self.bytes.array::<8>()?;
-                self.push(Value::Float)?;
+                let number = f64::from_be_bytes(self.bytes.array()?);
+                self.push(Value::Float(number))?;
             }
             _ => return Ok(false),
         }

@@ -16,8 +16,7 @@ pub(super) enum Value {
     None,
     Bool(bool),
     Int(i64),
-    /// Its digits are never needed.
-    Float,
+    Float(f64),
     Node(u32),
 }
 

@@ -5,6 +5,7 @@ mod deleting;
 mod epochs;
 mod failing;
 mod foreign;
+mod interop;
 mod interrupted;
 mod looping;
 mod records;

@@ -3,6 +3,7 @@
 mod adamw;
 mod checkpoint;
 mod failures;
+mod interop;
 mod kills;
 mod options;
 mod scaled;

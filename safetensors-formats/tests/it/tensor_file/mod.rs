@@ -16,6 +16,8 @@ mod polyglot;
 mod pytorch;
 #[cfg(feature = "pytorch")]
 mod rebuilt;
+#[cfg(feature = "pytorch")]
+mod settings;
 
 use std::path::{Path, PathBuf};
 

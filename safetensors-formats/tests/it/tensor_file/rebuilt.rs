@@ -41,12 +41,12 @@ fn objects(limit: usize) -> Options {
 }
 
 /// A text, as an opcode.
-fn text(text: &str) -> Vec<u8> {
+pub(super) fn text(text: &str) -> Vec<u8> {
     [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
 /// A tensor that `function` rebuilds, with `last` behind the arguments of every tensor.
-fn tensor(function: &str, last: &[u8]) -> Vec<u8> {
+pub(super) fn tensor(function: &str, last: &[u8]) -> Vec<u8> {
     let function = format!("ctorch._utils\n{function}\n(");
     let fields = b"K\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)R";
     [function.as_bytes(), STORAGE, fields, last, b"tR"].concat()

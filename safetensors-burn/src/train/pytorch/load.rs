@@ -1,0 +1,241 @@
+//! [`load_pytorch_optimizer`]: a record of the state of a PyTorch optimizer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn::module::Module;
+use burn::optim::OptimizerRecord;
+use burn::tensor::TensorData;
+use burn_store::burn_pack::Scalar;
+use safetensors_core::error::{Mismatch, OptimizerProblem};
+use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
+
+use super::super::EpochError;
+use super::super::container::Content;
+use super::super::module::{Parameter, Parameters};
+use super::super::packed::Described;
+use super::super::record::record_of_states;
+use super::super::state::is_dtype_of_state;
+use super::super::states::{RANK, States};
+use super::{Kind, Kinds, OPTIMIZERS};
+use crate::pytorch::{StoredParameter, take};
+use crate::{Burn, load};
+
+/// Makes a record of the state of a PyTorch optimizer, for the optimizer of a module. burn's
+/// `load_record` takes it, so training that began in PyTorch goes on. The formulas are the same.
+///
+/// | PyTorch | burn | what the record has |
+/// |---|---|---|
+/// | `AdamW`, `Adam`, also with `amsgrad` | `AdamWConfig`, `AdamConfig` | moments and the number of steps of each parameter |
+/// | `SGD` with `momentum` | `SgdConfig` with `MomentumConfig` | velocities |
+/// | `Adafactor` | `AdafactorConfig` | means of the squares of gradients, and the number of steps |
+///
+/// - Names and shapes are those of [PyTorch's layers](crate::pytorch#layers): the moments of a
+///   linear layer are transposed with its weight. If the module has other names than PyTorch's
+///   model, give the module's in [`PyTorchTraining::parameters`].
+/// - The settings are those of the optimizer that the record is loaded into: burn has none in its
+///   records. Set all of them. burn's defaults differ from PyTorch's: for `AdamWConfig` the epsilon
+///   (1e-5, not 1e-8) and the weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening (0.1,
+///   not 0). PyTorch's `Adafactor` has its first epsilon at another place, and 1.2e-7 by default:
+///   only with `eps=(1e-30, 1e-3)` it computes what burn's does. [`OptimizerState::setting`] has what the checkpoint says. Groups with settings of their
+///   own are burn's `with_group`.
+/// - Every parameter that is trained needs a state, and every state a parameter. A module on a
+///   device without autodiff does not say which of its tensors are trained: all of them are, then.
+/// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before or
+///   after, as long as its parameters keep their ids.
+///
+/// ```no_run
+/// use burn::module::Module;
+/// use burn::optim::{AdamWConfig, ModuleOptimizer};
+/// use safetensors_burn::train::load_pytorch_optimizer;
+/// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+/// use safetensors_core::Checkpoint;
+/// use safetensors_core::optimizer::PyTorchTraining;
+///
+/// fn go_on<M: ModuleSnapshot>(model: &mut M) -> safetensors_core::Result<ModuleOptimizer> {
+///     // `safetensors convert checkpoint.pt checkpoint.safetensors` has made it.
+///     let path = "checkpoint.safetensors";
+///     let store = CheckpointStore::from_file(path).pytorch(true);
+///     model.load_from(&mut store.with_key_remapping(r"^model\.", ""))?;
+///
+///     // `[name for name, _ in model.named_parameters()]`, for AdamW(model.parameters()).
+///     let names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
+///     let training = PyTorchTraining::new().parameters(names);
+///     let record = load_pytorch_optimizer(model, &Checkpoint::open(path)?, &training)?;
+///     let config = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(1e-2);
+///     Ok(config.init().load_record(record))
+/// }
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`PyTorchTraining::state`]; [`ErrorKind::Mismatches`] with all differences from the
+/// module; [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; those of reading.
+pub fn load_pytorch_optimizer<S: ReadAt>(
+    module: &impl Module,
+    checkpoint: &Checkpoint<S>,
+    training: &PyTorchTraining,
+) -> Result<OptimizerRecord> {
+    let state = training.state(checkpoint)?;
+    let module = Parameters::of(module);
+    let load = || {
+        let mut plan = Plan::new(&state, checkpoint);
+        plan.compare(&module)?;
+        plan.read()
+    };
+    load().map_err(|error| {
+        let file = || checkpoint.files().first().map(|file| file.path());
+        match checkpoint.index_path().or_else(file) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
+    })
+}
+
+/// A parameter, by its id in burn and its path in the module, and how PyTorch stores it.
+struct Owner<'a> {
+    id: u64,
+    path: &'a str,
+    parameter: &'a Parameter,
+    stored: StoredParameter,
+}
+
+/// Which tensors of a checkpoint go where in a record.
+struct Plan<'a, S> {
+    state: &'a OptimizerState,
+    checkpoint: &'a Checkpoint<S>,
+    /// The name in the checkpoint and how it stores the value; the name in the record, and the id of
+    /// the parameter.
+    tensors: Vec<(String, StoredParameter, String, u64)>,
+    scalars: BTreeMap<String, Scalar>,
+    paths: BTreeMap<String, String>,
+    mismatches: Vec<Mismatch>,
+}
+
+impl<'a, S: ReadAt> Plan<'a, S> {
+    fn new(state: &'a OptimizerState, checkpoint: &'a Checkpoint<S>) -> Self {
+        let (scalars, paths) = (BTreeMap::new(), BTreeMap::new());
+        let (tensors, mismatches) = (Vec::new(), Vec::new());
+        Self { state, checkpoint, tensors, scalars, paths, mismatches }
+    }
+
+    /// Compares the state with a module.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Mismatches`] with all differences; [`OptimizerProblem::UnknownOptimizer`].
+    fn compare(&mut self, module: &Parameters) -> Result<()> {
+        let mut used = BTreeSet::new();
+        for (id, paths) in module.by_id() {
+            let owners = paths.iter().filter_map(|&(path, parameter)| {
+                let mut ways = parameter.stored_as().into_iter();
+                let stored = ways.find(|stored| self.state.get(&stored.tensor).is_some())?;
+                Some(Owner { id, path, parameter, stored })
+            });
+            // PyTorch has the state of a tied parameter under one of its names.
+            let owners: Vec<_> = owners.collect();
+            used.extend(owners.iter().map(|owner| owner.stored.tensor.clone()));
+            match (owners.first(), paths.first()) {
+                (Some(owner), _) => self.add(owner)?,
+                (None, Some((_, parameter))) if parameter.is_trained => {
+                    let ways = parameter.stored_as().into_iter().take(1);
+                    let names = ways.map(|stored| self.state.tensor(&stored.tensor, "exp_avg"));
+                    self.mismatches.extend(names.map(|name| Mismatch::Missing { name }));
+                }
+                _ => {}
+            }
+        }
+        for (name, unused) in self.state.parameters().filter(|(name, _)| !used.contains(*name)) {
+            let names = unused.kinds().map(|kind| self.state.tensor(name, kind));
+            self.mismatches.extend(names.map(|name| Mismatch::Extra { name }));
+        }
+        match std::mem::take(&mut self.mismatches) {
+            none if none.is_empty() => Ok(()),
+            mismatches => Err(ErrorKind::Mismatches { mismatches }.into()),
+        }
+    }
+
+    /// Adds the state of a parameter that has one.
+    fn add(&mut self, owner: &Owner<'_>) -> Result<()> {
+        let &Owner { id, path, parameter, ref stored } = owner;
+        let Some(of) = self.state.get(&stored.tensor) else { return Ok(()) };
+        let named = |kind: &str| self.state.tensor(&stored.tensor, kind);
+        let has = |kinds: &&Kinds| {
+            let mut names = kinds.tensors.iter().map(|kind| kind.pytorch);
+            kinds.fit(parameter.shape.len(), stored) && names.any(|name| of.tensor(name).is_some())
+        };
+        let Some(Kinds { tensors, steps, .. }) = OPTIMIZERS.iter().find(has) else {
+            let (name, found) = (stored.tensor.clone(), of.kinds().map(String::from).collect());
+            return Err(OptimizerProblem::UnknownOptimizer { name, found }.into());
+        };
+        for kind in *tensors {
+            let name = named(kind.pytorch);
+            if of.tensor(kind.pytorch).is_some() {
+                let tensor = self.checkpoint.tensor(&name)?;
+                self.mismatches.extend(differences(&tensor, kind, parameter, stored));
+                let in_record = format!("{id}.{}", kind.burn);
+                self.tensors.push((name, stored.clone(), in_record, id));
+            } else if kind.is_needed {
+                self.mismatches.push(Mismatch::Missing { name });
+            }
+        }
+        let others = of.kinds().filter(|found| tensors.iter().all(|kind| kind.pytorch != *found));
+        self.mismatches.extend(others.map(|kind| Mismatch::Extra { name: named(kind) }));
+        match (steps, of.steps()) {
+            (Some(time), Some(steps)) => {
+                _ = self.scalars.insert(format!("{id}.{time}"), Scalar::UInt(steps));
+            }
+            (Some(_), None) => self.mismatches.push(Mismatch::Missing { name: named("step") }),
+            (None, _) => {}
+        }
+        self.scalars.insert(format!("{id}.{RANK}"), Scalar::UInt(parameter.shape.len() as u64));
+        self.paths.insert(id.to_string(), path.into());
+        Ok(())
+    }
+
+    /// Reads the tensors, each once, and makes the record.
+    fn read(self) -> Result<OptimizerRecord> {
+        let names: BTreeSet<&String> = self.tensors.iter().map(|(name, ..)| name).collect();
+        let options = LoadOptions::new().for_framework::<Burn>();
+        let bufs = self.checkpoint.read_named(&names, &options)?;
+        let data = bufs.into_iter().map(load::from_exact).collect::<Result<Vec<_>>>()?;
+        let data: BTreeMap<&String, TensorData> = names.into_iter().zip(data).collect();
+        let mut content =
+            Content { scalars: self.scalars, metadata: self.paths, ..Content::default() };
+        let mut tensors = Vec::with_capacity(self.tensors.len());
+        for (name, stored, in_record, id) in &self.tensors {
+            let Some(whole) = data.get(name) else { continue };
+            let value = take(whole.clone(), stored);
+            let described = Described::new(value.dtype(), value.shape(), Some(*id));
+            content.tensors.insert(in_record.clone(), described);
+            tensors.push((in_record.clone(), value));
+        }
+        let states = States::of(&content);
+        let states = states.ok_or_else(|| EpochError::Record("it has no states".into()))?;
+        record_of_states(states, &content, tensors)
+    }
+}
+
+/// How a tensor of a state differs from what its parameter needs.
+fn differences<S>(
+    tensor: &LazyTensor<'_, S>,
+    kind: &Kind,
+    parameter: &Parameter,
+    stored: &StoredParameter,
+) -> Vec<Mismatch> {
+    let (name, mut differences) = (|| tensor.name().to_owned(), Vec::new());
+    let mut expected = stored.shape_in_file(&parameter.shape.clone().into()).to_vec();
+    let mean = kind.mean.and_then(|dim| expected.iter_mut().rev().nth(dim - 1));
+    if let Some(mean) = mean {
+        *mean = 1;
+    }
+    if expected != tensor.shape() {
+        let found = tensor.shape().to_vec();
+        differences.push(Mismatch::Shape { name: name(), expected, found });
+    }
+    let (expected, found) = (parameter.dtype.unwrap_or(Dtype::F32), tensor.dtype());
+    if !is_dtype_of_state(expected, found) {
+        differences.push(Mismatch::Dtype { name: name(), expected, found });
+    }
+    differences
+}

@@ -1,0 +1,56 @@
+//! [`OptimizerProblem`]: what can be wrong with the state of an optimizer.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::text::NameList;
+use super::{Escaped, Quoted};
+
+/// What is wrong with the state of a PyTorch optimizer, or with what the caller says of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum OptimizerProblem {
+    /// No tensor is the state of a parameter.
+    #[error("there is no state of an optimizer: expected tensors such as {}", Quoted(.expected))]
+    NoState { expected: String },
+    /// The parameters are numbers, and nothing says whose.
+    #[error(
+        "its {found} parameters are numbers: give their names, in the order in which PyTorch's \
+         optimizer has them"
+    )]
+    NoNames { found: usize },
+    /// There are more or fewer names than parameters.
+    #[error("the optimizer has {found} parameters, but {expected} names are given for them")]
+    NumberOfNames { expected: usize, found: usize },
+    /// Two parameters have the same name.
+    #[error("two of its parameters have the name {}", Quoted(.name))]
+    DuplicateName { name: String },
+    /// Names are given, although the file has the state by names.
+    #[error("the file has the names of the parameters, so none can be given in an order")]
+    NamesNotNeeded,
+    /// The metadata entry of the parameter groups is not what PyTorch's state has.
+    #[error("{} in the metadata should be {expected}", Quoted(.key))]
+    BadGroups { key: String, expected: &'static str },
+    /// Two parameter groups differ in a setting, and the optimizer has only one.
+    #[error(
+        "its parameter groups differ in {setting}: {} and {}; an optimizer here has one value",
+        Escaped(.one), Escaped(.other)
+    )]
+    GroupsDiffer { setting: &'static str, one: String, other: String },
+    /// The optimizer cannot do what a setting asks for.
+    #[error("its setting {setting} should be {expected}, found {}", Escaped(.found))]
+    Setting { setting: &'static str, expected: &'static str, found: String },
+    /// A number of steps is not a whole number that fits.
+    #[error("the number of steps should be a whole number from 0 to {limit}, found {found}")]
+    BadStep { limit: u64, found: f64 },
+    /// Two parameters made another number of steps, and the optimizer has one number for all.
+    #[error(
+        "{} made {steps} steps, and {} made {other_steps}; an optimizer here has one number",
+        Quoted(.name), Quoted(.other)
+    )]
+    StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
+    /// The tensors of a parameter are not the state of an optimizer that the library has.
+    #[error("{} has the state of no optimizer that is known here: {}", Quoted(.name), NameList(.found))]
+    UnknownOptimizer { name: String, found: Vec<String> },
+}
