@@ -54,7 +54,7 @@ impl Checkpoint {
             SafeTensors::from_source(source)
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
-        Ok(Self::from_single(CheckpointFile { path, archive }))
+        Self::from_single(CheckpointFile { path, archive })
     }
 }
 
@@ -110,7 +110,7 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
         let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
-        Ok(Self::from_single(CheckpointFile { path, archive }))
+        Self::from_single(CheckpointFile { path, archive })
     }
 
     /// Several sources as one checkpoint, without an index; each comes with the path that stands

@@ -67,7 +67,6 @@ mod plan_json;
 mod planned;
 mod rank;
 mod read;
-mod rows;
 mod rules;
 mod save;
 #[cfg(test)]
