@@ -4,6 +4,7 @@
 mod assembled;
 mod boxed;
 mod commit;
+mod commit_parts;
 mod computed;
 mod computed_tensor;
 mod current;
@@ -38,9 +39,11 @@ use std::sync::Arc;
 
 pub use assembled::Assembled;
 pub(crate) use commit::commit;
+pub(crate) use commit_parts::{check_alone, commit_parts};
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, Files, failed, read_numbers};
+pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
 pub(crate) use directories::NewDirectories;
 pub(crate) use index::Index;

@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::checkpoint::{Assembled, save_sharded};
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::RankRules;
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, Limits, LoadOptions, Rewrite, SaveOptions, ShardOptions,
     TensorView, save,
@@ -49,7 +49,8 @@ fn a_directory_opens_as_whole_tensors() {
     assert_eq!(part.into_vec::<f32>().unwrap(), [7., 8., 9., 13., 14., 15., 19., 20., 21.]);
     // In memory, as in a store.
     let file = |rank| fs::read(file_of(directory.path(), rank)).unwrap();
-    let files = (0..4).map(|rank| (file_of(Path::new("s"), rank), file(rank)));
+    let name = |rank| file_of(Path::new("s"), rank).to_str().unwrap().to_owned();
+    let files = (0..4).map(|rank| (name(rank), file(rank)));
     let store: MemoryStore = files.collect();
     let found = Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap();
     check(&found, &sample());
@@ -236,4 +237,86 @@ fn a_hostile_record_is_refused() {
         assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{info}: {error}");
         assert!(error.file().is_some() && error.to_string().len() < 1000, "{info}: {error}");
     }
+}
+
+/// A plan for two ranks of the [`sample`].
+fn plan(checkpoint: &Checkpoint, ranks: usize) -> RankPlan {
+    let mut rules = RankRules::new();
+    for rule in ["grid=split:1", "up=uneven:0", "cube=split:2", "norm=replicate", "scale=replicate"]
+    {
+        rules = rules.parse_rule(rule).unwrap();
+    }
+    rules.plan(checkpoint, ranks).unwrap()
+}
+
+#[test]
+fn what_ranks_save_opens_as_whole_tensors() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("whole.safetensors");
+    save_whole(&path, &sample());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for (ranks, size, count) in [(1, 1 << 20, 1), (2, 1 << 20, 2), (2, 50, 6)] {
+        let to = directory.path().join(format!("{ranks}-{size}"));
+        let options = ShardOptions::new()
+            .dcp(true)
+            .max_shard_size(size.into())
+            .metadata([("epoch", "3")])
+            .beside("config.json", "{}");
+        let plan = plan(&checkpoint, ranks);
+        let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
+        assert_eq!(saved.files.len(), count, "{:?}", saved.files);
+        assert!(saved.files.iter().all(|name| to.join(name).is_file()));
+        let whole = Checkpoint::open_whole(&to).unwrap();
+        check(&whole, &sample());
+        assert_eq!(whole.metadata()["epoch"], "3");
+        assert!(whole.read_beside("config.json", 2).unwrap().is_some());
+        assert!(is_part(&Checkpoint::open(&to).unwrap_err()));
+        // Another save finds files in its way, and changes nothing.
+        let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "again", &options);
+        let error = again.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NotAlone { .. }), "{error}");
+        check(&Checkpoint::open_whole(&to).unwrap(), &sample());
+        let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options);
+        let error = again.unwrap_err();
+        assert!(matches!(problem(&error), RankProblem::AttemptComplete { .. }), "{error}");
+    }
+    let names = safetensors_testing::files::names_in(&directory.path().join("2-50"));
+    assert!(names.iter().any(|name| name == "shard-00002-model-00003-of-00003.safetensors"));
+}
+
+#[test]
+fn ranks_save_their_parts_one_by_one() {
+    let directory = tempdir().unwrap();
+    let (path, to) = (directory.path().join("whole.safetensors"), directory.path().join("to"));
+    save_whole(&path, &sample());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let plan = plan(&checkpoint, 2);
+    let options = ShardOptions::new().dcp(true);
+    let parts = |rank| {
+        let bufs = plan.read(&checkpoint, rank, &LoadOptions::new()).unwrap();
+        plan.tensors().map(|tensor| tensor.name().to_owned()).zip(bufs).collect::<Vec<_>>()
+    };
+    let saver = |rank| RankSaver::new(&plan, rank, "step-1");
+    assert_eq!(saver(1).save(&to, parts(1), &options).unwrap(), RankSaved::Waiting { missing: 1 });
+    let none = Checkpoint::open_whole(&to).unwrap_err();
+    assert!(matches!(none.kind(), ErrorKind::NoCheckpoint { .. }), "{none}");
+    // The ranks need the same options.
+    let error = saver(0).save(&to, parts(0), &ShardOptions::new()).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::AttemptDiffers { .. }), "{error}");
+    assert!(matches!(saver(0).save(&to, parts(0), &options), Ok(RankSaved::Complete(_))));
+    check(&Checkpoint::open_whole(&to).unwrap(), &sample());
+    // Each file is one that the caller can write elsewhere; there is no index.
+    let planned = saver(0).plan_files(parts(0), &options).unwrap();
+    let (_, name) = planned.files().next().unwrap();
+    let mut file = Vec::new();
+    planned.write(0, &mut file).unwrap();
+    assert_eq!(file, fs::read(to.join(name)).unwrap());
+    let error = planned.index_file(|_, name| name.to_owned()).unwrap_err();
+    assert!(error.to_string().contains("have no index"), "{error}");
+    // A file of tensors that is in the way.
+    let other = directory.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::copy(&path, other.join("model.safetensors")).unwrap();
+    let error = saver(0).save(&other, parts(0), &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAlone { .. }), "{error}");
 }
