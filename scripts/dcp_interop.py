@@ -189,10 +189,11 @@ def check_writing(program, temp):
 
 
 def time_both(program, temp, mib):
-    ranks, rows = 8, mib * 1024 // 4 // 8
+    # Eight tensors with rows of 1 KiB, on eight ranks.
+    ranks, rows = 8, mib * 1024 // 8
     torch.manual_seed(3)
     for kind, dims in (("rows", [0]), ("columns", [1]), ("grid", [0, 1])):
-        tensors = {f"layers.{i}.w": torch.randn(rows // 8 * 8, 256) for i in range(8 * 4 // 4)}
+        tensors = {f"layers.{i}.w": torch.randn(rows, 256) for i in range(8)}
         halves = lambda n, k: [n * i // k for i in range(1, k)]
         parts = {(0,): (8, 1), (1,): (1, 8), (0, 1): (4, 2)}[tuple(dims)]
         boxes = {

@@ -30,8 +30,9 @@ impl Checkpoint {
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
     /// [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    /// [`ErrorKind::Io`]; and, for each file, the errors of
-    /// [`Header::parse`](crate::header::Header::parse).
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for files that
+    /// only [`open_whole`](Checkpoint::open_whole) opens; [`ErrorKind::Io`]; and, for each file, the
+    /// errors of [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }

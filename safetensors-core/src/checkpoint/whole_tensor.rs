@@ -104,11 +104,12 @@ impl Placed {
         &self,
         range: Range<u64>,
     ) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.tiles.within(range.clone()).map(move |tile| {
+        let of_tiles = self.tiles.within(range.clone()).map(move |tile| {
             let (source, offset) = self.starts[tile.number];
             let before = |position| offset + tile.runs.selected_before(position);
             (source, before(range.start)..before(range.end))
-        })
+        });
+        of_tiles.filter(|(_, bytes)| !bytes.is_empty())
     }
 }
 

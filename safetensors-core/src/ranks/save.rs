@@ -39,7 +39,8 @@ use crate::tensor::TensorSource;
 /// last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
 ///
 /// [`ShardOptions::dcp`] saves what PyTorch's distributed checkpoints do, without an index and to a
-/// directory of its own. While the files of such a save get their names, the directory does not open.
+/// directory of its own. While the files of such a save get their names, the directory has some of
+/// them.
 ///
 /// [`ShardOptions::max_shard_size`] divides the parts of one rank further. All ranks need the same
 /// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
