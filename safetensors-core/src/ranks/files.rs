@@ -130,7 +130,13 @@ impl<'p> RankFiles<'p> {
                 false => saved_as(tensor, file.rank, self.plan.world_size())?,
             };
             let ranges = tensor.part(file.rank)?.ranges(tensor.shape())?;
-            let offsets = ranges.iter().map(|range| range.start).collect();
+            // PyTorch finds a part by its name and its first position, so an empty part must not
+            // begin where another one does.
+            let begin = |(range, len): (&Range<usize>, &usize)| match range.is_empty() {
+                true => *len,
+                false => range.start,
+            };
+            let offsets = ranges.iter().zip(tensor.shape()).map(begin).collect();
             let shape = ranges.iter().map(Range::len).collect();
             Ok(SavedPart { tensor, name, shape, record, offsets })
         };

@@ -37,8 +37,11 @@ fn cut(shape: &[usize], cuts: &[(usize, usize, usize)]) -> Vec<(Vec<usize>, Vec<
     boxes
 }
 
+/// Files, by their names.
+type Sources = Vec<(PathBuf, NotingSource)>;
+
 /// Sources that have the pieces of a tensor in turns, with a byte of another kind between them.
-fn sources(pieces: &[Vec<u8>], count: usize) -> (Vec<(PathBuf, NotingSource)>, Vec<(usize, u64)>) {
+fn sources(pieces: &[Vec<u8>], count: usize) -> (Sources, Vec<(usize, u64)>) {
     let (mut files, mut starts) = (vec![vec![255_u8]; count], Vec::new());
     for (number, bytes) in pieces.iter().enumerate() {
         let source = number * 5 % count;

@@ -9,8 +9,8 @@ use safetensors_core::checkpoint::{Assembled, save_sharded};
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Limits, LoadOptions, Rewrite, SaveOptions, ShardOptions,
-    TensorView, save,
+    Checkpoint, Error, ErrorKind, Limits, LoadOptions, Rewrite, SafeTensors, SaveOptions,
+    ShardOptions, TensorView, save,
 };
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
 use tempfile::tempdir;
@@ -319,4 +319,26 @@ fn ranks_save_their_parts_one_by_one() {
     fs::copy(&path, other.join("model.safetensors")).unwrap();
     let error = saver(0).save(&other, parts(0), &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAlone { .. }), "{error}");
+}
+
+/// PyTorch finds a part by its name and its first position: no two may have the same.
+#[test]
+fn an_empty_part_begins_at_the_end() {
+    let directory = tempdir().unwrap();
+    let whole = TensorView::from_slice(&[2], &[1_u8, 2]).unwrap();
+    let rules = RankRules::new().parse_rule("w=offsets:0:0,0,2").unwrap();
+    let plan = rules.plan_tensors([("w", whole.dtype(), vec![2])], 2).unwrap();
+    for (rank, range) in [0..0, 0..2].into_iter().enumerate() {
+        let part = whole.slice((range,)).unwrap();
+        let saver = RankSaver::new(&plan, rank, "a");
+        saver.save(directory.path(), [("w", part)], &ShardOptions::new().dcp(true)).unwrap();
+    }
+    for (rank, at) in [(0, 2), (1, 0)] {
+        let file = fs::read(file_of(directory.path(), rank)).unwrap();
+        let file = SafeTensors::parse(file).unwrap();
+        let expected = format!(r#"{{"w":{{"saved_offsets":[{at}]}}}}"#);
+        assert_eq!(file.metadata()["DCP_SHARDING_INFO"], expected);
+    }
+    let found = Checkpoint::open_whole(directory.path()).unwrap();
+    assert_eq!(found.tensor("w").unwrap().read().unwrap().bytes(), [1, 2]);
 }

@@ -77,7 +77,8 @@ fn no_way_takes_a_part_for_a_whole_tensor() {
     save_parts(directory.path(), &sample());
     let path = file_of(directory.path(), 0);
     let bytes = fs::read(&path).unwrap();
-    let load_module = |mut store| weights().load_from(&mut store).unwrap_err().to_string();
+    let load_module =
+        |mut store: CheckpointStore| weights().load_from(&mut store).unwrap_err().to_string();
     let errors = [
         to_candle::load(&path, &Device::Cpu).unwrap_err().to_string(),
         to_candle::var_builder(&path, DType::F32, &Device::Cpu).err().unwrap().to_string(),
