@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use ndarray::{Array, ArrayView, ArrayViewMut, Dimension, IxDyn, SliceArg};
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::header::attributes;
-use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, ReadAt, Result};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 ///
 /// | to | use | `S` |
 /// |---|---|---|
-/// | read arrays, or parts of them, on demand | [`open`](Reader::open) | `FileSource` |
+/// | read arrays, or parts of them, on demand | [`open`](Reader::open) | [`Assembled`] |
 /// | borrow views without `unsafe` | [`open_in_memory`](Reader::open_in_memory) | [`FileBytes`] |
 /// | use bytes that are already in memory | [`from_bytes`](Reader::from_bytes) | any owner of bytes |
 /// | map a file, or read from another source | [`new`](Reader::new) with any [`Checkpoint`] | `Mmap`, … |
@@ -57,20 +57,20 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Reader<S = FileSource> {
+pub struct Reader<S = Assembled> {
     checkpoint: Checkpoint<S>,
     convert: ConvertOptions,
 }
 
 impl Reader {
-    /// Opens a file, an index of several files, or the directory that holds either. Only headers
-    /// are read now.
+    /// Opens a file, an index of several files, or the directory that holds either, or parts of
+    /// tensors that ranks have saved with PyTorch. Only headers are read now.
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open`]. Each names the file.
+    /// The errors of [`Checkpoint::open_whole`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Checkpoint::open(path).map(Self::new)
+        Checkpoint::open_whole(path).map(Self::new)
     }
 }
 

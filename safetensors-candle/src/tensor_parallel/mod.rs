@@ -63,14 +63,14 @@ use candle_core::{DType, Device};
 use candle_nn::var_builder::Backend;
 use candle_nn::var_builder::{Shard, VarBuilderArgs};
 pub use hint::PartHint;
-use safetensors_core::io::FileSource;
+use safetensors_core::checkpoint::Assembled;
 #[cfg(doc)]
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, Result};
 
 /// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
 /// `ShardedVarBuilder`, and takes its place in a model.
-pub type TensorParallelVarBuilder<'a, H = Shard, S = FileSource> =
+pub type TensorParallelVarBuilder<'a, H = Shard, S = Assembled> =
     VarBuilderArgs<'a, TensorParallelBackend<H, S>>;
 
 /// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
@@ -95,13 +95,13 @@ pub type TensorParallelVarBuilder<'a, H = Shard, S = FileSource> =
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder
+/// The errors of [`Checkpoint::open_whole`]. [`TensorParallelBackend`] lists the errors of the builder
 /// itself.
 pub fn tensor_parallel_var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
     device: &Device,
 ) -> Result<TensorParallelVarBuilder<'static>> {
-    let backend = TensorParallelBackend::new(Checkpoint::open(path)?);
+    let backend = TensorParallelBackend::new(Checkpoint::open_whole(path)?);
     Ok(VarBuilderArgs::new_with_args(backend, dtype, device))
 }

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::ErrorKind;
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::{Error, ErrorKind};
 
 use crate::input;
 use crate::input::address;
@@ -111,6 +111,10 @@ impl Inputs {
 
     /// Adds a remedy to the error about a directory that has several checkpoints.
     fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
+        if let Some(ErrorKind::Ranks { .. }) = error.downcast_ref().map(Error::kind) {
+            // The files are parts of one checkpoint, and what is wrong is told.
+            return error;
+        }
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
         match none.kind() {
             ErrorKind::NoCheckpoint { found, below }

@@ -109,7 +109,7 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
 /// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
 /// not named by the user, could wait for ever.
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
-    match safetensors_core::Checkpoint::open(path) {
+    match safetensors_core::Checkpoint::open_whole(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => other::open(path, opening, error),
     }

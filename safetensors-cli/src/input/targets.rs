@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use safetensors_core::Error;
 use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::error::RankProblem;
+use safetensors_core::{Error, ErrorKind};
 
 use crate::input::address;
 use crate::input::discover::FoundPaths;
@@ -157,7 +158,8 @@ fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target::named(path)];
     }
-    let found = FoundPaths::below(path);
+    let mut found = FoundPaths::below(path);
+    take_parts_together(&mut found.paths);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
     let failed = |(path, error): (PathBuf, io::Error)| Target {
         path,
@@ -170,6 +172,24 @@ fn expand(path: &Path) -> Vec<Target> {
     }
     targets.sort_by(|a, b| a.path.cmp(&b.path));
     targets
+}
+
+/// Puts the directory in place of files that have parts of the same tensors.
+fn take_parts_together(paths: &mut Vec<PathBuf>) {
+    let directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
+    let has_parts = |directory: &&Path| {
+        safetensors_core::Checkpoint::open(directory).is_err_and(|error| is_of_parts(&error))
+    };
+    let divided: BTreeSet<PathBuf> =
+        directories.into_iter().filter(has_parts).map(Path::to_owned).collect();
+    paths.retain(|path| path.parent().is_none_or(|directory| !divided.contains(directory)));
+    paths.extend(divided);
+}
+
+fn is_of_parts(error: &Error) -> bool {
+    // An index that names a part is what is wrong, and no directory of parts.
+    matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
+        && error.tensor().is_none()
 }
 
 /// The identity of an entry of a directory, the same for all paths to it. Two links to one file are

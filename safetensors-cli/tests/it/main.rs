@@ -14,6 +14,7 @@ mod convert_npz;
 mod convert_places;
 mod convert_ranks;
 mod convert_tied;
+mod dcp;
 mod diff;
 mod digest;
 mod extract;

@@ -27,8 +27,15 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn into_boxed(self) -> Checkpoint<Box<dyn ReadAt>> {
+        self.map_sources(|source| Box::new(source) as Box<dyn ReadAt>)
+    }
+}
+
+impl<S> Checkpoint<S> {
+    /// The same checkpoint with sources of another type, which have the same bytes.
+    pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
         Checkpoint {
-            catalog: self.catalog.map_sources(|source| Box::new(source) as Box<dyn ReadAt>),
+            catalog: self.catalog.map_sources(change),
             metadata: self.metadata,
             index: self.index,
             index_total_size: self.index_total_size,
@@ -37,9 +44,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             is_of_directory: self.is_of_directory,
         }
     }
-}
 
-impl<S> Checkpoint<S> {
     /// The same checkpoint with other files in place of its own, and with other tensors in them.
     /// `change` gets and returns the files, the places of the tensors and the metadata of all.
     pub(crate) fn with_files<T>(

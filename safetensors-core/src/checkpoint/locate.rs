@@ -171,6 +171,13 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
+/// The names of the files of tensors in a directory, sorted.
+pub(super) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
+    let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
+    let [_, files] = found(&entries);
+    Ok(files.into_iter().map(str::to_owned).collect())
+}
+
 /// The names of indexes, and the names of files of tensors, each sorted.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];

@@ -1,11 +1,14 @@
 //! Checkpoints: the tensors of a model, in one file or in several. [`Checkpoint`] opens one,
 //! [`save_sharded`] saves one, and a [`store`] is the place of its files.
 
+mod assembled;
 mod boxed;
 mod commit;
+mod commit_parts;
 mod computed;
 mod computed_tensor;
 mod current;
+mod dcp;
 mod destination;
 mod directories;
 mod index;
@@ -27,15 +30,20 @@ mod split;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod whole;
+mod whole_tensor;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use assembled::Assembled;
 pub(crate) use commit::commit;
+pub(crate) use commit_parts::{check_alone, commit_parts};
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, Files, failed, read_numbers};
+pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
 pub(crate) use directories::NewDirectories;
 pub(crate) use index::Index;
@@ -49,6 +57,7 @@ pub use save::{SavedShards, save_sharded, save_sharded_to};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
+pub use whole_tensor::{Piece, WholeTensor};
 
 use crate::error::{Error, Result};
 use crate::header::{Metadata, TensorInfo};
@@ -128,6 +137,7 @@ impl<S: ReadAt> Checkpoint<S> {
             for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
                 metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
+            dcp::forget(&mut metadata);
             metadata
         });
         Self {

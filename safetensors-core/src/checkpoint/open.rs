@@ -30,8 +30,9 @@ impl Checkpoint {
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
     /// [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    /// [`ErrorKind::Io`]; and, for each file, the errors of
-    /// [`Header::parse`](crate::header::Header::parse).
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for files that
+    /// only [`open_whole`](Checkpoint::open_whole) opens; [`ErrorKind::Io`]; and, for each file, the
+    /// errors of [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
@@ -54,7 +55,7 @@ impl Checkpoint {
             SafeTensors::from_source(source)
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
-        Ok(Self::from_single(CheckpointFile { path, archive }))
+        Self::from_single(CheckpointFile { path, archive })
     }
 }
 
@@ -110,7 +111,7 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
         let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
-        Ok(Self::from_single(CheckpointFile { path, archive }))
+        Self::from_single(CheckpointFile { path, archive })
     }
 
     /// Several sources as one checkpoint, without an index; each comes with the path that stands

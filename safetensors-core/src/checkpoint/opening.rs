@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::index::Index;
 use super::siblings::Siblings;
 use super::store::{Store, Version};
-use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath};
-use crate::error::{Error, ErrorKind, Result};
+use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
 use crate::io::{ReadAt, SafeTensors};
@@ -51,7 +51,7 @@ pub(super) fn open_from<T: Store>(
                 Err(error) => (!has_moved(&located, locate())).then_some(error),
             },
             // If a second look succeeds, the directory was listed while its files were replaced.
-            Err(error) => locate().is_err().then_some(error),
+            Err(error) => locate().is_err().then(|| or_parts(store, path, error, limits)),
         };
         if let Some(error) = error {
             return Err(error);
@@ -59,6 +59,18 @@ pub(super) fn open_from<T: Store>(
         thread::sleep(LONGEST_PAUSE * attempt / ATTEMPTS);
     }
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
+}
+
+/// The error of a directory without a checkpoint, or that its files have parts of tensors.
+fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> Error {
+    let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return error };
+    let is_file =
+        |name: &String| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
+    let Some(first) = found.first().filter(|_| found.iter().all(is_file)) else { return error };
+    match open_shard(store, &path.join(first), limits) {
+        Ok(file) if dcp::has_parts(&file) => Error::from(RankProblem::PartsOfTensors).in_path(path),
+        _ => error,
+    }
 }
 
 /// Whether the path means another file or index by now.
@@ -74,7 +86,7 @@ fn open_located<T: Store>(
 ) -> Result<Option<Checkpoint<T::File>>> {
     let path = match located {
         CheckpointPath::File(file) => {
-            return Ok(Some(Checkpoint::from_single(open_shard(store, file, limits)?)));
+            return Checkpoint::from_single(open_shard(store, file, limits)?).map(Some);
         }
         CheckpointPath::Index(path) => path,
     };
@@ -124,8 +136,17 @@ pub(super) fn open_each<T: Store>(
     paths: &[PathBuf],
     limits: &Limits,
 ) -> Result<Checkpoint<T::File>> {
+    join(open_shards_at(store, paths, limits)?)
+}
+
+/// Opens files at these paths, some at once.
+pub(super) fn open_shards_at<T: Store>(
+    store: &T,
+    paths: &[PathBuf],
+    limits: &Limits,
+) -> Result<Vec<CheckpointFile<T::File>>> {
     let open = |path: &PathBuf, _: &mut ()| open_shard(store, path, limits);
-    join(in_parallel(paths, OPENED_AT_ONCE, open)?)
+    in_parallel(paths, OPENED_AT_ONCE, open)
 }
 
 /// Joins open files, none of which has a tensor of another, to one checkpoint. They are sorted by
@@ -134,6 +155,7 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
     let mut places = Vec::new();
     let mut owners = HashMap::new();
     for (file, shard) in shards.iter().enumerate() {
+        dcp::refuse(shard)?;
         for (position, info) in shard.archive.header().iter().enumerate() {
             if let Some(other) = owners.insert(info.name(), file) {
                 let other = shards[other].path.display().to_string();
@@ -149,11 +171,12 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
 
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
-    pub(super) fn from_single(shard: CheckpointFile<S>) -> Self {
+    pub(super) fn from_single(shard: CheckpointFile<S>) -> Result<Self> {
+        dcp::refuse(&shard)?;
         let places = (0..shard.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
             .collect();
-        Self::assemble(vec![shard], places, None)
+        Ok(Self::assemble(vec![shard], places, None))
     }
 
     /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the
@@ -166,6 +189,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Self> {
         let mut places = Vec::new();
         for (file, (shard, names)) in index.shards().enumerate() {
+            dcp::refuse_indexed(&shards[file], names)?;
             let header = shards[file].archive.header();
             let start = places.len();
             for name in names {

@@ -26,6 +26,7 @@ pub struct ShardOptions {
     pub(crate) save_options: SaveOptions,
     pub(super) contention: Contention,
     pub(super) beside: BTreeMap<String, Vec<u8>>,
+    pub(crate) dcp: bool,
 }
 
 impl ShardOptions {
@@ -110,6 +111,45 @@ impl ShardOptions {
     #[must_use]
     pub fn beside(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         self.beside.insert(name.into(), bytes.into());
+        self
+    }
+
+    /// Whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in safetensors
+    /// files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them, and
+    /// `consolidate_safetensors_files` makes whole files of them. So does
+    /// [`Checkpoint::open_whole`](crate::Checkpoint::open_whole). `false` by default.
+    ///
+    /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
+    /// files, whatever the [pattern](ShardOptions::file_pattern) says. A part has the name of its
+    /// tensor, and `DCP_SHARDING_INFO` in the metadata says where it belongs. The metadata of the
+    /// options goes into each file. There is no index, so the directory must have no other files of
+    /// tensors, and a save replaces none.
+    ///
+    /// Only saves of ranks on the local disk ask for it:
+    /// [`RankSaver`](crate::ranks::RankSaver) and
+    /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks).
+    ///
+    /// ```
+    /// use safetensors_core::ranks::{RankRules, RankSaver};
+    /// use safetensors_core::{Checkpoint, ShardOptions, TensorView};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let whole = TensorView::from_slice(&[2, 2], &[1_u8, 2, 3, 4])?;
+    /// let rules = RankRules::new().parse_rule("w=split:1")?;
+    /// let plan = rules.plan_tensors([("w", whole.dtype(), vec![2, 2])], 2)?;
+    /// for rank in 0..2 {
+    ///     let part = whole.slice((.., rank..rank + 1))?;
+    ///     let saver = RankSaver::new(&plan, rank, "step-1");
+    ///     saver.save(dir.path(), [("w", part)], &ShardOptions::new().dcp(true))?;
+    /// }
+    /// assert!(dir.path().join("shard-00002-model-00001-of-00001.safetensors").exists());
+    /// let checkpoint = Checkpoint::open_whole(dir.path())?;
+    /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn dcp(mut self, dcp: bool) -> Self {
+        self.dcp = dcp;
         self
     }
 

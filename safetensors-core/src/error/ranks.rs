@@ -50,6 +50,15 @@ pub enum RankProblem {
     /// The record of the parts of a file is malformed, or the parts do not make up a tensor.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
+    /// A file has parts of tensors that ranks have saved with PyTorch, and is opened as if they were
+    /// whole. [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) of the directory of all
+    /// these files makes whole tensors.
+    #[error(
+        "expected whole tensors, found parts that ranks have saved with PyTorch \
+         (DCP_SHARDING_INFO): open the directory of all their files, in a program by \
+         Checkpoint::open_whole"
+    )]
+    PartsOfTensors,
     /// Ranks have divided a quantised weight or its scales, which may not be the same elements.
     /// [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) makes whole tensors.
     #[error(

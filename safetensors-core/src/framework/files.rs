@@ -53,19 +53,19 @@ pub fn load<F: Framework>(
     Ok(loaded)
 }
 
-/// Opens a checkpoint and [loads](load) every tensor. If the options [dequantise
+/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor. If the options [dequantise
 /// weights](LoadOptions::scaled_weights), the weights of every [scheme](crate::quantized) are read
 /// as numbers.
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`], [`prepare`] and [`load`].
+/// The errors of [`Checkpoint::open_whole`], [`prepare`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    let checkpoint = Checkpoint::open(path)?;
+    let checkpoint = Checkpoint::open_whole(path)?;
     if options.reads_numbers() {
         load::<F>(&prepare(checkpoint, options)?, device, options)
     } else {

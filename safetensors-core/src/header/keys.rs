@@ -36,6 +36,15 @@ pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 #[cfg(feature = "std")]
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
+/// The key of the positions of the parts of tensors that a file of PyTorch's distributed
+/// checkpoints has.
+#[cfg(feature = "std")]
+pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
+
+/// The key of the version of [`DCP_KEY`].
+#[cfg(feature = "std")]
+pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";
+
 /// Whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key == FORMAT_KEY

@@ -25,7 +25,10 @@ pub(crate) use attributes::described_tensor;
 pub use attributes::{attribute_key, attributes};
 pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "std")]
-pub(crate) use keys::{ATTEMPT_KEY, AXIS_PREFIX, DIGESTS_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY};
+pub(crate) use keys::{
+    ATTEMPT_KEY, AXIS_PREFIX, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FORMAT_KEY, PARTS_KEY,
+    SHA256_KEY,
+};
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 #[cfg(feature = "std")]
 pub(crate) use keys::{part_name, whole_of_part};

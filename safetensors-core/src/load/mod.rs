@@ -17,6 +17,7 @@ mod size;
 pub(crate) mod slice;
 pub(crate) mod staged;
 pub(crate) mod streaming;
+pub(crate) mod tiled;
 mod wanted;
 
 use std::slice::from_ref;

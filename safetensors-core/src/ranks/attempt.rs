@@ -27,7 +27,10 @@ use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, commit};
+use crate::checkpoint::{
+    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, check_alone, commit,
+    commit_parts,
+};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
@@ -202,8 +205,6 @@ impl<'f> Attempt<'f> {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
             })?;
         }
-        let index = self.files.index(self.name, |file| file.name.clone());
-        let index = index.map_err(|error| self.of_directory(error))?;
         let mut directory = LocalDirectory::create_locked(self.directory, self.options, lock)?;
         for file in &self.files.files {
             let (from, to) = (self.path.join(&file.name), directory.hidden(&file.name));
@@ -212,7 +213,16 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        commit(&mut directory, self.options, &index, check)?;
+        if self.files.is_dcp {
+            let names = self.files.names();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            check_alone(self.directory, &names, self.name)?;
+            commit_parts(&mut directory, self.options, &names, check)?;
+        } else {
+            let index = self.files.index(self.name, |file| file.name.clone());
+            let index = index.map_err(|error| self.of_directory(error))?;
+            commit(&mut directory, self.options, &index, check)?;
+        }
         // A rank that is killed from here on leaves one hidden directory at most.
         drop(directory);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
@@ -289,7 +299,10 @@ impl<'f> Attempt<'f> {
         if self.is_own(of_index.map(|index| index.metadata))? {
             return Ok(true);
         }
-        let path = self.directory.join(self.options.pattern().file_name(0, 1));
+        // Without an index, the first file comes last.
+        let single = self.options.pattern().file_name(0, 1);
+        let first = self.files.files.first().filter(|_| self.files.is_dcp);
+        let path = self.directory.join(first.map_or(&single, |file| &file.name));
         let open = || SafeTensors::from_source(FileSource::open(&path)?);
         let of_file = open().map_err(|error| error.in_path(&path));
         self.is_own(of_file.map(|file| file.metadata().clone()))

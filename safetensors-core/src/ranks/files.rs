@@ -1,10 +1,11 @@
 //! [`RankFiles`]: the files that all ranks save together. Each rank computes them from the plan.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::parts::{PartRecord, Record, record, saved_as};
 use super::plan::{RankPlan, RankTensor};
-use crate::checkpoint::{Index, ShardOptions, split_into_shards};
+use crate::checkpoint::{Index, ShardOptions, record_dcp, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Digest;
 use crate::header::{ATTEMPT_KEY, FORMAT_KEY, Metadata};
@@ -20,6 +21,8 @@ pub(super) struct RankFiles<'p> {
     pub(super) each: SaveOptions,
     /// The metadata of the index, or of the one file.
     metadata: Metadata,
+    /// Whether they are files of PyTorch's distributed checkpoints, which have no index.
+    pub(super) is_dcp: bool,
 }
 
 /// One file of a rank.
@@ -37,6 +40,8 @@ pub(super) struct SavedPart<'p> {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
+    /// Where the part begins in each dimension of the tensor.
+    offsets: Vec<usize>,
 }
 
 impl RankPlan {
@@ -55,7 +60,9 @@ impl RankPlan {
 
 impl<'p> RankFiles<'p> {
     pub(super) fn new(plan: &'p RankPlan, options: &ShardOptions) -> Result<Self> {
-        refuse_ambiguous_names(plan)?;
+        if !options.dcp {
+            refuse_ambiguous_names(plan)?;
+        }
         let savers = plan.savers();
         let (mut ranks, mut total_size) = (Vec::new(), 0_u64);
         for rank in 0..plan.world_size() {
@@ -70,19 +77,25 @@ impl<'p> RankFiles<'p> {
             let split = split_into_shards(sizes, options.max_shard());
             // The plan has checked that the sum of all fits.
             total_size += split.total_size;
-            for shard in split.shards {
+            let count = split.shards.len();
+            for (number, shard) in split.shards.into_iter().enumerate() {
                 let tensors = shard.into_iter().map(|i| tensors[i]).collect::<Vec<_>>();
-                ranks.push((rank, tensors));
+                ranks.push((rank, tensors, dcp_name(rank, number, count)));
             }
         }
         if ranks.is_empty() {
             // Without tensors there is still one file.
-            ranks.push((0, Vec::new()));
+            ranks.push((0, Vec::new(), dcp_name(0, 0, 1)));
         }
         let count = ranks.len();
-        let name = |number| options.pattern().file_name(number, count);
-        let files = ranks.into_iter().enumerate();
-        let files = files.map(|(i, (rank, tensors))| RankFile { name: name(i), rank, tensors });
+        let file = |(number, (rank, tensors, dcp_name))| {
+            let name = match options.dcp {
+                true => dcp_name,
+                false => options.pattern().file_name(number, count),
+            };
+            RankFile { name, rank, tensors }
+        };
+        let files = ranks.into_iter().enumerate().map(file);
         let files = files.collect();
 
         let progress = options.save_options.progress.clone();
@@ -90,7 +103,7 @@ impl<'p> RankFiles<'p> {
         let mut metadata = std::mem::take(&mut each.metadata);
         let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
         each.metadata.insert(FORMAT_KEY.into(), format);
-        Ok(Self { plan, files, total_size, each, metadata })
+        Ok(Self { plan, files, total_size, each, metadata, is_dcp: options.dcp })
     }
 
     /// The files of one rank.
@@ -112,25 +125,40 @@ impl<'p> RankFiles<'p> {
     pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
         let part = |&position: &usize| {
             let tensor = &self.plan.tensors[position];
-            let (name, record) = saved_as(tensor, file.rank, self.plan.world_size())?;
-            let shape = tensor.part(file.rank)?.shape(tensor.shape())?;
-            Ok(SavedPart { tensor, name, shape, record })
+            let (name, record) = match self.is_dcp {
+                true => (tensor.name().to_owned(), None),
+                false => saved_as(tensor, file.rank, self.plan.world_size())?,
+            };
+            let ranges = tensor.part(file.rank)?.ranges(tensor.shape())?;
+            // PyTorch finds a part by its name and its first position, so an empty part must not
+            // begin where another one does.
+            let begin = |(range, len): (&Range<usize>, &usize)| match range.is_empty() {
+                true => *len,
+                false => range.start,
+            };
+            let offsets = ranges.iter().zip(tensor.shape()).map(begin).collect();
+            let shape = ranges.iter().map(Range::len).collect();
+            Ok(SavedPart { tensor, name, shape, record, offsets })
         };
         file.tensors.iter().map(part).collect()
     }
 
-    /// How a file is saved: with the record of its parts. A checkpoint of one file has no index, so
-    /// the file has what an index says.
+    /// How a file is saved: with the record of its parts. Where there is no index, the file has what
+    /// an index says.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
         let records: Record =
             records.map(|(name, record)| (name.clone(), record.clone())).collect();
-        if self.files.len() == 1 {
+        if self.files.len() == 1 || self.is_dcp {
             options.metadata.extend(self.metadata.clone());
             options.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
         }
         record(&mut options.metadata, &records);
+        if self.is_dcp {
+            let parts = parts.iter().map(|part| (part.name.as_str(), part.offsets.clone()));
+            record_dcp(&mut options.metadata, parts);
+        }
         options
     }
 
@@ -156,6 +184,7 @@ impl<'p> RankFiles<'p> {
     pub(super) fn check_index(&self, attempt: &str) -> Result<()> {
         match self.files.len() {
             0 | 1 => Ok(()),
+            _ if self.is_dcp => Ok(()),
             _ => self.index(attempt, |file| file.name.clone())?.check(),
         }
     }
@@ -172,6 +201,11 @@ impl<'p> RankFiles<'p> {
         }
         Digest::of(text.as_bytes())
     }
+}
+
+/// The name that PyTorch's distributed checkpoints give a file of a rank.
+fn dcp_name(rank: usize, number: usize, count: usize) -> String {
+    format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
 
 /// Refuses a plan with a tensor that has the name of another tensor's part.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::iter;
+use std::sync::Arc;
 
 use super::parts::{PartRecord, read_record};
-use super::rows::Rows;
 use crate::checkpoint::Checkpoint;
 use crate::convert::{find_scales, may_have_scales};
 use crate::dtype::Dtype;
@@ -13,6 +13,9 @@ use crate::header::{Metadata, PARTS_KEY};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
 use crate::load::catalog::alias_of;
+use crate::load::streaming::PIECE;
+use crate::load::tiled::TiledBlock;
+use crate::slice::{Tile, Tiles};
 use crate::tensor::{ScaleSource, Sink, TensorSource, shape};
 
 /// Whether files of a checkpoint have parts of tensors, as
@@ -119,6 +122,8 @@ pub struct GatheredTensor<'a, S = FileSource> {
     dim: Option<usize>,
     /// The parts, with their first positions.
     parts: Vec<(usize, LazyTensor<'a, S>)>,
+    /// How the parts make up the tensor; `None` if there is one part.
+    tiles: Option<Arc<Tiles>>,
     /// The scales of a quantised weight, and the name of others, beside another of its names.
     scales: Option<Box<(Self, Option<String>)>>,
 }
@@ -130,6 +135,7 @@ impl<S> Clone for GatheredTensor<'_, S> {
             shape: self.shape.clone(),
             dim: self.dim,
             parts: self.parts.clone(),
+            tiles: self.tiles.clone(),
             scales: self.scales.clone(),
         }
     }
@@ -181,6 +187,7 @@ impl<'a, S> GatheredTensor<'a, S> {
                 shape: tensor.shape().to_vec(),
                 dim: None,
                 parts: vec![(0, tensor)],
+                tiles: None,
                 scales: None,
             },
             Some(record) => Self {
@@ -188,6 +195,7 @@ impl<'a, S> GatheredTensor<'a, S> {
                 shape: record.shape.clone(),
                 dim: Some(record.dim),
                 parts: vec![(record.offset, tensor)],
+                tiles: None,
                 scales: None,
             },
         }
@@ -212,64 +220,45 @@ impl<'a, S> GatheredTensor<'a, S> {
     /// Checks that the parts make up the tensor.
     fn finish(&mut self) -> Result<()> {
         let Some(dim) = self.dim else { return Ok(()) };
-        let named = |error: Error| error.in_tensor(&self.name);
-        shape::byte_len(self.dtype(), &self.shape).map_err(|kind| named(kind.into()))?;
         // Of two parts with one offset, the first must be empty.
         self.parts.sort_by_key(|(offset, part)| (*offset, part.shape()[dim]));
-        let mut end = 0;
-        for (offset, part) in &self.parts {
-            if *offset != end {
-                let problem = format!(
-                    "the parts should meet at {end} of dimension {dim}, but {:?} begins at \
-                     {offset}",
-                    part.name()
-                );
-                return Err(part.locate(RankProblem::BadParts { problem }.into()));
+        let tile = |(offset, part): &(usize, LazyTensor<'_, S>)| {
+            let mut offsets = vec![0; self.shape.len()];
+            offsets[dim] = *offset;
+            Tile { offsets, sizes: part.shape().to_vec() }
+        };
+        let tiles: Vec<_> = self.parts.iter().map(tile).collect();
+        let tiles = Tiles::new(self.dtype(), &self.shape, &tiles).map_err(|bad| {
+            let part = bad.tile.and_then(|number| self.parts.get(number));
+            match part {
+                Some((_, part)) => part.locate(bad.kind.into()),
+                None => Error::from(bad.kind).in_tensor(&self.name),
             }
-            end += part.shape()[dim];
-        }
-        if end == self.shape[dim] {
-            return Ok(());
-        }
-        let problem = format!(
-            "the parts end at {end} of dimension {dim}, which has length {}",
-            self.shape[dim]
-        );
-        Err(named(RankProblem::BadParts { problem }.into()))
+        })?;
+        self.tiles = Some(Arc::new(tiles));
+        Ok(())
     }
 }
 
 impl<S: ReadAt> GatheredTensor<'_, S> {
-    /// Writes the tensor row by row: of each part the bytes of these rows, one after another.
-    fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
-        let (mut read, mut joined) = (Vec::new(), Vec::new());
-        let parts = || self.parts().zip(rows.parts());
-        for group in rows.groups() {
-            let count = group.end - group.start;
-            if count == 1 {
-                for (part, &row) in parts() {
-                    let start = part.file_offset() + Rows::start(group.start, row);
-                    part.read_pieces(start..start + row, &mut read, sink)?;
-                }
-                continue;
-            }
-            // Several rows fill at most one piece.
-            let len = |row: u64| (count * row) as usize;
-            let whole = rows.whole() as usize;
-            joined.resize(len(rows.whole()), 0);
-            let mut column = 0;
-            for (part, &row) in parts() {
-                read.resize(len(row), 0);
-                let start = part.file_offset() + Rows::start(group.start, row);
-                let result = part.source().read_exact_at(&mut read, start);
+    /// Writes the tensor block by block: of each part the bytes that belong to it.
+    fn write_blocks(&self, tiles: &Tiles, sink: &mut Sink<'_>) -> Result<()> {
+        let named = |error: Error| error.in_tensor(&self.name);
+        let len = shape::byte_len(self.dtype(), &self.shape).map_err(|kind| named(kind.into()))?;
+        let requests = self.parts().next().and_then(|part| part.source().requests());
+        let most = requests.map_or(PIECE, |requests| requests.byte_len) as u64;
+        let mut buffer = vec![0; len.min(most) as usize];
+        for start in (0..len).step_by(most as usize) {
+            let bytes = &mut buffer[..(len - start).min(most) as usize];
+            let mut block = TiledBlock::new(tiles, start, bytes);
+            for (number, range) in block.ranges().map_err(|it| named(ErrorKind::Io(it).into()))? {
+                let part = &self.parts[number].1;
+                let start = part.file_offset() + range.offset;
+                let result = part.source().read_exact_at(range.bytes, start);
                 result.map_err(|error| part.locate(ErrorKind::Io(error).into()))?;
-                let row = row as usize;
-                for (i, bytes) in read.chunks_exact(row.max(1)).enumerate() {
-                    joined[i * whole + column..][..row].copy_from_slice(bytes);
-                }
-                column += row;
             }
-            sink(&joined)?;
+            block.finish();
+            sink(bytes)?;
         }
         Ok(())
     }
@@ -285,16 +274,10 @@ impl<S: ReadAt> TensorSource for GatheredTensor<'_, S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let is_empty = self.shape.contains(&0);
-        match self.dim {
-            _ if is_empty => {}
-            None | Some(0) => return self.parts().try_for_each(|part| part.write_to(sink)),
-            Some(dim) => {
-                let lengths = self.parts().map(|part| part.shape()[dim]);
-                let rows = Rows::new(self.dtype(), &self.shape, dim, lengths)
-                    .map_err(|kind| Error::from(kind).in_tensor(&self.name))?;
-                self.write_rows(&rows, sink)?;
-            }
+        match &self.tiles {
+            _ if self.shape.contains(&0) => {}
+            Some(tiles) if self.dim != Some(0) => self.write_blocks(tiles, sink)?,
+            _ => return self.parts().try_for_each(|part| part.write_to(sink)),
         }
         self.parts().try_for_each(|part| part.check_unchanged())
     }

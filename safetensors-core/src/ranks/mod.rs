@@ -8,6 +8,8 @@
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `RemoteOptions::save_rank` of `safetensors-hub` |
+//! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
+//! | read what ranks have saved with PyTorch | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
 //! | make whole tensors of the parts | [`join_parts`], [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
@@ -67,7 +69,6 @@ mod plan_json;
 mod planned;
 mod rank;
 mod read;
-mod rows;
 mod rules;
 mod save;
 #[cfg(test)]

@@ -151,8 +151,14 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
     /// # Errors
     ///
     /// [`ErrorKind::BadIndex`] if there is no tensor, or if the index is larger than the default
-    /// [`Limits`] allow.
+    /// [`Limits`] allow; [`ErrorKind::Io`] for files that have no index
+    /// ([`ShardOptions::dcp`]).
     pub fn index_file(&self, place: impl Fn(usize, &str) -> String) -> Result<(String, Vec<u8>)> {
+        if self.files.is_dcp {
+            let problem = "files of PyTorch's distributed checkpoints have no index";
+            let unsupported = std::io::Error::new(std::io::ErrorKind::Unsupported, problem);
+            return Err(ErrorKind::Io(unsupported).into());
+        }
         let index = self.files.index(&self.attempt, |file| place(file.rank, &file.name))?;
         if index.shards.values().all(Vec::is_empty) {
             return Err(ErrorKind::BadIndex { problem: IndexProblem::Empty }.into());

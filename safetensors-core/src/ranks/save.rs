@@ -6,7 +6,7 @@ use super::PlannedRank;
 use super::attempt::{Attempt, RankSaved};
 use super::files::RankFiles;
 use super::plan::RankPlan;
-use crate::checkpoint::{ShardOptions, check_directory};
+use crate::checkpoint::{ShardOptions, check_alone, check_directory};
 use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{ErrorKind, RankProblem};
@@ -37,6 +37,10 @@ use crate::tensor::TensorSource;
 /// The ranks take turns by the lock of the directory, which needs a file system whose locks reach
 /// all machines. Without locks the ranks still write to different files. If two of them then come
 /// last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
+///
+/// [`ShardOptions::dcp`] saves what PyTorch's distributed checkpoints do, without an index and to a
+/// directory of its own. While the files of such a save get their names, the directory has some of
+/// them.
 ///
 /// [`ShardOptions::max_shard_size`] divides the parts of one rank further. All ranks need the same
 /// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
@@ -134,7 +138,10 @@ impl<'a> RankSaver<'a> {
         let files = &planned.files;
         let names = files.names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        check_directory(directory, options.pattern(), &names, &files.each)?;
+        match files.is_dcp {
+            true => check_alone(directory, &names, attempt)?,
+            false => check_directory(directory, options.pattern(), &names, &files.each)?,
+        }
 
         let attempt = Attempt::enter(directory, attempt, files, options)?;
         let temp = attempt.begin(rank)?;

@@ -8,6 +8,8 @@ mod part;
 mod rank_part;
 mod runs;
 mod selection;
+#[cfg(feature = "std")]
+mod tiles;
 mod view;
 
 pub use index::{Index, IntoIndices};
@@ -16,4 +18,6 @@ pub use rank_part::RankPart;
 #[cfg(feature = "std")]
 pub(crate) use runs::Runs;
 pub(crate) use selection::Selection;
+#[cfg(feature = "std")]
+pub(crate) use tiles::{BadTiles, Tile, Tiles};
 pub use view::SliceView;

@@ -100,10 +100,68 @@ impl Runs {
         }
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut counters = alloc::vec![0; self.repeats.len()];
+    /// The length of a piece.
+    #[cfg(feature = "std")]
+    pub(crate) fn piece_len(&self) -> u64 {
+        self.piece
+    }
+
+    /// The end of the last byte.
+    #[cfg(feature = "std")]
+    pub(crate) fn end(&self) -> u64 {
+        let last = self.piece_count().checked_sub(1);
+        last.map_or(self.start, |last| self.start_of(last) + self.piece)
+    }
+
+    /// The number of selected bytes that lie before a position.
+    #[cfg(feature = "std")]
+    pub(crate) fn selected_before(&self, position: u64) -> u64 {
+        // Pieces ascend, so those that begin before the position come first.
+        let (mut before, mut after) = (0, self.piece_count());
+        while before < after {
+            let middle = before + (after - before) / 2;
+            if self.start_of(middle) < position {
+                before = middle + 1;
+            } else {
+                after = middle;
+            }
+        }
+        let Some(last) = before.checked_sub(1) else { return 0 };
+        last * self.piece + (position - self.start_of(last)).min(self.piece)
+    }
+
+    /// The pieces that have bytes of a range, cut to it, in ascending order.
+    #[cfg(feature = "std")]
+    pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.selected_before(range.start) / self.piece.max(1);
+        let cut = move |piece: Range<u64>| piece.start.max(range.start)..piece.end.min(range.end);
+        self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
+    }
+
+    /// Where a piece begins.
+    #[cfg(feature = "std")]
+    fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
-        let mut left = self.piece_count();
+        for repeat in self.repeats.iter().rev() {
+            start += piece % repeat.count as u64 * repeat.stride;
+            piece /= repeat.count as u64;
+        }
+        start
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.pieces_from(0)
+    }
+
+    fn pieces_from(&self, first: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut counters = alloc::vec![0; self.repeats.len()];
+        let (mut start, mut rest) = (self.start, first);
+        for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
+            *counter = (rest % repeat.count as u64) as usize;
+            start += *counter as u64 * repeat.stride;
+            rest /= repeat.count as u64;
+        }
+        let mut left = self.piece_count().saturating_sub(first);
         core::iter::from_fn(move || {
             left = left.checked_sub(1)?;
             let piece = start..start + self.piece;
@@ -153,6 +211,16 @@ mod tests {
             );
             prop_assert!(parts.iter().all(|part| bytes(part).len() as u64 == part.byte_len()));
             prop_assert_eq!(parts.iter().flat_map(bytes).collect::<Vec<_>>(), bytes(&runs));
+            // Of any range, the same bytes.
+            let all = bytes(&runs);
+            prop_assert_eq!(all.last().map(|last| last + 1), Some(runs.end()));
+            for range in [0..most, 5..6, most..most * 3, 7..runs.end(), runs.end()..u64::MAX] {
+                let inside = |byte: &&u64| range.contains(byte);
+                let expected: Vec<_> = all.iter().filter(inside).copied().collect();
+                let before = all.iter().filter(|byte| **byte < range.start).count() as u64;
+                prop_assert_eq!(runs.selected_before(range.start), before);
+                prop_assert_eq!(runs.pieces_in(range).flatten().collect::<Vec<_>>(), expected);
+            }
         }
     }
 }

@@ -9,12 +9,14 @@
 
 mod accepted;
 mod aliases;
+mod assembled;
 mod audit;
 mod batches;
 #[cfg(unix)]
 mod cached;
 mod commits;
 mod convert;
+mod dcp;
 mod destinations;
 mod digests;
 mod editing;

@@ -100,6 +100,7 @@ mod save;
 mod silence;
 mod store;
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
@@ -126,11 +127,11 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// As of [`Checkpoint::open`]. What goes wrong with the store or the network is
+/// As of [`Checkpoint::open_whole`]. What goes wrong with the store or the network is
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
-pub fn open(address: &str) -> Result<Checkpoint<RemoteFile>> {
+pub fn open(address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
     RemoteOptions::new().open(address)
 }
 
@@ -147,9 +148,9 @@ impl RemoteOptions {
     /// let checkpoint = options.open("memory:///o/m.safetensors")?;
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    pub fn open(&self, address: &str) -> Result<Checkpoint<RemoteFile>> {
+    pub fn open(&self, address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
         let store = RemoteStore::new(address, self)?;
         let path = store.path();
-        Checkpoint::open_in(store, path, &self.limits)
+        Checkpoint::open_whole_in(store, path, &self.limits)
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::server::repo::{Access, Repo};
 use crate::server::{Kind, Origin, Server, TOKEN};
 use crate::support::*;
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, Result};
 use safetensors_hub::remote::{RemoteFile, RemoteOptions};
 
@@ -16,7 +17,7 @@ fn remote(server: &Server) -> RemoteOptions {
     RemoteOptions::new().environment(false).option("endpoint", &server.endpoint).retries(3)
 }
 
-fn open(server: &Server, path: &str) -> Result<Checkpoint<RemoteFile>> {
+fn open(server: &Server, path: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
     remote(server).open(&format!("hf://{REPO}{path}"))
 }
 

@@ -9,6 +9,8 @@
 mod documented;
 mod loading;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
+mod parts;
+#[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
 mod quantised;
 mod sample;
 mod saving;

@@ -28,13 +28,26 @@ pub(super) struct Ranks {
         value_parser = crate::input::address::parser()
     )]
     plan: Option<PathBuf>,
+    /// Write the ranks' files as PyTorch's distributed checkpoints (DCP) have them
+    ///
+    /// HuggingFaceStorageReader reads them, and so does every command here. OUT must have no other
+    /// files of tensors; with --ranks or --plan
+    #[arg(long)]
+    dcp: bool,
     #[command(flatten)]
     rules: Rules,
 }
 
 /// How the output is divided among ranks.
 #[derive(Debug)]
-pub(super) enum Divided {
+pub(super) struct Divided {
+    division: Division,
+    /// Whether the files are those of PyTorch.
+    dcp: bool,
+}
+
+#[derive(Debug)]
+enum Division {
     /// By rules, among this many ranks.
     Rules(usize, RankRules),
     /// By a plan.
@@ -45,11 +58,13 @@ impl Ranks {
     /// Whether the output is divided. Rules alone are wrong usage.
     pub(super) fn is_given(&self) -> anyhow::Result<bool> {
         let is_given = self.ranks.is_some() || self.plan.is_some();
-        if is_given || self.rules.is_empty() {
-            Ok(is_given)
-        } else {
-            Err(wrong_usage("--rule and --preset need --ranks"))
+        if !is_given && !self.rules.is_empty() {
+            return Err(wrong_usage("--rule and --preset need --ranks"));
         }
+        if !is_given && self.dcp {
+            return Err(wrong_usage("--dcp needs --ranks or --plan"));
+        }
+        Ok(is_given)
     }
 
     /// How tensors of these names are divided; `None` if they are not.
@@ -57,11 +72,12 @@ impl Ranks {
         &self,
         names: impl Iterator<Item = &'n str>,
     ) -> anyhow::Result<Option<Divided>> {
-        Ok(match (self.ranks, &self.plan) {
-            (_, Some(plan)) => Some(Divided::Plan(read_plan(plan)?)),
-            (Some(ranks), None) => Some(Divided::Rules(ranks, self.rules.rules(names)?)),
-            (None, None) => None,
-        })
+        let division = match (self.ranks, &self.plan) {
+            (_, Some(plan)) => Division::Plan(read_plan(plan)?),
+            (Some(ranks), None) => Division::Rules(ranks, self.rules.rules(names)?),
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(Divided { division, dcp: self.dcp }))
     }
 }
 
@@ -72,9 +88,11 @@ impl Divided {
         rewrite: &Rewrite<'_>,
         options: &SaveOptions,
     ) -> anyhow::Result<RankPlan> {
-        match self {
-            Self::Rules(ranks, rules) => rewrite.plan_ranks(rules, *ranks, options).map_err(advise),
-            Self::Plan(plan) => {
+        match &self.division {
+            Division::Rules(ranks, rules) => {
+                rewrite.plan_ranks(rules, *ranks, options).map_err(advise)
+            }
+            Division::Plan(plan) => {
                 let written = rewrite.plan(options)?;
                 let tensors = written.tensors();
                 plan.check_tensors(tensors.map(|(name, it)| (name, it.dtype(), it.shape())))?;
@@ -89,10 +107,10 @@ impl Divided {
         &self,
         rewrite: &Rewrite<'_>,
         directory: &Path,
-        options: &ShardOptions,
+        options: ShardOptions,
     ) -> anyhow::Result<()> {
         let plan = self.plan(rewrite, &SaveOptions::new())?;
-        rewrite.save_ranks(directory, &plan, &attempt(), options)?;
+        rewrite.save_ranks(directory, &plan, &attempt(), &options.dcp(self.dcp))?;
         Ok(())
     }
 }

@@ -197,7 +197,7 @@ impl Output {
         }
         match self.form {
             Form::Directory(size) if let Some(divided) = &self.ranks => {
-                divided.write(rewrite, &self.path, &self.shards(size).save_options(options))?;
+                divided.write(rewrite, &self.path, self.shards(size).save_options(options))?;
             }
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {

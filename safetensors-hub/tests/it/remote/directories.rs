@@ -1,5 +1,6 @@
 //! Directories and indexes: what opens, in which order, and what is refused.
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
 };
@@ -21,7 +22,7 @@ fn sharded() -> Vec<(String, Vec<u8>)> {
     entries.map(read).collect()
 }
 
-fn check(checkpoint: &Checkpoint<RemoteFile>) {
+fn check(checkpoint: &Checkpoint<Assembled<RemoteFile>>) {
     assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, 3));
     let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
     let expected = tensors(&[("a", 1000), ("b", 1000), ("c", 500)]);

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ReadAt, TensorBuf};
 use safetensors_hub::remote::{RemoteFile, RemoteOptions};
 
@@ -16,7 +17,7 @@ fn served() -> (Server, Vec<(String, TensorBuf)>) {
     (Server::new().with(NAME, file(&tensors)), tensors)
 }
 
-fn open(server: &Server) -> safetensors_core::Result<Checkpoint<RemoteFile>> {
+fn open(server: &Server) -> safetensors_core::Result<Checkpoint<Assembled<RemoteFile>>> {
     impatient().open(&server.address(NAME))
 }
 
@@ -25,7 +26,7 @@ fn impatient() -> RemoteOptions {
     options().option("read_timeout", "500ms")
 }
 
-fn read_b(checkpoint: &Checkpoint<RemoteFile>) -> safetensors_core::Result<TensorBuf> {
+fn read_b(checkpoint: &Checkpoint<Assembled<RemoteFile>>) -> safetensors_core::Result<TensorBuf> {
     checkpoint.tensor("b")?.read()
 }
 

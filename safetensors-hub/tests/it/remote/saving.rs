@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::ranks::{RankRules, RankSaver};
 use safetensors_core::{
@@ -149,7 +150,7 @@ fn names_are_saved_as_the_index_has_them() {
     assert_eq!(names("memory:///saving/lines"), [""; 0]);
 }
 
-fn check_values(checkpoint: &Checkpoint<RemoteFile>, tensors: &[(String, TensorBuf)]) {
+fn check_values(checkpoint: &Checkpoint<Assembled<RemoteFile>>, tensors: &[(String, TensorBuf)]) {
     assert_eq!(checkpoint.len(), tensors.len());
     for (name, buf) in tensors {
         assert_eq!(checkpoint.tensor(name).unwrap().read().unwrap().bytes(), buf.bytes());

@@ -1,0 +1,130 @@
+//! Parts of tensors that ranks of PyTorch have saved: each command shows whole tensors of their
+//! directory, and refuses one of its files.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::Checkpoint;
+use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
+
+/// A directory with parts, and one file of the same tensors.
+fn both(dir: &Path) {
+    fs::create_dir(dir.join("parts")).unwrap();
+    save_parts(&dir.join("parts"), &sample());
+    save_whole(&dir.join("whole.safetensors"), &sample());
+}
+
+#[test]
+fn every_command_has_whole_tensors() {
+    let dir = temp_dir();
+    both(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    run(&["verify", "--strict", "parts"]).success();
+    run(&["verify", "--strict", "."]).success().stdout(predicate::str::contains("shard-").not());
+    run(&["inspect", "parts"]).success().stdout(
+        predicate::str::contains("grid").and(predicate::str::contains("DCP_SHARDING").not()),
+    );
+    run(&["inspect", "--recursive", "."]).success();
+    run(&["diff", "--ignore-metadata", "parts", "whole.safetensors"]).success();
+    for args in [
+        &["show", "IN", "grid"][..],
+        &["show", "IN", "grid", "1:, 2"],
+        &["stats", "IN", "grid"],
+        &["digest", "--tensors", "IN"],
+    ] {
+        let of = |input: &str| {
+            let args: Vec<_> = args.iter().map(|it| if *it == "IN" { input } else { it }).collect();
+            let output = run(&args).success();
+            String::from_utf8(output.get_output().stdout.clone()).unwrap()
+        };
+        let (parts, whole) = (of("parts"), of("whole.safetensors"));
+        let parts = parts.replace("parts", "whole.safetensors");
+        assert_eq!(parts.lines().count(), whole.lines().count(), "{parts}\n{whole}");
+        assert!(
+            whole.lines().filter(|line| !parts.contains(line)).count() <= 1,
+            "{parts}\n{whole}"
+        );
+    }
+    run(&["extract", "parts", "grid", "-o", "grid.npy"]).success();
+    run(&["extract", "whole.safetensors", "grid", "-o", "other.npy"]).success();
+    let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    assert_eq!(read("grid.npy"), read("other.npy"));
+    run(&["plan", "parts", "-w", "2", "--rule", "*=replicate"]).success();
+}
+
+#[test]
+fn converted_both_ways() {
+    let dir = temp_dir();
+    both(dir.path());
+    convert(dir.path(), &["parts", "one.safetensors"]).success();
+    check(&Checkpoint::open(dir.path().join("one.safetensors")).unwrap(), &sample());
+    convert(dir.path(), &["parts", "shards", "--max-shard-size", "50"]).success();
+    check(&Checkpoint::open(dir.path().join("shards")).unwrap(), &sample());
+    let rules = ["--rule", "grid=split:1", "--rule", "*=replicate"];
+    let ranks = [&["parts", "ranks", "--ranks", "2"][..], &rules].concat();
+    convert(dir.path(), &ranks).success();
+    convert(dir.path(), &["ranks", "back.safetensors"]).success();
+    check(&Checkpoint::open(dir.path().join("back.safetensors")).unwrap(), &sample());
+
+    let to_parts = |input, out| [&[input, out, "--ranks", "2", "--dcp"][..], &rules].concat();
+    convert(dir.path(), &to_parts("whole.safetensors", "ours")).success();
+    assert_eq!(
+        list(&dir.path().join("ours")),
+        [
+            "shard-00001-model-00001-of-00001.safetensors",
+            "shard-00002-model-00001-of-00001.safetensors"
+        ]
+    );
+    check(&Checkpoint::open_whole(dir.path().join("ours")).unwrap(), &sample());
+    run_in(dir.path(), &["verify", "--strict", "ours"]).success();
+    convert(dir.path(), &to_parts("parts", "again")).success();
+    run_in(dir.path(), &["diff", "--ignore-metadata", "ours", "again"]).success();
+    // Nothing is replaced.
+    convert(dir.path(), &to_parts("parts", "ours"))
+        .failure()
+        .stderr(predicate::str::contains("move these away"));
+    convert(dir.path(), &["parts", "none", "--dcp"])
+        .code(2)
+        .stderr(predicate::str::contains("--dcp needs --ranks or --plan"));
+}
+
+#[test]
+fn a_part_is_refused() {
+    let dir = temp_dir();
+    both(dir.path());
+    let part = file_of(Path::new("parts"), 1);
+    let part = part.to_str().unwrap();
+    for args in [
+        &["inspect", part][..],
+        &["verify", part],
+        &["show", part, "grid"],
+        &["stats", part],
+        &["diff", part, "whole.safetensors"],
+        &["convert", part, "out.safetensors"],
+    ] {
+        run_in(dir.path(), args)
+            .failure()
+            .stderr(predicate::str::contains("DCP_SHARDING_INFO"))
+            .stderr(predicate::str::contains("open the directory of all their files"));
+    }
+    assert!(!dir.path().join("out.safetensors").exists());
+    // A gap.
+    fs::remove_file(dir.path().join(part)).unwrap();
+    for args in [&["verify", "parts"][..], &["inspect", "parts"], &["convert", "parts", "out.npz"]]
+    {
+        let stderr = predicate::str::contains("elements of shape")
+            .and(predicate::str::contains("--recursive").not());
+        run_in(dir.path(), args).failure().stderr(stderr);
+    }
+    // An overlap.
+    let boxes: &[(usize, &[usize], &[usize])] = &[(0, &[0], &[3]), (1, &[2], &[2])];
+    fs::create_dir(dir.path().join("twice")).unwrap();
+    save_parts(&dir.path().join("twice"), &[Divided::new("w", &[4], boxes)]);
+    run_in(dir.path(), &["verify", "twice"])
+        .failure()
+        .stderr(predicate::str::contains("[2] from [2] on overlaps [3] from [0] on"));
+}

@@ -1,0 +1,330 @@
+//! [`Assembled`]: a file whose tensors are made of pieces of other files.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use super::whole_tensor::{Placed, WholeTensor};
+use super::{Checkpoint, CheckpointFile};
+use crate::error::{ErrorKind, Quoted, Result};
+use crate::header::{HeaderEntry, Limits, Metadata, encode};
+use crate::io::{FileSource, ReadAt, ReadRange, Requests, SafeTensors};
+use crate::load::streaming::PIECE;
+use crate::load::tiled::TiledBlock;
+use crate::tensor::shape::byte_len;
+
+/// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
+/// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
+///
+/// [`Checkpoint::assembled`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the
+/// files that the ranks of a job have saved with PyTorch. An index lists the tensors of all files
+/// once; here one tensor has pieces in several files, in any number of dimensions.
+pub struct Assembled<S = FileSource> {
+    content: Content<S>,
+}
+
+enum Content<S> {
+    /// A file as it is.
+    Stored(S),
+    Whole(Box<Whole<S>>),
+}
+
+struct Whole<S> {
+    sources: Vec<(PathBuf, S)>,
+    /// The first bytes.
+    header: Vec<u8>,
+    /// What follows, in order and without gaps. None is empty.
+    segments: Vec<Segment>,
+    byte_len: u64,
+}
+
+/// The bytes of a tensor.
+struct Segment {
+    name: String,
+    start: u64,
+    end: u64,
+    placed: Placed,
+}
+
+impl<S> fmt::Debug for Assembled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sources: &[(PathBuf, S)] = match &self.content {
+            Content::Stored(_) => &[],
+            Content::Whole(whole) => &whole.sources,
+        };
+        let paths: Vec<&Path> = sources.iter().map(|(path, _)| &**path).collect();
+        f.debug_struct("Assembled").field("sources", &paths).finish_non_exhaustive()
+    }
+}
+
+impl<S: ReadAt> Assembled<S> {
+    /// A file of these tensors, in this order, with this metadata. The sources come with the paths
+    /// that errors call them, and the pieces of the tensors name them by their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for pieces that do not make up
+    /// their tensor: if one lies outside of it or of its source, if two overlap, or if some are
+    /// missing; [`ErrorKind::SliceInsideByte`] for a piece that begins or ends inside a byte;
+    /// [`ErrorKind::ShapeOverflow`]. Each names the tensor and, if it is about a piece, its file.
+    pub fn new(
+        sources: Vec<(PathBuf, S)>,
+        tensors: Vec<WholeTensor>,
+        metadata: &Metadata,
+    ) -> Result<Self> {
+        let (mut segments, mut entries, mut end) = (Vec::new(), Vec::new(), 0_u64);
+        for tensor in &tensors {
+            let WholeTensor { name, dtype, shape, .. } = tensor;
+            let placed = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
+            let len = byte_len(*dtype, shape)?;
+            let start = end;
+            let overflow = || ErrorKind::ShapeOverflow { shape: shape.clone() };
+            end = start.checked_add(len).ok_or_else(overflow)?;
+            if len > 0 {
+                segments.push(Segment { name: name.clone(), start, end, placed });
+            }
+            let (dtype, data_offsets) = (*dtype, start..end);
+            entries.push(HeaderEntry { name, dtype, shape, data_offsets });
+        }
+        let header = encode(metadata, entries.into_iter(), 8);
+        let start = header.len() as u64;
+        for segment in &mut segments {
+            segment.start += start;
+            segment.end = segment.end.saturating_add(start);
+        }
+        let byte_len = start.saturating_add(end);
+        let whole = Whole { sources, header, segments, byte_len };
+        Ok(Self { content: Content::Whole(Box::new(whole)) })
+    }
+
+    /// A file as it is.
+    pub(super) fn stored(source: S) -> Self {
+        Self { content: Content::Stored(source) }
+    }
+}
+
+impl<S: ReadAt> Checkpoint<Assembled<S>> {
+    /// A checkpoint of tensors that are made of pieces of other files, see [`Assembled::new`]. The
+    /// path stands for all of them in errors and in [`CheckpointFile::path`].
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::{Piece, WholeTensor};
+    /// use safetensors_core::{Checkpoint, Dtype};
+    ///
+    /// // Two files with bytes of a matrix of 2 × 3: the left column, and the other two.
+    /// let sources = vec![("left".into(), vec![1_u8, 4]), ("right".into(), vec![2, 3, 5, 6])];
+    /// let pieces = vec![
+    ///     Piece::new(0, 0, vec![0, 0], vec![2, 1]),
+    ///     Piece::new(1, 0, vec![0, 1], vec![2, 2]),
+    /// ];
+    /// let matrix = WholeTensor { name: "m".into(), dtype: Dtype::U8, shape: vec![2, 3], pieces };
+    /// let checkpoint =
+    ///     Checkpoint::assembled("both", sources, vec![matrix], &Default::default())?;
+    /// let matrix = checkpoint.tensor("m")?;
+    /// assert_eq!(matrix.read()?.as_slice::<u8>()?, [1, 2, 3, 4, 5, 6]);
+    /// assert_eq!(matrix.slice((.., 0..2))?.read()?.as_slice::<u8>()?, [1, 2, 4, 5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Assembled::new`]; [`ErrorKind::DuplicateTensor`].
+    pub fn assembled(
+        path: impl Into<PathBuf>,
+        sources: Vec<(PathBuf, S)>,
+        tensors: Vec<WholeTensor>,
+        metadata: &Metadata,
+    ) -> Result<Self> {
+        let path = path.into();
+        // The headers of the sources have kept to the limits.
+        let mut limits = Limits::default();
+        (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
+        let source = Assembled::new(sources, tensors, metadata);
+        let archive = source.and_then(|source| SafeTensors::from_source_with(source, &limits));
+        let archive = archive.map_err(|error| error.in_path(&path))?;
+        Self::from_single(CheckpointFile { path, archive })
+    }
+}
+
+impl<S: ReadAt> Whole<S> {
+    /// The segments that have bytes of a range, and the part of the range in each, counted from its
+    /// start.
+    fn segments_of(&self, range: &Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
+        let first = self.segments.partition_point(|segment| segment.end <= range.start);
+        let (start, end) = (range.start, range.end);
+        self.segments[first..].iter().take_while(move |segment| segment.start < end).map(
+            move |segment| {
+                let to = end.min(segment.end) - segment.start;
+                (segment, start.saturating_sub(segment.start)..to)
+            },
+        )
+    }
+
+    /// The bytes of the sources that are read for a range: at most one range of each piece.
+    fn below(&self, range: Range<u64>, below: &mut BTreeMap<usize, Vec<Range<u64>>>) {
+        for (segment, part) in self.segments_of(&range) {
+            for (source, bytes) in segment.placed.sources_of(part) {
+                below.entry(source).or_default().push(bytes);
+            }
+        }
+    }
+
+    /// Reads blocks of tensors: what lies in one source with one call.
+    fn read_blocks(&self, mut blocks: Vec<(&Segment, TiledBlock<'_, '_>)>) -> io::Result<()> {
+        let mut wanted: BTreeMap<usize, (&str, Vec<ReadRange<'_>>)> = BTreeMap::new();
+        for (segment, block) in &mut blocks {
+            for (tile, range) in block.ranges()? {
+                let (source, offset) = segment.placed.starts[tile];
+                let range = ReadRange { offset: offset + range.offset, ..range };
+                let (_, ranges) = wanted.entry(source).or_insert((&segment.name, Vec::new()));
+                ranges.push(range);
+            }
+        }
+        for (source, (tensor, mut ranges)) in wanted {
+            let (path, source) = &self.sources[source];
+            source.read_ranges_at(&mut ranges).map_err(|error| {
+                let tensor = Quoted(tensor);
+                let problem = format!("{}: {error} (for tensor {tensor})", path.display());
+                io::Error::new(error.kind(), problem)
+            })?;
+        }
+        blocks.into_iter().for_each(|(_, block)| block.finish());
+        Ok(())
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        // What is copied is in memory twice, and no more than this of it.
+        let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
+        let (mut blocks, mut held) = (Vec::new(), 0);
+        for range in ranges {
+            let start = range.offset;
+            let end = start.saturating_add(range.bytes.len() as u64);
+            if end > self.byte_len {
+                let message = format!("expected at least {end} bytes, found {}", self.byte_len);
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+            }
+            let header = self.header.get(start as usize..).unwrap_or_default();
+            let of_header = header.len().min(range.bytes.len());
+            let (head, mut rest) = range.bytes.split_at_mut(of_header);
+            head.copy_from_slice(&header[..of_header]);
+            for (segment, part) in self.segments_of(&(start + of_header as u64..end)) {
+                let (bytes, more) = rest.split_at_mut((part.end - part.start) as usize);
+                for (number, bytes) in bytes.chunks_mut(most).enumerate() {
+                    let start = part.start + (number * most) as u64;
+                    held += bytes.len();
+                    blocks.push((segment, TiledBlock::new(&segment.placed.tiles, start, bytes)));
+                    if held >= most {
+                        self.read_blocks(std::mem::take(&mut blocks))?;
+                        held = 0;
+                    }
+                }
+                rest = more;
+            }
+        }
+        self.read_blocks(blocks)
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.sources.first().and_then(|(_, source)| source.requests())
+    }
+}
+
+impl<S: ReadAt> ReadAt for Assembled<S> {
+    fn byte_len(&self) -> u64 {
+        match &self.content {
+            Content::Stored(source) => source.byte_len(),
+            Content::Whole(whole) => whole.byte_len,
+        }
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.content {
+            Content::Stored(source) => source.read_exact_at(buf, offset),
+            Content::Whole(whole) => whole.read_ranges_at(&mut [ReadRange { offset, bytes: buf }]),
+        }
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        match &self.content {
+            Content::Stored(source) => source.read_ranges_at(ranges),
+            Content::Whole(whole) => whole.read_ranges_at(ranges),
+        }
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        match &self.content {
+            Content::Stored(source) => source.will_read(ranges),
+            Content::Whole(whole) => {
+                let mut below = BTreeMap::new();
+                ranges.for_each(|range| whole.below(range, &mut below));
+                for (source, ranges) in below {
+                    whole.sources[source].1.will_read(&mut ranges.into_iter());
+                }
+            }
+        }
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        match &self.content {
+            Content::Stored(source) => source.has_read(range),
+            Content::Whole(whole) => {
+                let mut below = BTreeMap::new();
+                whole.below(range, &mut below);
+                for (source, ranges) in below {
+                    let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+                    let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+                    whole.sources[source].1.has_read(start..end);
+                }
+            }
+        }
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        match &self.content {
+            Content::Stored(source) => source.requests(),
+            Content::Whole(whole) => whole.requests(),
+        }
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        match &self.content {
+            Content::Stored(source) => source.check_unchanged(),
+            Content::Whole(whole) => whole.sources.iter().try_for_each(|(path, source)| {
+                source.check_unchanged().map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })
+            }),
+        }
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        match &self.content {
+            Content::Stored(source) => source.may_change_unseen(),
+            // The header is none of the sources'.
+            Content::Whole(_) => false,
+        }
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        match &self.content {
+            Content::Stored(source) => source.is_replaced(),
+            Content::Whole(whole) => {
+                for (_, source) in &whole.sources {
+                    if source.is_replaced()? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        match &self.content {
+            Content::Stored(source) => source.as_any(),
+            Content::Whole(_) => None,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! [`commit_parts`]: files with parts of tensors get their names in a directory without an index.
+
+use std::path::Path;
+
+use super::store::{FileKind, LocalStore, Store, WritableDirectory};
+use super::{CheckpointPath, ShardOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::ATTEMPT_KEY;
+use crate::io::{FileSource, SafeTensors};
+
+/// Gives the files of all ranks their names, all of which are written. The directory has no other
+/// files of tensors ([`check_alone`]).
+///
+/// No single file decides what the directory opens as. The last file goes first: it has the ends of
+/// divided tensors, so until their other parts follow, they have a gap, which readers find. An
+/// attempt that is interrupted here can be repeated.
+pub(crate) fn commit_parts<D: WritableDirectory>(
+    directory: &mut D,
+    options: &ShardOptions,
+    files: &[&str],
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    directory.begin(options.pattern(), files)?;
+    check()?;
+    for (name, bytes) in &options.beside {
+        let before = if options.overwrites() { directory.version_of(name)? } else { None };
+        if directory.replace(name, bytes.clone(), before.as_ref())?.is_none() {
+            let overtaken = Error::from(ErrorKind::Overtaken { file: name.clone() });
+            return Err(overtaken.in_path(directory.path()));
+        }
+    }
+    for file in files.iter().rev() {
+        directory.place(file, |_| Ok(()))?;
+    }
+    directory.sync().map_err(Error::in_place)?;
+    directory.finish().map_err(Error::in_place)
+}
+
+/// Fails if a directory has files of tensors, or an index, beside those of an attempt that have
+/// some of these names. Readers would take them for parts of the same tensors.
+pub(crate) fn check_alone(directory: &Path, files: &[&str], attempt: &str) -> Result<()> {
+    if !directory.is_dir() {
+        return Ok(());
+    }
+    let mut others = LocalStore.list(directory).map_err(|error| error.in_path(directory))?;
+    others.retain(|entry| {
+        let is_own = || files.contains(&&*entry.name) && is_of(directory, &entry.name, attempt);
+        entry.kind == FileKind::File
+            && CheckpointPath::from_name(&entry.name).is_some()
+            && !is_own()
+    });
+    let (Some(&file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
+    let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
+    others.sort_unstable();
+    Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
+}
+
+/// Whether a file was saved by an attempt.
+fn is_of(directory: &Path, name: &str, attempt: &str) -> bool {
+    let open = || SafeTensors::from_source(FileSource::open(directory.join(name))?);
+    open().is_ok_and(|file| file.metadata().get(ATTEMPT_KEY).is_some_and(|it| it == attempt))
+}

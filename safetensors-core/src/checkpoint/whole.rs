@@ -1,0 +1,119 @@
+//! [`Checkpoint::open_whole`]: also what ranks have saved with PyTorch opens, as whole tensors.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::opening::open_shards_at;
+use super::store::{FileKind, LocalStore, Store};
+use super::{Assembled, Checkpoint, CheckpointFile, dcp, locate};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::hash::remove_record;
+use crate::header::{Limits, Metadata};
+use crate::io::ReadAt;
+
+/// The name that stands for all files of a directory.
+const ALL: &str = "*.safetensors";
+
+impl Checkpoint<Assembled> {
+    /// [`open`](Checkpoint::open) that also opens a directory to which ranks of PyTorch have saved
+    /// parts of tensors in safetensors files: those of `torch.distributed.checkpoint` with
+    /// `HuggingFaceStorageWriter(save_distributed=True)`, or of
+    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors. Their
+    /// parts are found when they are read, and any slice reads its bytes only.
+    ///
+    /// `Checkpoint::open` refuses such files. Everything else opens in the same way as there.
+    ///
+    /// The parts may be boxes in any number of dimensions. All `*.safetensors` files of the
+    /// directory must have parts. The files do not say which shape a tensor has, nor how many
+    /// ranks have saved. It ends where the last part does: so **a missing last part is not
+    /// noticed**, unless the caller compares the shapes, for example by
+    /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let values = [1_u8, 2, 3, 4];
+    /// // What two ranks write that hold a column each.
+    /// for (rank, column) in [[1_u8, 3], [2, 4]].iter().enumerate() {
+    ///     let info = format!(r#"{{"w": {{"saved_offsets": [0, {rank}]}}}}"#);
+    ///     let options = SaveOptions::new().metadata([("DCP_SHARDING_INFO", info)]);
+    ///     let name = format!("shard-0000{}-model-00001-of-00001.safetensors", rank + 1);
+    ///     let part = TensorView::from_slice(&[2, 1], column)?;
+    ///     save(dir.path().join(name), [("w", part)], &options)?;
+    /// }
+    /// let checkpoint = Checkpoint::open_whole(dir.path())?;
+    /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<u8>()?, values);
+    /// assert!(Checkpoint::open(dir.path()).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open); [`RankProblem::BadParts`] for parts that overlap or
+    /// leave a gap, for parts of one name that differ in their dtype or their number of dimensions,
+    /// and for a malformed `DCP_SHARDING_INFO`; [`RankProblem::PartsOfTensors`] for the path of a
+    /// file with parts.
+    pub fn open_whole(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_whole_in(LocalStore, path, &Limits::default())
+    }
+}
+
+impl<S: ReadAt> Checkpoint<Assembled<S>> {
+    /// [`open_whole`](Checkpoint::open_whole) for files that do not lie on the local disk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open_whole`](Checkpoint::open_whole) and of the store.
+    pub fn open_whole_in(
+        store: impl Store<File = S> + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let (store, path) = (Arc::new(store), path.as_ref());
+        match Checkpoint::open_in(Arc::clone(&store), path, limits) {
+            Ok(checkpoint) => Ok(checkpoint.map_sources(Assembled::stored)),
+            Err(error) if is_of_parts(&error) && is_directory(&*store, path) => {
+                let gathered = gather(&*store, path, limits)?;
+                Ok(Self { siblings: Some(store), is_of_directory: true, ..gathered })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_of_parts(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
+        && error.tensor().is_none()
+}
+
+fn is_directory<T: Store>(store: &T, path: &Path) -> bool {
+    matches!(store.kind(path), Ok(Some(FileKind::Directory)))
+}
+
+/// The whole tensors of all files of a directory, each of which must have parts.
+fn gather<T: Store>(
+    store: &T,
+    directory: &Path,
+    limits: &Limits,
+) -> Result<Checkpoint<Assembled<T::File>>> {
+    let names = locate::files_of(store, directory)?;
+    let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
+    let files = open_shards_at(store, &paths, limits)?;
+    if !files.iter().all(dcp::has_parts) {
+        // Some are parts, and some are not: which ones are meant?
+        let none = ErrorKind::NoCheckpoint { found: names, below: Vec::new() };
+        return Err(Error::from(none).in_path(directory));
+    }
+    let tensors = dcp::whole_tensors(&files)?;
+    let mut metadata = Metadata::new();
+    for (key, value) in files.iter().flat_map(|file| file.archive.metadata()) {
+        metadata.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    dcp::forget(&mut metadata);
+    // Digests of parts are none of whole tensors.
+    remove_record(&mut metadata);
+    let source = |file: CheckpointFile<T::File>| (file.path, file.archive.into_source());
+    let sources = files.into_iter().map(source).collect();
+    Checkpoint::assembled(directory.join(ALL), sources, tensors, &metadata)
+}

@@ -1,0 +1,99 @@
+//! Parts of tensors that ranks of PyTorch have saved: every way by path has whole tensors, and no
+//! way takes a part for one.
+
+use std::fs;
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use candle_core::{DType, Device};
+use candle_nn::var_builder::Shard;
+use ndarray::{Ix1, Ix2, s};
+use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
+use safetensors_bridge::checkpoint::store::MemoryStore;
+use safetensors_bridge::ndarray as to_ndarray;
+use safetensors_bridge::ndarray::Reader;
+use safetensors_bridge::{Checkpoint, Limits, burn as to_burn, candle as to_candle};
+use safetensors_testing::dcp::{check, file_of, sample, save_parts};
+
+#[derive(Module, Debug)]
+struct Weights {
+    grid: Param<Tensor<2>>,
+    norm: Param<Tensor<1>>,
+}
+
+fn weights() -> Weights {
+    let device = Default::default();
+    Weights {
+        grid: Param::from_data([[0.0; 6]; 4], &device),
+        norm: Param::from_data([0.0; 3], &device),
+    }
+}
+
+#[test]
+fn every_way_has_whole_tensors() {
+    let directory = tempfile::tempdir().unwrap();
+    save_parts(directory.path(), &sample());
+    let path = directory.path();
+    let grid: Vec<f32> = (0..24).map(|value| value as f32).collect();
+
+    let loaded = to_candle::load(path, &Device::Cpu).unwrap();
+    assert_eq!(loaded.len(), sample().len());
+    assert_eq!(loaded["grid"].flatten_all().unwrap().to_vec1::<f32>().unwrap(), grid);
+    let builder = to_candle::var_builder(path, DType::F32, &Device::Cpu).unwrap();
+    let found = builder.get((4, 6), "grid").unwrap();
+    assert_eq!(found.flatten_all().unwrap().to_vec1::<f32>().unwrap(), grid);
+    let ranks = to_candle::tensor_parallel_var_builder(path, DType::F32, &Device::Cpu).unwrap();
+    let half = Shard { dim: 1, rank: 1, world_size: 2 };
+    let part = ranks.get_with_hints((4, 6), "grid", half).unwrap();
+    assert_eq!(part.to_vec2::<f32>().unwrap()[3], [21.0, 22.0, 23.0]);
+
+    let loaded = to_burn::load(path).unwrap();
+    assert_eq!(loaded["grid"].as_slice::<f32>().unwrap(), grid);
+    let mut store = CheckpointStore::from_file(path).allow_partial(true);
+    let mut module = weights();
+    module.load_from(&mut store).unwrap();
+    assert_eq!(module.grid.to_data().as_slice::<f32>().unwrap(), grid);
+    assert_eq!(module.norm.to_data().as_slice::<f32>().unwrap(), [0.0, 1.0, 2.0]);
+
+    let loaded = to_ndarray::load(path).unwrap();
+    assert_eq!(loaded.len(), sample().len());
+    let reader = Reader::open(path).unwrap();
+    let found = reader.read::<f32, Ix2>("grid").unwrap();
+    assert_eq!(found.iter().copied().collect::<Vec<_>>(), grid);
+    assert_eq!(reader.read::<f32, Ix1>("norm").unwrap().len(), 3);
+    let columns = reader.slice::<f32, _>("grid", s![1.., 1..3]).unwrap();
+    assert_eq!(columns.iter().copied().collect::<Vec<_>>(), [7., 8., 13., 14., 19., 20.]);
+
+    check(&Checkpoint::open_whole(path).unwrap(), &sample());
+    let file = |rank| fs::read(file_of(path, rank)).unwrap();
+    let name = |rank| file_of("s".as_ref(), rank).to_str().unwrap().to_owned();
+    let store: MemoryStore = (0..4).map(|rank| (name(rank), file(rank))).collect();
+    check(&Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap(), &sample());
+}
+
+#[test]
+fn no_way_takes_a_part_for_a_whole_tensor() {
+    let directory = tempfile::tempdir().unwrap();
+    save_parts(directory.path(), &sample());
+    let path = file_of(directory.path(), 0);
+    let bytes = fs::read(&path).unwrap();
+    let load_module =
+        |mut store: CheckpointStore| weights().load_from(&mut store).unwrap_err().to_string();
+    let errors = [
+        to_candle::load(&path, &Device::Cpu).unwrap_err().to_string(),
+        to_candle::var_builder(&path, DType::F32, &Device::Cpu).err().unwrap().to_string(),
+        to_burn::load(&path).unwrap_err().to_string(),
+        load_module(CheckpointStore::from_file(&path)),
+        load_module(CheckpointStore::from_bytes(Some(bytes.clone()))),
+        to_ndarray::load(&path).unwrap_err().to_string(),
+        Reader::open(&path).unwrap_err().to_string(),
+        Reader::open_in_memory(&path).unwrap_err().to_string(),
+        Reader::open_in_memory(directory.path()).unwrap_err().to_string(),
+        Reader::from_bytes(bytes).unwrap_err().to_string(),
+        Checkpoint::open(directory.path()).unwrap_err().to_string(),
+    ];
+    for error in errors {
+        assert!(error.contains("DCP_SHARDING_INFO"), "{error}");
+        assert!(error.contains("open the directory"), "{error}");
+    }
+}
