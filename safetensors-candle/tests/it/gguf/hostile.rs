@@ -165,7 +165,7 @@ fn a_part_of_a_split_file_is_refused() {
         let (number, count) = (Value::U16(0), Value::U16(count));
         written(&[("split.no", &number), ("split.count", &count)], &[("w", &tensor)])
     };
-    assert_eq!(open(part(1)).names().count(), 1);
+    assert_eq!(open(&part(1)).names().count(), 1);
     let error = GgufFile::from_source(part(2), "a-00001-of-00002.gguf").unwrap_err();
     assert_eq!(
         error.to_string(),
