@@ -13,14 +13,17 @@ written here from the tensors that PyTorch or the package `gguf` holds in memory
 same versions of the packages. The tables in `src/gguf/dequantize/grids.bin` are written, too.
 """
 
+import array
 import io
 import json
 import pickle
 import struct
 import sys
+import warnings
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from typing import List, Optional
 
 import gguf
 import numpy as np
@@ -212,7 +215,12 @@ def pytorch(folder):
     }
     for name, model in refused.items():
         torch.save(model, folder / "refused" / f"{name}.pt")
-    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), folder / "refused" / "script.pt")
+    script(folder)
+    arrays(folder)
+    # The class of a module is then named by an identifier, with the place and text of its source.
+    torch.serialization.get_source_lines_and_file = lambda _: (["class Net:\n"], 0, "net.py")
+    torch.save(net, folder / "module_legacy.pt", _use_new_zipfile_serialization=False)
+    write_expected(folder / "module_legacy.safetensors", flat(net.state_dict()))
     plain = io.BytesIO()
     pickle.dump({"a": 1}, plain, protocol=2)
     (folder / "refused" / "plain.pkl").write_bytes(plain.getvalue())
@@ -221,6 +229,161 @@ def pytorch(folder):
 class Holder:
     def __init__(self):
         self.tensor = torch.ones(1)
+
+
+@torch.jit.interface
+class Layer(nn.Module):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        pass
+
+
+class Inner(nn.Module):
+    """State of every kind, and attributes that are no state."""
+
+    layer: Layer
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("kept", torch.arange(3))
+        self.register_buffer("hidden", torch.arange(4), persistent=False)
+        self.register_parameter("nothing", None)
+        self.plain = torch.ones(2)
+        self.maybe: Optional[torch.Tensor] = torch.ones(1)
+        self.several: List[torch.Tensor] = [torch.ones(1)]
+        self.number = 3
+
+    def forward(self, x):
+        maybe = self.maybe
+        if maybe is not None:
+            x = x + maybe
+        return self.layer.forward(x) + self.plain + self.several[0] * self.number
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.list = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        self.dict = nn.ModuleDict({"norm": nn.BatchNorm1d(2)})
+        self.inner = Inner()
+        self.same = self.inner
+        self.tied = nn.Linear(2, 2)
+        self.tied.weight = self.list[0].weight
+
+    def forward(self, x):
+        for layer in self.list:
+            x = layer(x)
+        for _, layer in self.dict.items():
+            x = layer(x)
+        return self.tied(self.same(self.inner(x)))
+
+
+def script(folder):
+    """TorchScript: scripted, traced and frozen modules, and what is refused."""
+    warnings.simplefilter("ignore")
+    outer = Outer().eval()
+    small = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    for name, module in {
+        "script": torch.jit.script(outer),
+        "traced": torch.jit.trace(outer, torch.ones(1, 2)),
+        "frozen": torch.jit.freeze(torch.jit.script(small)),
+    }.items():
+        path = folder / f"{name}.pt"
+        torch.jit.save(module, path)
+        without_debug(path)
+        state = torch.jit.load(path).state_dict()
+        write_expected(folder / f"{name}.safetensors", flat({**state, **constants(path)}))
+    quantised = torch.ao.quantization.quantize_dynamic(small, dtype=torch.qint8)
+    packed = folder / "refused" / "packed.pt"
+    torch.jit.save(torch.jit.script(quantised), packed)
+    without_debug(packed)
+    exported = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    path = folder / "refused" / "exported.pt2"
+    torch.export.save(exported, path)
+    # Only the names of the members count.
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), b"{}")
+
+
+def constants(path):
+    """The constants of the code in an archive, by the names that the code has for them."""
+    saved = io.BytesIO()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(saved, "w") as plain:
+        root = archive.namelist()[0].split("/")[0]
+        for name in archive.namelist():
+            # As if the constants were what was saved.
+            renamed = name.replace(f"{root}/constants", f"{root}/data")
+            if renamed != name or name.endswith(("/version", "/byteorder")):
+                plain.writestr(renamed, archive.read(name))
+    saved.seek(0)
+    values = torch.load(saved, weights_only=True)
+    return {f"CONSTANTS.c{position}": value for position, value in enumerate(values)}
+
+
+def without_debug(path):
+    """Writes an archive again without what debuggers read of it, which is most of it."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(member, archive.read(member)) for member in archive.infolist()]
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members:
+            if not member.filename.endswith((".debug_pkl", "traced_inputs.pkl")):
+                info = zipfile.ZipInfo(member.filename, (1980, 1, 1, 0, 0, 0))
+                archive.writestr(info, content, member.compress_type)
+
+
+def arrays(folder):
+    """Arrays and numbers of NumPy in a file of PyTorch."""
+    base = np.arange(6).reshape(2, 3)
+    kinds = "?bBhHiIqQefdF"
+    values = {f"of.{np.dtype(kind).name}": (base % 2 if kind == "?" else base).astype(kind)
+              for kind in kinds}
+    values.update({
+        "big": {kind: base.astype(f">{kind}") for kind in ("f4", "i2", "c8", "u8")},
+        "fortran": np.asfortranarray(base.astype("f4")),
+        "big_fortran": np.asfortranarray(base.astype(">f8")),
+        "strided": np.arange(12, dtype="i4").reshape(3, 4)[:, ::2],
+        "scalar": np.float64(0.25),
+        "zero_dim": np.array(7, dtype="i2"),
+        "empty": np.empty((0, 3), dtype="f4"),
+        "texts": np.array(["a", "b"]),
+        "names": np.array(["a", None], dtype=object),
+        "high": np.frombuffer(bytes(range(128, 256)), dtype="u1"),
+    })
+    tensors = {}
+    for name, value in values.items():
+        for key, array_ in (value.items() if isinstance(value, dict) else [("", value)]):
+            if np.asarray(array_).dtype.kind in "OU":
+                continue
+            tensors[f"{name}.{key}".rstrip(".")] = numpy_content(array_)
+    tensors["bytes"] = ("U8", [3], bytes([0, 200, 255]))
+    values["bytes"] = bytes([0, 200, 255])
+    for name, options in {
+        "arrays": {}, "arrays_protocol_5": {"pickle_protocol": 5},
+        "arrays_legacy": {"_use_new_zipfile_serialization": False},
+    }.items():
+        torch.save(values, folder / f"{name}.pt", **options)
+        write_expected(folder / f"{name}.safetensors", tensors)
+    torch.save({
+        "fine": np.ones(1, dtype="f4"),
+        "wide": np.ones(2, dtype="c16"),
+        "objects": np.array([1.5, None], dtype=object),
+        "dates": np.array(["2026-01-01"], dtype="M8[D]"),
+        "typed": array.array("f", [1.0]),
+        "masked": np.ma.array([1.0, 2.0], mask=[True, False]),
+    }, folder / "refused" / "arrays.pt")
+
+
+def numpy_content(value):
+    """Dtype, shape and bytes of an array of NumPy."""
+    value = np.asarray(value)
+    names = {"bool": "BOOL", "complex64": "C64"}
+    kind = value.dtype
+    name = names.get(kind.name) or f"{kind.kind.upper()}{kind.itemsize * 8}"
+    return name, value.shape, value.astype(kind.newbyteorder("<")).tobytes()
 
 
 def gguf_files(folder):
@@ -257,6 +420,8 @@ def gguf_files(folder):
     finish(writer)
     write_expected(folder / "plain.safetensors", expected)
 
+    split_files(folder)
+
     # Random blocks reach every bit of a type, which quantised numbers would not.
     random = np.random.default_rng(7)
     writer = gguf.GGUFWriter(folder / "quantised.gguf", "llama")
@@ -281,6 +446,20 @@ def gguf_files(folder):
             expected[name] = ("F32", values.shape, values.astype("<f4").tobytes())
     finish(writer)
     write_expected(folder / "quantised.safetensors", expected)
+
+
+def split_files(folder):
+    """A model of three files, of which the first has the keys and no tensor."""
+    writer = gguf.GGUFWriter(folder / "split.gguf", "llama", split_max_tensors=2,
+                             small_first_shard=True)
+    writer.add_string("general.name", "a split model")
+    expected = {}
+    for number in range(3):
+        values = np.arange(4, dtype=np.float32) + number
+        writer.add_tensor(f"blk.{number}.weight", values)
+        expected[f"blk.{number}.weight"] = ("F32", values.shape, values.tobytes())
+    finish(writer)
+    write_expected(folder / "split.safetensors", expected)
 
 
 def grids(path):

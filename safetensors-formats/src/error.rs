@@ -169,12 +169,23 @@ pub enum ErrorKind {
     /// Dictionaries and lists that hold tensors are nested too deep.
     #[error("the tensors are nested deeper than the limit of {limit}")]
     NestedTooDeep { limit: usize },
-    /// A tensor is a part of an object whose class is not known. No code of a file is run, so it
-    /// is not known what the tensor means.
+    /// A tensor or an array is a part of an object whose class is not known. No code of a file is
+    /// run, so it is not known what the tensor means.
     #[error(
         "a tensor inside {}, which is not read; save its state_dict() instead", Quoted(.class)
     )]
     UnknownObject { class: String },
+    /// The archive lacks the code of a class of TorchScript, which lists its parameters and buffers.
+    #[error("the archive has no code of the class {}, which lists its parameters", Quoted(.class))]
+    NoCode { class: String },
+    /// The code of TorchScript lists parameters or buffers in a way that is not known.
+    #[error("the code in {}: {}", Quoted(.file), Short(.problem))]
+    BadCode { file: String, problem: String },
+    /// The archive is one of `torch.export`, which has no pickle of the parameters.
+    #[error(
+        "an archive of torch.export, which is not read; save the module's state_dict() instead"
+    )]
+    Exported,
     /// A dictionary has this key twice, of which Python would keep the last value.
     #[error("its dictionary has this key twice")]
     DuplicateDictKey,
@@ -216,6 +227,15 @@ pub enum ErrorKind {
     /// A tensor reaches past the end of the file.
     #[error("its data ends at byte {expected}, but the file has {found}")]
     PastEnd { expected: u64, found: u64 },
+    /// The file is a part of a GGUF file that was split, and is no whole model.
+    #[error(
+        "it is part {} of {count} of a split GGUF file, and no whole model without the others",
+        u32::from(*number) + 1
+    )]
+    SplitGguf { number: u16, count: u16 },
+    /// The parts of a split GGUF file do not belong together.
+    #[error("the split GGUF file: {}", Short(.problem))]
+    BadSplit { problem: String },
     /// Two tensors share bytes of the file.
     #[error("its data overlaps that of {}", Quoted(.other))]
     TensorsOverlap { other: String },

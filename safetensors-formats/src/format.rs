@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 7] = [
+const EXTENSIONS: [(&str, Format); 8] = [
     ("bin", Format::Pytorch),
     ("ckpt", Format::Pytorch),
     ("gguf", Format::Gguf),
+    ("jit", Format::Pytorch),
     ("npy", Format::Npy),
     ("npz", Format::Npz),
     ("pt", Format::Pytorch),

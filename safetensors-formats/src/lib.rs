@@ -86,7 +86,7 @@ mod zipped;
 pub use error::{Error, ErrorKind, Result};
 pub use format::Format;
 pub use limits::Limits;
-pub use open::open;
+pub use open::{open, open_files};
 pub use options::Options;
 pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};

@@ -1,8 +1,9 @@
 //! Opening a file of any format: which one it has is told by its content.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::{FileSource, Requests};
 use safetensors_core::{Checkpoint, ReadAt};
@@ -17,7 +18,8 @@ use crate::{Options, npy, npz, polyglot};
 /// The bytes at the start of a file that tell its format.
 const START: usize = 16;
 
-/// Opens a file of any format as a checkpoint, and an index of PyTorch with its shards.
+/// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, or a split GGUF
+/// file with all of its parts.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -37,18 +39,46 @@ const START: usize = 16;
 ///
 /// # Errors
 ///
-/// The errors of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`,
-/// those of its `open_index`, and of core, such as a tensor that two shards have.
+/// The errors of [`open_files`], and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
+    Checkpoint::from_sources(open_files(&LocalStore, path, options)?)
+}
+
+/// Opens the files that a path of a store leads to, of which
+/// [`Checkpoint::from_sources`] makes one checkpoint, as [`open`] does of those of the disk: one
+/// file, the shards that an index of PyTorch names, or the parts of a split GGUF file. Each comes
+/// with its path.
+///
+/// # Errors
+///
+/// The errors of [`TensorFile::open`] and of the store; [`ErrorKind::BadIndex`] and
+/// [`ErrorKind::NotInShard`]; [`ErrorKind::BadSplit`] for a part that is missing, or that belongs to
+/// another file.
+pub fn open_files<T: Store>(
+    store: &T,
+    path: impl AsRef<Path>,
+    options: &Options,
+) -> Result<Vec<(PathBuf, TensorFile<T::File>)>>
+where
+    T::File: 'static,
+{
     let path = path.as_ref();
     #[cfg(feature = "pytorch")]
     if path.extension().is_some_and(|extension| extension == "json") {
-        let shards = crate::pytorch::open_index(path, options)?;
-        return Checkpoint::from_sources(shards);
+        return crate::pytorch::open_index(store, path, options);
     }
-    let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
-    let file = TensorFile::from_source(source, path, options)?;
-    Checkpoint::from_source(file, path)
+    #[cfg(feature = "gguf")]
+    let options = &Options { is_part: true, ..options.clone() };
+    let open = |path: &Path| {
+        let source = store.open(path).map_err(|error| error.in_path(path))?;
+        TensorFile::from_source(source, path, options)
+    };
+    let file = open(path)?;
+    #[cfg(feature = "gguf")]
+    if let Some(split) = file.split() {
+        return crate::gguf::open_parts(file, split, path, open);
+    }
+    Ok(vec![(path.to_owned(), file)])
 }
 
 impl Format {
@@ -147,7 +177,17 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
     if names.iter().any(is_pickle) {
         return Some(Format::Pytorch);
     }
+    if names.iter().any(|name| is_exported(name)) {
+        return Some(Format::Pytorch);
+    }
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
+}
+
+/// Whether the name of a member of an archive is one that only `torch.export` writes.
+pub(crate) fn is_exported(member: &str) -> bool {
+    ["archive_format", "models/model.json", "serialized_exported_program.json"]
+        .iter()
+        .any(|name| member.strip_suffix(name).is_some_and(|it| it.is_empty() || it.ends_with('/')))
 }
 
 /// A source that is only lent.

@@ -1,8 +1,9 @@
 //! Files of PyTorch, GGUF and NumPy: any bytes as a file, read as a checkpoint.
 
+use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ReadAt};
-use safetensors_formats::{Error, Limits, Options, TensorFile};
+use safetensors_formats::{Error, Limits, Options, TensorFile, open_files};
 
 /// The most bytes of a tensor that are read.
 const MOST: u64 = 1 << 20;
@@ -13,6 +14,7 @@ pub fn run(input: &[u8]) {
     limits.objects = 20_000;
     limits.directory_bytes = 1 << 20;
     let options = Options::new().limits(limits).dequantize(true);
+    parts(input, &options);
     let file = match TensorFile::from_source(input.to_vec(), "a file", &options) {
         Ok(file) => file,
         Err(error) => return can_be_shown(&error),
@@ -35,6 +37,16 @@ pub fn run(input: &[u8]) {
     let training = PyTorchTraining::new().parameters(["a", "b", "c", "d"]);
     match training.state(&checkpoint) {
         Ok(state) => assert!(state.parameters().count() > 0),
+        Err(error) => can_be_shown(&error),
+    }
+}
+
+/// Opens the input as both parts of a split file, one of which it cannot be.
+fn parts(input: &[u8], options: &Options) {
+    let names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"];
+    let store = MemoryStore::from_iter(names.map(|name| (name, input.to_vec())));
+    match open_files(&store, names[0], options) {
+        Ok(files) => assert_eq!(files.len(), 1),
         Err(error) => can_be_shown(&error),
     }
 }

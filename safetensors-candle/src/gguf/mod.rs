@@ -46,6 +46,12 @@
 //! files have. They are [read as numbers](crate#quantised-weights), and [`QTensor::quantize`] makes
 //! blocks of the numbers.
 //!
+//! # Split files
+//!
+//! A file that is one part of several (`NAME-00001-of-00003.gguf`) is an error, because candle's own
+//! readers know one file only. llama.cpp's `llama-gguf-split --merge` makes one file of all parts.
+//! `safetensors_formats::open` reads the parts together, as numbers.
+//!
 //! # Models of candle-transformers
 //!
 //! Most quantised models have a function `from_gguf`, which takes candle's description of the file
@@ -101,8 +107,8 @@ impl GgufFile {
     ///
     /// # Errors
     ///
-    /// An error that names the file if there is none, if it is of another format, or if its header
-    /// breaks a rule of GGUF.
+    /// An error that names the file if there is none, if it is of another format or a part of a
+    /// split file, or if its header breaks a rule of GGUF.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;

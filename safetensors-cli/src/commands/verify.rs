@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::framework::{default_threads, in_order};
+use safetensors_core::framework::{Quoted, default_threads, in_order};
 use serde::Serialize;
 
 use super::Run;
@@ -32,8 +32,8 @@ use crate::terminal::{json, text};
 /// line on standard error. A file of PyTorch, GGUF or NumPy is an error, unless its name or
 /// --format says that it is one. Then its structure and the places of tensors are checked,
 /// and with --digests the checksums of an archive. A file of two formats is an error.
-/// Warnings are about sound files: tensors or files that an index leaves out, or a wrong
-/// total_size.
+/// Warnings are about sound files: tensors or files that an index leaves out, a wrong
+/// total_size, or objects of PyTorch that hold tensors and cannot be read.
 /// With --strict, warnings are failures, and so is every departure from the text of the
 /// format that readers tolerate.
 #[derive(Debug, clap::Args)]
@@ -206,6 +206,11 @@ fn check_other(
             let finding = Finding::UnindexedTensors { file, tensor, others };
             outcome.warnings.push(finding.to_string());
         }
+        let unreadable = file.all_stored().filter(|(_, it)| !it.is_readable && !it.is_quantised);
+        outcome.warnings.extend(unreadable.map(|(name, stored)| {
+            let (path, kind) = (text::path(path), &stored.type_name);
+            format!("{path}: tensor {} is {kind}, which cannot be read", Quoted(name))
+        }));
         if args.digests {
             outcome.checksums += file.verify_checksums().map_err(other::unopened)?;
         }

@@ -8,11 +8,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::checkpoint::{CheckpointFile, Computed};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
-use safetensors_formats::{Format, Options, Stored, TensorFile, pytorch};
+use safetensors_formats::{Format, Options, Stored, TensorFile, open_files};
 
 use super::kind::Judge;
 use super::names::{explain, shown};
@@ -88,7 +89,7 @@ pub(crate) fn open(path: &Path, opening: Opening, error: Error) -> anyhow::Resul
         _ => path.to_owned(),
     };
     if is_index(&path) {
-        let shards = pytorch::open_index(&path, &options).map_err(unopened)?;
+        let shards = open_files(&LocalStore, &path, &options).map_err(unopened)?;
         for (path, file) in &shards {
             opening.judge.judge(path, Some(file.format()))?;
         }
@@ -100,8 +101,7 @@ pub(crate) fn open(path: &Path, opening: Opening, error: Error) -> anyhow::Resul
     match Format::detect(&source) {
         Ok(Some(format)) => {
             opening.judge.judge(&path, Some(format))?;
-            let file = TensorFile::open(&path, &options).map_err(unopened)?;
-            join(vec![(path, file)])
+            join(open_files(&LocalStore, &path, &options).map_err(unopened)?)
         }
         _ => Err(explain(error)),
     }

@@ -310,10 +310,11 @@ fn verify_says_what_it_checked() {
 
 #[test]
 fn errors_name_the_file_and_the_tensor() {
-    let dir = with(&["pytorch/refused/sparse.pt", "pytorch/refused/plain.pkl", "pytorch/tied.pt"]);
-    run_in(dir.path(), &["inspect", "sparse.pt"]).failure().stderr(
-        "error: sparse.pt: tensor \"s\": a tensor inside \"torch._utils._rebuild_sparse_tensor\", \
-         which is not read; save its state_dict() instead\n",
+    let dir =
+        with(&["pytorch/refused/exported.pt2", "pytorch/refused/plain.pkl", "pytorch/tied.pt"]);
+    run_in(dir.path(), &["inspect", "exported.pt2"]).failure().code(1).stderr(
+        "error: exported.pt2: an archive of torch.export, which is not read; save the module's \
+         state_dict() instead\n",
     );
     run_in(dir.path(), &["inspect", "plain.pkl"])
         .failure()
@@ -356,4 +357,81 @@ fn an_output_that_numpy_cannot_hold_is_named() {
         .stderr(predicate::str::starts_with(
             "error: x.npy: tensor \"of.bfloat16\": NumPy has no type",
         ));
+}
+
+#[test]
+fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
+    let dir = with(&["pytorch/refused/arrays.pt"]);
+    let shown = output(dir.path(), &["inspect", "--flat", "arrays.pt"]);
+    for row in
+        ["fine     F32 ", "objects  object ", "typed    array.array ", "wide     complex128 "]
+    {
+        assert!(shown.contains(row), "{shown}");
+    }
+    let says = "tensor \"typed\" is array.array, which cannot be read";
+    let warns = predicate::str::contains(says);
+    run_in(dir.path(), &["verify", "arrays.pt"]).success().stderr(warns.clone());
+    run_in(dir.path(), &["verify", "--strict", "arrays.pt"]).failure().code(1).stderr(warns);
+
+    run_in(dir.path(), &["convert", "arrays.pt", "out.safetensors"])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::contains("which cannot be read; --drop leaves it out"));
+    assert!(!dir.path().join("out.safetensors").exists());
+    let drop = ["objects", "dates", "typed", "masked", "wide"].map(|name| ["--drop", name]);
+    let args = [&["convert", "arrays.pt", "out.safetensors"][..], drop.as_flattened()].concat();
+    run_in(dir.path(), &args).success();
+    let saved = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    assert_eq!(saved.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["fine"]);
+}
+
+/// Compares a file with a fixture, which has the same tensors and no metadata.
+#[track_caller]
+fn assert_tensors_equal(dir: &Path, file: &str, expected: &str, says: &str) {
+    let expected = fixture(expected);
+    let diff = run_in(dir, &["diff", file, expected.to_str().unwrap()]);
+    diff.failure().code(1).stdout(predicate::str::contains(format!("\n{says}")));
+}
+
+#[test]
+fn torchscript_is_converted_and_what_is_left_out_is_counted() {
+    let dir = with(&["pytorch/script.pt", "pytorch/frozen.pt", "pytorch/training.pt"]);
+    for (file, says) in [("script", "19 tensors equal, "), ("frozen", "4 tensors equal, ")] {
+        let out = format!("{file}.safetensors");
+        run_in(dir.path(), &["convert", &format!("{file}.pt"), &out]).success().stderr("");
+        assert_tensors_equal(dir.path(), &out, &format!("pytorch/{out}"), says);
+    }
+    let shown = output(dir.path(), &["inspect", "frozen.pt"]);
+    assert!(shown.contains("CONSTANTS"), "{shown}");
+    let shown = output(dir.path(), &["inspect", "training.pt"]);
+    assert!(shown.contains("\ntraining.pt: left out: "), "{shown}");
+}
+
+#[test]
+fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
+    let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
+    let dir = with(&parts.each_ref().map(String::as_str));
+    let part = "split-00002-of-00003.gguf";
+    run_in(dir.path(), &["convert", part, "all.safetensors"]).success().stderr("");
+    assert_tensors_equal(
+        dir.path(),
+        "all.safetensors",
+        "gguf/split.safetensors",
+        "3 tensors equal",
+    );
+    let shown = output(dir.path(), &["inspect", "--flat", part]);
+    assert!(
+        shown.contains("blk.2.weight") && shown.contains("split-00003-of-00003.gguf"),
+        "{shown}"
+    );
+
+    fs::remove_file(dir.path().join("split-00003-of-00003.gguf")).unwrap();
+    for args in [&["inspect", part][..], &["verify", part], &["convert", part, "part.safetensors"]]
+    {
+        run_in(dir.path(), args).failure().code(1).stderr(predicate::str::contains(
+            "split-00002-of-00003.gguf: the split GGUF file: of 3 parts, \
+             split-00003-of-00003.gguf is missing",
+        ));
+    }
+    assert!(!dir.path().join("part.safetensors").exists());
 }

@@ -9,10 +9,11 @@ use safetensors_core::{Dtype, ReadAt};
 use super::kinds::Type;
 use super::metadata;
 use super::reader::Reader;
+use super::split;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{
-    Blocks, Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile,
+    Blocks, Builder, Container, Data, Place, Reason, Split, Stored, Tensor, TensorFile,
 };
 use crate::{Format, Options};
 
@@ -64,7 +65,11 @@ fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<Ten
             return Err(ErrorKind::TooManyMembers { limit, found }.into());
         }
     }
-    let keys = metadata::read(&mut reader, keys)?;
+    let mut keys = metadata::read(&mut reader, keys)?;
+    let split = split::take(&mut keys.metadata).map_err(|problem| reader.problem(problem))?;
+    if let Some(Split { number, count, .. }) = split.filter(|_| !options.is_part) {
+        return Err(ErrorKind::SplitGguf { number, count }.into());
+    }
     let mut listed = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..tensors {
@@ -79,7 +84,7 @@ fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<Ten
     let start = reader.position().checked_next_multiple_of(keys.alignment);
     let start = start.ok_or_else(|| reader.problem("the data begins beyond the end"))?;
     check_places(&listed, start, file_len)?;
-    let mut builder = Builder { metadata: keys.metadata, ..Builder::default() };
+    let mut builder = Builder { metadata: keys.metadata, split, ..Builder::default() };
     // The data in the order of the file, so that it is read front to back.
     listed.sort_by_key(|tensor| tensor.offset);
     builder.tensors.extend(listed.into_iter().map(|tensor| one(tensor, start, options)));

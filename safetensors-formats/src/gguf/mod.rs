@@ -39,11 +39,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Split files
+//!
+//! Each part of a file that was split (`NAME-00001-of-00003.gguf`) says its number and how many there
+//! are. A path to any part opens all of them, as one checkpoint. A part that is missing, is another
+//! one than its name says, or counts other parts or tensors is [`ErrorKind::BadSplit`]; one that is
+//! opened as [`TensorFile`] alone is [`ErrorKind::SplitGguf`].
+//!
 //! # Writing
 //!
 //! A [`Writer`] makes a file of tensors and metadata. A [`Model`] knows what a model of transformers
 //! is called there: it reads the files beside the weights and plans the whole file.
 //!
+//! [`ErrorKind::BadSplit`]: crate::ErrorKind::BadSplit
+//! [`ErrorKind::SplitGguf`]: crate::ErrorKind::SplitGguf
 //! [`ErrorKind::Quantised`]: crate::ErrorKind::Quantised
 //! [`ErrorKind::NoDequantizer`]: crate::ErrorKind::NoDequantizer
 //! [`TensorFile`]: crate::TensorFile
@@ -54,9 +63,11 @@ mod kinds;
 mod metadata;
 mod model;
 mod reader;
+mod split;
 mod write;
 
 pub(crate) use header::open;
 pub use kinds::Type;
 pub use model::{Model, Notes};
+pub(crate) use split::open_parts;
 pub use write::{Value, Writer};

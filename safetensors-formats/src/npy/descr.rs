@@ -43,7 +43,7 @@ pub enum ByteOrder {
 
 /// Reads a type. `<`, `=`, `|` and no byte order at all mean little-endian, as they do to NumPy on
 /// a little-endian machine.
-pub(super) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
+pub(crate) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
     let plain = descr.strip_prefix(['<', '>', '=', '|']).unwrap_or(descr);
     let order = if descr.starts_with('>') { ByteOrder::Big } else { ByteOrder::Little };
     match TYPES.iter().find(|(_, known)| *known == plain) {

@@ -36,17 +36,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     let (dtype, shape) = (header.dtype, header.shape.clone());
     let width = dtype.bits() as usize / 8;
     let elements = header.data_len()? / width as u64;
-    // The innermost dimension is the last in C order, the first in Fortran order.
-    let mut strides = vec![0; shape.len()];
-    let mut stride = 1_u64;
-    let mut set = |axis: usize| {
-        strides[axis] = stride;
-        stride = stride.saturating_mul(shape[axis] as u64);
-    };
-    match header.order {
-        Order::C => (0..shape.len()).rev().for_each(&mut set),
-        Order::Fortran => (0..shape.len()).for_each(&mut set),
-    }
+    let strides = header.order.strides(&shape);
     let placement = Placement::new(&shape, &strides, 0, width, elements);
     let found = header.data_len()?;
     let placement = placement.ok_or(ErrorKind::DataLength { expected: found, found })?;
@@ -57,4 +47,22 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     };
     let data = Data::placed(place, placement, width, swapped);
     Ok(Tensor { name, dtype, shape, data, stored: None })
+}
+
+impl Order {
+    /// The strides of an array without gaps, in elements.
+    pub(crate) fn strides(self, shape: &[usize]) -> Vec<u64> {
+        // The innermost dimension is the last in C order, the first in Fortran order.
+        let mut strides = vec![0; shape.len()];
+        let mut stride = 1_u64;
+        let mut set = |axis: usize| {
+            strides[axis] = stride;
+            stride = stride.saturating_mul(shape[axis] as u64);
+        };
+        match self {
+            Self::C => (0..shape.len()).rev().for_each(&mut set),
+            Self::Fortran => (0..shape.len()).for_each(&mut set),
+        }
+        strides
+    }
 }

@@ -30,6 +30,8 @@ mod write;
 
 pub use array::Array;
 pub use descr::ByteOrder;
+#[cfg(feature = "pytorch")]
+pub(crate) use descr::parse as parse_descr;
 pub(crate) use file::{open_file, tensor};
 pub(crate) use header::header_of_member;
 pub use header::{Header, Order};

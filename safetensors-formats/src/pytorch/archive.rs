@@ -7,13 +7,14 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 
 use super::bytes::Bytes;
-use super::values::Values;
-use super::{Members, build, pickle, root_of};
+use super::values::{Value, Values};
+use super::{Members, build, pickle, root_of, script};
 use crate::error::{ErrorKind, Result};
 use crate::input::stem;
+use crate::open::is_exported;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
-use crate::{Format, Options};
+use crate::{Format, Limits, Options};
 
 /// The longest text that says in which order the bytes of numbers are.
 const LONGEST_TEXT: u64 = 64;
@@ -38,6 +39,9 @@ fn open_listed<S: ReadAt>(
     zipped.check_overlap()?;
     let members: Members =
         zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
+    if members.keys().any(|name| is_exported(name)) {
+        return Err(ErrorKind::Exported.into());
+    }
     let roots = members.keys().filter_map(|name| root_of(name));
     let root = roots.min_by_key(|root| root.len()).ok_or(ErrorKind::NoPickle)?.to_owned();
     let member = |name: &str| members.get(&format!("{root}{name}")).copied();
@@ -55,14 +59,19 @@ fn open_listed<S: ReadAt>(
     let index = member("data.pkl").ok_or(ErrorKind::NoPickle)?;
     zipped.check_size(index)?;
     let mut values = Values::new(limits.objects);
-    let root_value = zipped.member(index, |member| {
-        let mut bytes = Bytes::new(BufReader::new(member), limits.directory_bytes);
-        pickle::read(&mut bytes, &mut values)
-    })?;
+    values.folder = "data/";
+    let root_value = read_pickle(zipped, index, &mut values, limits)?;
+    if values.modules().any(script::is_of_code) {
+        script::read_classes(zipped, &members, &root, &mut values, limits)?;
+        if let Some(index) = member("constants.pkl") {
+            values.folder = "constants/";
+            zipped.check_size(index)?;
+            values.constants = read_pickle(zipped, index, &mut values, limits)?;
+        }
+    }
     let place = |storage: usize| {
         let key = &values.storages[storage].key;
-        let index = member(&format!("data/{key}"))
-            .ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
+        let index = member(key).ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
         zipped.check_size(index)?;
         let len = zipped.member(index, |member| Ok(member.size()))?;
         let place = match zipped.place(index)? {
@@ -75,4 +84,17 @@ fn open_listed<S: ReadAt>(
     let built = builder.build(zipped.input.source.byte_len(), limits)?;
     let container = Container::Zip(Arc::clone(zipped), Scratch::default());
     TensorFile::new(Format::Pytorch, built, container)
+}
+
+/// Reads the pickle of a member. Returns its root.
+fn read_pickle<S: ReadAt>(
+    zipped: &Zipped<S>,
+    member: usize,
+    values: &mut Values,
+    limits: &Limits,
+) -> Result<Value> {
+    zipped.member(member, |member| {
+        let mut bytes = Bytes::new(BufReader::new(member), limits.directory_bytes);
+        pickle::read(&mut bytes, values)
+    })
 }

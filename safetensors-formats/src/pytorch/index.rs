@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::ReadAt;
-use safetensors_core::io::FileSource;
+use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -31,20 +31,21 @@ use crate::{Format, Options};
 /// [`Io`](safetensors_core::ErrorKind::Io) if the index changes meanwhile; an error of the core if
 /// it is no regular file;
 /// those of [`TensorFile::open`], also for a shard of another format.
-pub fn open_index(
-    path: impl AsRef<Path>,
+pub(crate) fn open_index<T: Store>(
+    store: &T,
+    path: &Path,
     options: &Options,
-) -> Result<Vec<(PathBuf, TensorFile<FileSource>)>> {
-    let path = path.as_ref();
+) -> Result<Vec<(PathBuf, TensorFile<T::File>)>> {
     let located = |error: Error| error.in_file(error::label(path));
-    let index = FileSource::open(path).map_err(|error| error.in_path(path))?;
+    let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
+    let index = open(path)?;
     let text = read(&index, options).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut opened = Vec::new();
     for (shard, names) in shards(&text).map_err(located)? {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
-        let tensors = TensorFile::open(&file, &options)?;
+        let tensors = TensorFile::from_source(open(&file)?, &file, &options)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
@@ -67,12 +68,13 @@ pub fn open_index(
 }
 
 /// The text of an index.
-fn read(index: &FileSource, options: &Options) -> Result<Vec<u8>> {
+fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
     if index.byte_len() > limit {
         return Err(ErrorKind::DirectoryTooLong { limit }.into());
     }
-    let text = index.read_to_vec()?;
+    let mut text = vec![0; index.byte_len() as usize];
+    index.read_exact_at(&mut text, 0)?;
     index.check_unchanged()?;
     Ok(text)
 }

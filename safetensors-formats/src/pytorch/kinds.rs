@@ -63,6 +63,11 @@ pub(super) fn of_name(name: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.name == name).map(kind)
 }
 
+/// The type of elements of this dtype.
+pub(super) fn of_dtype(dtype: Dtype) -> Option<Kind> {
+    KINDS.iter().find(|row| row.dtype == Some(dtype)).map(kind)
+}
+
 /// The type of the elements of this storage.
 pub(super) fn of_storage(class: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.storage == class && !class.is_empty()).map(kind)

@@ -46,7 +46,7 @@ fn open_input<S: ReadAt>(
     let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
     let mut values = Values::new(limits.objects);
     let magic = pickle::read(&mut bytes, &mut values)?;
-    if !matches!(values.node(magic), Some(Node::Bytes(found)) if **found == MAGIC) {
+    if !matches!(values.node(magic), Some(Node::Integer(found)) if **found == MAGIC) {
         return Err(ErrorKind::NoMagic.into());
     }
     match pickle::read(&mut bytes, &mut values)? {

@@ -5,9 +5,10 @@
 //! | archives, as PyTorch 1.6 and later write | a zip archive of a pickle and storages of tensors |
 //! | legacy files, as PyTorch 0.1.10 to 1.5 write | several pickles, then the storages |
 //! | an index, such as `pytorch_model.bin.index.json` | JSON that names the shards |
+//! | TorchScript (`torch.jit.save`) | the archive above, with code that lists parameters and buffers |
 //!
-//! [`TensorFile::open`](crate::TensorFile::open) opens one file, [`open_index`] an index. The
-//! pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
+//! [`open`](crate::open) opens all of them, [`TensorFile::open`](crate::TensorFile::open) one file.
+//! The pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
 //! rebuilds tensors. **No code of a pickle is ever run**: a class is only a name here.
 //!
 //! # Which tensors there are
@@ -15,13 +16,33 @@
 //! Every tensor in the dictionaries, lists and tuples of the file is read. Its name is the keys on
 //! the way to it, joined by dots: a training checkpoint has `model.embed.weight` and
 //! `optimizer.state.0.exp_avg`. A module that was saved as an object has the names of its
-//! `state_dict()`. Other objects are read if no tensor is in them; with one, the file is an error
-//! that names the class. A tensor that PyTorch marks as conjugate or negative is such an error too:
-//! `resolve_conj` or `resolve_neg` before saving removes the mark. Values that are not tensors are
-//! left out, but for the settings of an optimizer: the `param_groups` beside a `state` are an entry
-//! of the metadata, as JSON, under the name that they would have as a tensor, such as
+//! `state_dict()`.
+//!
+//! Arrays and numbers of NumPy are tensors, too, in C or Fortran order, little- or big-endian. So
+//! are bytes, as U8. They lie in the pickle, whose size [`Limits`](crate::Limits) bounds.
+//!
+//! An object of another class that holds tensors or arrays is listed under its name, and to read it
+//! is an error that names the class; so is an array of objects. [`Stored`] has its class as type. A
+//! tensor that PyTorch marks as conjugate or negative is listed so, too: `resolve_conj` or
+//! `resolve_neg` before saving removes the mark. If such an object is all that the file has, opening
+//! it is the error. Numbers, texts and other objects are left out;
+//! [`TensorFile::notes`](crate::TensorFile::notes) counts them.
+//!
+//! The settings of an optimizer are kept: the `param_groups` beside a `state` are an entry of the
+//! metadata, as JSON, under the name that they would have as a tensor, such as
 //! `optimizer.param_groups`. What JSON cannot hold in them is left out; an infinity or a NaN is a
 //! text. [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
+//!
+//! # TorchScript
+//!
+//! Scripted and traced modules have the names of their `state_dict()`: the tensors that the classes
+//! in the archive's code list as parameters and buffers. Of the code, only these lists are read.
+//! Other attributes with tensors are counted as left out, as `state_dict()` leaves them out.
+//!
+//! Tensors that the code has as constants are `CONSTANTS.c0` and so on, as the code calls them. A
+//! frozen module (`torch.jit.freeze`) has all its weights there, and no file says what their names
+//! were. Packed weights of quantised modules are listed, and not read. An archive of
+//! `torch.export` (`.pt2`) is an error.
 //!
 //! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps
 //! the last value, and never writes such a dictionary. Two tensors whose names become the same,
@@ -64,18 +85,20 @@ mod index;
 mod kinds;
 mod legacy;
 mod names;
+mod numpy;
 mod pickle;
 mod rebuild;
+mod script;
 mod settings;
 mod text;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 pub(crate) use archive::open as open_archive;
-pub use index::open_index;
+pub(crate) use index::open_index;
 pub(crate) use legacy::open as open_legacy;
-use names::Found;
 use safetensors_core::Dtype;
 use values::{Kind, TensorRef, Value, Values};
 
@@ -89,6 +112,10 @@ pub(crate) fn root_of(member: &str) -> Option<&str> {
     member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
 }
 
+/// What is said of a file with constants.
+const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
+                         names for its weights";
+
 /// Makes tensors of what a pickle holds. `place` says where a storage begins and how many bytes it
 /// has in the file.
 fn build(
@@ -98,13 +125,24 @@ fn build(
     options: &Options,
     mut place: impl FnMut(usize) -> Result<(Place, u64)>,
 ) -> Result<Builder> {
-    let Found { tensors: mut found, settings } =
+    let names::Collected { tensors: mut found, bytes, unreadable, left_out, settings } =
         names::collect(values, root, alone, &options.limits)?;
     let mut builder = Builder::default();
     builder.metadata.extend(settings);
+    if !left_out.is_empty() {
+        builder.notes.push(format!("left out: {left_out}"));
+    }
+    if values.items(values.constants).is_some_and(|constants| !constants.is_empty()) {
+        builder.notes.push(CONSTANTS.into());
+    }
+    let others = bytes.into_iter().map(|(name, bytes)| of_bytes(name, bytes));
+    let others = others.chain(unreadable.into_iter().map(|(name, class)| unread(name, class)));
+    builder.tensors.extend(others);
     if let Some(placed) = &options.placed {
         let unindexed = found.extract_if(.., |(name, _)| !placed.contains(name));
         builder.unindexed.extend(unindexed.map(|(name, _)| name));
+        let unindexed = builder.tensors.extract_if(.., |tensor| !placed.contains(&tensor.name));
+        builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
     }
     let first_names = first_names(values, &found);
     // As the libraries of the Hub mark a file that PyTorch has written.
@@ -121,7 +159,11 @@ fn build(
         let storage = match places.get(&tensor.storage) {
             Some(known) => known,
             None => {
-                let opened = place(tensor.storage as usize).map_err(located)?;
+                let storage = &values.storages[tensor.storage as usize];
+                let opened = match &storage.held {
+                    Some(bytes) => (Place::Held(Arc::clone(bytes)), storage.byte_len),
+                    None => place(tensor.storage as usize).map_err(located)?,
+                };
                 places.entry(tensor.storage).or_insert(opened)
             }
         };
@@ -167,6 +209,10 @@ fn one(
 ) -> Result<Tensor> {
     let TensorRef { kind, offset, shape, strides, .. } = tensor;
     let storage = &values.storages[tensor.storage as usize];
+    // The size of what only Python can read is checked where it is found.
+    if storage.held.is_some() && kind.dtype().is_none() {
+        return Ok(without_dtype(name.to_owned(), *kind, shape.clone()));
+    }
     let width = usize::from(kind.width);
     let available = storage.byte_len.min(*stored_len) / u64::from(kind.width);
     let placement = Placement::new(shape, strides, *offset, width, available);
@@ -185,7 +231,8 @@ fn one(
             None => shape.push(2),
         }
     }
-    let data = Data::placed(place.clone(), placement, width, None);
+    let swapped = tensor.is_swapped.then(|| dtype.alignment());
+    let data = Data::placed(place.clone(), placement, width, swapped);
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 
@@ -202,9 +249,29 @@ fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
     };
     // An empty tensor is listed as one element: of no bytes at all, reading would not fail.
     let mut listed = if elements == 0 { Vec::new() } else { shape };
-    listed.push(kind.width.into());
+    listed.push(usize::from(kind.width).max(1));
     let data = Data::Refused(Reason::NoDtype(kind.name));
     Tensor { name, dtype: Dtype::U8, shape: listed, data, stored: Some(stored) }
+}
+
+/// Bytes, as the numbers that they are.
+fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
+    let shape = vec![bytes.len()];
+    Tensor { name, dtype: Dtype::U8, shape, data: Data::Plain(Place::Held(bytes)), stored: None }
+}
+
+/// An object of an unknown class that holds tensors. It is listed as one byte. Reading it is an
+/// error.
+fn unread(name: String, class: String) -> Tensor {
+    let stored = Stored {
+        type_name: class.clone(),
+        shape: vec![1],
+        byte_len: 0,
+        is_readable: false,
+        is_quantised: false,
+    };
+    let data = Data::Refused(Reason::UnknownObject(class.into()));
+    Tensor { name, dtype: Dtype::U8, shape: vec![1], data, stored: Some(stored) }
 }
 
 /// The members of an archive by name.

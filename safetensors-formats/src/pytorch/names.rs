@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
 
+use super::script;
 use super::settings::Settings;
 use super::values::{Node, Value, Values};
 use crate::Limits;
@@ -17,29 +20,77 @@ const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 /// What the `state_dict()` of an optimizer has.
 const OPTIMIZER: [&str; 2] = ["state", "param_groups"];
 
-/// What a pickle has.
-#[derive(Default)]
-pub(super) struct Found {
-    /// Every tensor in order, with its name and its position among [`Values::tensors`].
+/// What a pickle has, by name, in order.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    /// Positions among [`Values::tensors`].
     pub(super) tensors: Vec<(String, u32)>,
-    /// The settings of optimizers, as JSON, with their names.
+    /// Bytes that are no tensor.
+    pub(super) bytes: Vec<(String, Arc<[u8]>)>,
+    /// Objects of unknown classes that hold tensors or arrays, with their classes.
+    pub(super) unreadable: Vec<(String, String)>,
+    pub(super) left_out: LeftOut,
+    /// The settings of optimizers, as JSON.
     pub(super) settings: Vec<(String, String)>,
 }
 
-/// Finds every tensor below `root`, and the settings of optimizers. `alone` names a tensor that is
-/// the root itself.
+/// How many values a pickle has that are no tensors.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    numbers: u64,
+    texts: u64,
+    objects: u64,
+    /// Attributes of modules that hold tensors, and are neither parameters nor buffers.
+    attributes: u64,
+}
+
+impl LeftOut {
+    pub(super) fn is_empty(&self) -> bool {
+        self.numbers + self.texts + self.objects + self.attributes == 0
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (
+                self.attributes,
+                "tensor that is no state of its module",
+                "tensors that are no state of their modules",
+            ),
+            (self.numbers, "number", "numbers"),
+            (self.texts, "text", "texts"),
+            (self.objects, "other object", "other objects"),
+        ];
+        let counts = counts.iter().filter(|(count, ..)| *count > 0);
+        for (position, (count, one, several)) in counts.enumerate() {
+            let comma = if position > 0 { ", " } else { "" };
+            write!(f, "{comma}{count} {}", if *count == 1 { one } else { several })?;
+        }
+        Ok(())
+    }
+}
+
+/// Finds every tensor below `root`, in order, with its name. `alone` names a tensor that is the root
+/// itself.
 ///
 /// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
-/// read as its `state_dict()` would name it.
+/// read as its `state_dict()` would name it. The constants of TorchScript have the names by which
+/// its code knows them.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnknownObject`] for a tensor in an object of another class;
-/// [`ErrorKind::DuplicateDictKey`].
-pub(super) fn collect(values: &Values, root: Value, alone: &str, limits: &Limits) -> Result<Found> {
+/// [`ErrorKind::UnknownObject`] if the root is an object of another class, or a tensor is where no
+/// name leads to; [`ErrorKind::NoCode`]; [`ErrorKind::DuplicateDictKey`].
+pub(super) fn collect(
+    values: &Values,
+    root: Value,
+    alone: &str,
+    limits: &Limits,
+) -> Result<Collected> {
     let mut search = Search {
         values,
-        found: Found::default(),
+        found: Collected::default(),
         path: Vec::new(),
         path_len: 0,
         steps: values.most_steps(),
@@ -51,12 +102,17 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, limits: &Limits
         return Ok(search.found);
     }
     search.walk(root)?;
+    for (position, &constant) in
+        values.items(values.constants).unwrap_or_default().iter().enumerate()
+    {
+        search.below(format!("CONSTANTS.c{position}").into(), constant)?;
+    }
     Ok(search.found)
 }
 
 struct Search<'a> {
     values: &'a Values,
-    found: Found,
+    found: Collected,
     /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
     /// The bytes of the path, with a dot behind each key.
@@ -75,16 +131,20 @@ impl<'a> Search<'a> {
         values.step(&mut self.steps, node.len())?;
         match node {
             &Node::Tensor(tensor) => {
-                let limit = self.limits.directory_bytes;
-                let left = self.text_left.checked_sub(self.path_len);
-                self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
-                self.found.tensors.push((self.path.join("."), tensor));
+                let name = self.name()?;
+                self.found.tensors.push((name, tensor));
             }
-            Node::Storage(_) => return Err(self.unknown("torch.storage".into())),
+            Node::Bytes(bytes) => {
+                let name = self.name()?;
+                self.found.bytes.push((name, Arc::clone(bytes)));
+            }
+            Node::Storage(_) => self.unreadable("torch.storage".into())?,
             Node::Tuple(items) | Node::List(items) => {
                 for (position, &item) in items.iter().enumerate() {
                     if is_node(item) {
                         self.below(position.to_string().into(), item)?;
+                    } else {
+                        self.leave_out(item);
                     }
                 }
             }
@@ -92,29 +152,21 @@ impl<'a> Search<'a> {
                 self.refuse_tensors(*state, "an attribute of a dictionary")?;
                 self.check_keys(items)?;
                 self.settings(value)?;
-                for &(key, value) in
-                    items.iter().filter(|(key, value)| is_node(*key) || is_node(*value))
-                {
+                for &(key, value) in items {
                     match values.key(key) {
                         Some(key) => self.below(key, value)?,
-                        None => {
+                        None if is_node(key) || is_node(value) => {
                             self.refuse_tensors(key, "a key")?;
                             self.refuse_tensors(value, "a key that is not a text")?;
                         }
+                        None => {}
                     }
                 }
             }
-            Node::Object { class, parts } => match self.tables(parts) {
-                Some((tables, attributes)) => self.module(tables, attributes)?,
-                None => {
-                    let name = match self.values.class(*class) {
-                        Some((module, name)) => format!("{module}.{name}"),
-                        None => "an unknown class".into(),
-                    };
-                    self.refuse_tensors(value, &name)?;
-                }
-            },
-            Node::Text(_) | Node::Bytes(_) | Node::Class { .. } => {}
+            Node::Object { class, parts } => self.object(value, *class, parts)?,
+            Node::Text(_) => self.found.left_out.texts += 1,
+            Node::Integer(_) => self.found.left_out.numbers += 1,
+            Node::Class { .. } => self.found.left_out.objects += 1,
         }
         Ok(())
     }
@@ -136,8 +188,23 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
+    /// The name of what is visited.
+    fn name(&mut self) -> Result<String> {
+        self.keep_text(self.path_len)?;
+        Ok(self.path.join("."))
+    }
+
+    /// Counts the bytes of a text that is kept.
+    fn keep_text(&mut self, bytes: u64) -> Result<()> {
+        let limit = self.limits.directory_bytes;
+        let left = self.text_left.checked_sub(bytes);
+        self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
+        Ok(())
+    }
+
     fn below(&mut self, key: Cow<'a, str>, value: Value) -> Result<()> {
         if !is_node(value) {
+            self.leave_out(value);
             return Ok(());
         }
         if self.path.len() >= DEEPEST {
@@ -155,6 +222,41 @@ impl<'a> Search<'a> {
         self.path.pop();
         self.path_len = before;
         Ok(())
+    }
+
+    /// Counts a value that is no node.
+    fn leave_out(&mut self, value: Value) {
+        self.found.left_out.numbers += u64::from(value != Value::None);
+    }
+
+    fn object(&mut self, value: Value, class: Value, parts: &'a [Value]) -> Result<()> {
+        let values = self.values;
+        let class = values.class(class);
+        if let Some((module, name)) = class {
+            self.step_over(module)?;
+            self.step_over(name)?;
+        }
+        if let Some(class) = class.and_then(|class| values.module_class(class))
+            && let Some(&attributes) = parts.last()
+            && values.dict(attributes).is_some()
+        {
+            return self.script_module(class, attributes);
+        }
+        if let Some((tables, attributes)) = self.tables(parts) {
+            return self.module(tables, attributes);
+        }
+        if !values.holds_tensors(value, &mut self.steps)? {
+            self.found.left_out.objects += 1;
+            return Ok(());
+        }
+        match class {
+            Some((module, name)) if script::lacks_code(values, module, name) => {
+                let class = format!("{module}.{name}");
+                Err(self.located(ErrorKind::NoCode { class }))
+            }
+            Some((module, name)) => self.unreadable(format!("{module}.{name}")),
+            None => self.unreadable("an unknown class".into()),
+        }
     }
 
     /// The tables of a module, and its attributes, if an object is a module.
@@ -190,9 +292,46 @@ impl<'a> Search<'a> {
                     self.step_over(&key)?;
                     is_hidden = hidden.contains(&*key);
                 }
-                if !is_hidden {
+                if is_hidden {
+                    self.found.left_out.attributes += 1;
+                } else {
                     self.below(key, value)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensors that `state_dict()` of a module of TorchScript has.
+    fn script_module(&mut self, class: &script::Class, attributes: Value) -> Result<()> {
+        let values = self.values;
+        let items = values.dict(attributes).unwrap_or_default();
+        values.step(&mut self.steps, items.len())?;
+        self.check_keys(items)?;
+        for &(key, value) in items {
+            let Some(key) = values.key(key) else {
+                self.refuse_tensors(value, "a key that is not a text")?;
+                continue;
+            };
+            self.step_over(&key)?;
+            let is_state = match values.node(value) {
+                Some(Node::Tensor(_)) => class.has(&key),
+                // A submodule, or what only its class could read.
+                Some(Node::Object { class, .. }) => {
+                    values.class(*class).is_some_and(|(module, _)| module.starts_with("__torch__"))
+                }
+                Some(_) => false,
+                None => {
+                    self.leave_out(value);
+                    continue;
+                }
+            };
+            if is_state {
+                self.below(key, value)?;
+            } else if values.holds_tensors(value, &mut self.steps)? {
+                self.found.left_out.attributes += 1;
+            } else {
+                self.found.left_out.objects += 1;
             }
         }
         Ok(())
@@ -218,9 +357,7 @@ impl<'a> Search<'a> {
             };
             if !is_new {
                 self.path.extend(self.values.key(key));
-                return Err(
-                    Error::from(ErrorKind::DuplicateDictKey).in_tensor(&self.path.join("."))
-                );
+                return Err(self.located(ErrorKind::DuplicateDictKey));
             }
         }
         Ok(())
@@ -231,17 +368,29 @@ impl<'a> Search<'a> {
         self.values.step(&mut self.steps, key.len() / 64)
     }
 
+    /// Lists what is visited as an object that cannot be read. If it is all there is, that is an
+    /// error.
+    fn unreadable(&mut self, class: String) -> Result<()> {
+        if self.path.is_empty() {
+            return Err(ErrorKind::UnknownObject { class }.into());
+        }
+        let name = self.name()?;
+        self.keep_text(class.len() as u64)?;
+        self.found.unreadable.push((name, class));
+        Ok(())
+    }
+
     /// Fails if a value, which is a part of `what`, holds tensors.
     fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
         if self.values.holds_tensors(value, &mut self.steps)? {
-            Err(self.unknown(what.to_owned()))
+            Err(self.located(ErrorKind::UnknownObject { class: what.to_owned() }))
         } else {
             Ok(())
         }
     }
 
-    fn unknown(&self, class: String) -> Error {
-        let error = Error::from(ErrorKind::UnknownObject { class });
+    fn located(&self, kind: ErrorKind) -> Error {
+        let error = Error::from(kind);
         if self.path.is_empty() { error } else { error.in_tensor(&self.path.join(".")) }
     }
 }

@@ -10,7 +10,7 @@ use super::bytes::Bytes;
 use super::rebuild;
 use super::text::{integer, raw_unicode, unquoted};
 use super::values::{Node, Value, Values};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::opcodes as op;
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
@@ -95,7 +95,7 @@ impl<R: BufRead> Machine<'_, R> {
                     (op::INT, "01") => Value::Bool(true),
                     _ => match line.strip_suffix('L').unwrap_or(&line).parse() {
                         Ok(number) => Value::Int(number),
-                        Err(_) => self.values.add(Node::Bytes(line.into_bytes().into()))?,
+                        Err(_) => self.values.add(Node::Integer(line.into_bytes().into()))?,
                     },
                 };
                 self.push(value)?;
@@ -108,7 +108,7 @@ impl<R: BufRead> Machine<'_, R> {
                 let digits = self.bytes.bytes(len)?;
                 let value = match integer(&digits) {
                     Some(number) => Value::Int(number),
-                    None => self.values.add(Node::Bytes(digits.into()))?,
+                    None => self.values.add(Node::Integer(digits.into()))?,
                 };
                 self.push(value)?;
             }
@@ -248,18 +248,20 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let text = |value| self.values.text(value).map(Box::from);
+                let text = |value| self.values.text(value).map(Box::<str>::from);
                 let (Some(module), Some(name)) = (text(module), text(name)) else {
                     return Err(self.bytes.problem("the name of a class is not a text"));
                 };
+                // A long text can name many classes.
+                self.values.count_copies((module.len() + name.len()) / 16)?;
                 self.push_node(Node::Class { module, name })?;
             }
             op::REDUCE | op::NEWOBJ | op::NEWOBJ_EX | op::INST | op::OBJ => self.object(opcode)?,
             op::BUILD => {
                 let state = self.pop()?;
                 let object = self.top()?;
-                rebuild::build(self.values, object, state)
-                    .ok_or_else(|| self.bytes.problem("a value without attributes gets some"))?;
+                let built = rebuild::build(self.values, object, state);
+                built.map_err(|wrong| self.wrong(wrong))?;
             }
             op::PERSID | op::BINPERSID => {
                 let id = match opcode {
@@ -269,9 +271,9 @@ impl<R: BufRead> Machine<'_, R> {
                     }
                     _ => self.pop()?,
                 };
-                let storage = rebuild::storage(self.values, id)
-                    .map_err(|problem| self.bytes.problem(problem))?;
-                self.push_node(Node::Storage(storage))?;
+                let value =
+                    rebuild::persistent(self.values, id).map_err(|wrong| self.wrong(wrong))?;
+                self.push(value)?;
             }
             _ => return Ok(false),
         }
@@ -333,14 +335,18 @@ impl<R: BufRead> Machine<'_, R> {
                 (class, self.values.add(Node::Tuple(arguments))?)
             }
         };
-        let at = self.bytes.position();
         let made =
             rebuild::call(self.values, class, arguments, opcode == op::REDUCE, &mut self.steps);
-        let value = made.map_err(|error| match error {
-            rebuild::Wrong::Problem(problem) => ErrorKind::BadPickle { offset: at, problem }.into(),
-            rebuild::Wrong::Error(error) => error,
-        })?;
+        let value = made.map_err(|wrong| self.wrong(wrong))?;
         self.push(value)
+    }
+
+    /// The error of what is wrong with a call, which ends here.
+    fn wrong(&self, wrong: rebuild::Wrong) -> Error {
+        match wrong {
+            rebuild::Wrong::Problem(problem) => self.bytes.problem(problem),
+            rebuild::Wrong::Error(error) => error,
+        }
     }
 
     fn index(&mut self, opcode: u8) -> Result<u32> {

@@ -4,8 +4,8 @@
 //! an object that is the list of its parts. If a tensor is among them, that is an error once the
 //! object turns out to be a part of the model.
 
-use super::kinds;
-use super::values::{Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
+use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
+use super::{kinds, numpy};
 use crate::error::Error;
 
 /// The most dimensions that a tensor of PyTorch has.
@@ -37,8 +37,26 @@ impl From<&str> for Wrong {
     }
 }
 
+/// Resolves an identifier: that of a storage, or `('module', class, file, source)`, by which old
+/// versions name the class of a module.
+pub(super) fn persistent(values: &mut Values, id: Value) -> Result<Value, Wrong> {
+    let fields = values.items(id).unwrap_or_default();
+    if let &[tag, class, ..] = fields
+        && values.text(tag) == Some("module")
+    {
+        let is_class = values.class(class).is_some();
+        return if is_class {
+            Ok(class)
+        } else {
+            Err("the class of a module is not a class".into())
+        };
+    }
+    let storage = storage(values, id)?;
+    Ok(values.add(Node::Storage(storage))?)
+}
+
 /// Resolves the identifier of a storage: `('storage', type, key, location, elements, view)`.
-pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
+fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
     let fields = values.items(id).ok_or("the identifier of a storage is not a tuple")?;
     let &[tag, class, key, _, elements, ref view @ ..] = fields else {
         return Err("the identifier of a storage has too few fields".into());
@@ -54,7 +72,8 @@ pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Stri
             format!("a storage is a torch.{class}, whose elements are of no known type")
         })?),
     };
-    let key = values.key(key).ok_or("the key of a storage is not a text")?.into_owned();
+    let key = values.key(key).ok_or("the key of a storage is not a text")?;
+    let key = format!("{}{key}", values.folder);
     let elements = count(elements).ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
         None | Some((Value::None, _)) => 0,
@@ -66,7 +85,7 @@ pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Stri
     let width = kind.map_or(1, |kind| kind.width);
     let byte_len =
         elements.checked_mul(width.into()).ok_or("the size of a storage does not fit 64 bits")?;
-    let storage = values.storage_of(Storage { key, byte_len, width })?;
+    let storage = values.storage_of(Storage { key, byte_len, width, held: None })?;
     Ok(StorageRef { storage, offset, kind })
 }
 
@@ -112,6 +131,11 @@ pub(super) fn call(
             dict(values, &given, has_factory)?
         }
         (Some(KnownCallable::List), Some(given)) => list(values, &given)?,
+        (Some(KnownCallable::Bytes), Some(given)) => bytes(values, &given)?,
+        (Some(KnownCallable::OfArray), Some(given)) => of_array(values, &given),
+        (Some(KnownCallable::Numpy(callable)), Some(given)) => {
+            numpy::call(values, callable, &given)?
+        }
         (Some(KnownCallable::Tensor { has_kind }), Some(given)) if is_function => {
             let last = given.get(6 + usize::from(has_kind));
             if last.is_some_and(|&last| marks(values, last)) {
@@ -177,6 +201,27 @@ fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     Ok(Some(values.add(Node::List(items))?))
 }
 
+/// A tensor of an array, if it has the type of the tensor: `(array, type, ...)`.
+fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
+    let &[array, kind, ..] = given else { return None };
+    let &Node::Tensor(position) = values.node(array)? else { return None };
+    let (_, name) = values.class(kind)?;
+    (kinds::of_name(name)? == values.tensors[position as usize].kind).then_some(array)
+}
+
+/// Bytes, of other bytes or of a text that stands for them; `None` if what is made is not known.
+fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
+    match *given {
+        [] => Ok(Some(values.add(Node::Bytes([].into()))?)),
+        [only] => Ok(matches!(values.node(only), Some(Node::Bytes(_))).then_some(only)),
+        [text, encoding] if matches!(values.text(encoding), Some("latin1" | "latin-1")) => {
+            let bytes = values.bytes(text, Encoding::Latin1)?;
+            Ok(Some(bytes.ok_or("a text that stands for bytes has a character above 255")?))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// How many items the arguments of a container have. `None` if one is neither a list nor, with
 /// `takes_dicts`, a dictionary: what the container would make of that is not known.
 fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<usize> {
@@ -221,6 +266,11 @@ enum KnownCallable {
     },
     Parameter,
     Subclass,
+    /// Bytes, also those that can be changed.
+    Bytes,
+    /// A tensor of an array of NumPy, as devices without storages are saved.
+    OfArray,
+    Numpy(numpy::Callable),
 }
 
 impl KnownCallable {
@@ -240,7 +290,13 @@ impl KnownCallable {
                 Self::Parameter
             }
             ("torch._tensor", "_rebuild_from_type_v2") => Self::Subclass,
-            _ => return None,
+            ("torch._utils", "_rebuild_device_tensor_from_numpy" | "_rebuild_xla_tensor") => {
+                Self::OfArray
+            }
+            ("_codecs", "encode") | ("builtins" | "__builtin__", "bytes" | "bytearray") => {
+                Self::Bytes
+            }
+            _ => Self::Numpy(numpy::Callable::of(module, name)?),
         })
     }
 }
@@ -276,46 +332,53 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
     };
     let offset = count(offset).and_then(|offset| offset.checked_add(first));
     let offset = offset.ok_or("the offset of a tensor is not a number")?;
-    // A pickle can use one long list in many tensors.
-    for numbers in [shape, strides] {
-        match values.items(numbers).map_or(0, <[_]>::len) {
-            0..=MOST_DIMENSIONS => {}
-            found => {
-                let problem = format!("a tensor has {found} dimensions, but PyTorch has at most ");
-                return Err(format!("{problem}{MOST_DIMENSIONS}").into());
-            }
-        }
-    }
-    let numbers = |value: Value| {
-        let items = values.items(value)?;
-        items.iter().map(|&item| count(item)).collect::<Option<Vec<u64>>>()
-    };
-    let shape = numbers(shape).and_then(|dims| {
-        dims.into_iter().map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>()
-    });
-    let shape = shape.ok_or("the shape of a tensor is not a tuple of numbers")?;
-    let strides = numbers(strides).ok_or("the strides of a tensor are not a tuple of numbers")?;
+    let shape = self::shape(values, shape)?;
+    let strides = numbers(values, strides)?;
+    let strides = strides.ok_or("the strides of a tensor are not a tuple of numbers")?;
     if shape.len() != strides.len() {
         let (shape, strides) = (shape.len(), strides.len());
         return Err(format!("a tensor has {shape} dimensions and {strides} strides").into());
     }
     let position = values.tensors.len() as u32;
-    values.tensors.push(TensorRef { storage, kind, offset, shape, strides });
+    let is_swapped = false;
+    values.tensors.push(TensorRef { storage, kind, offset, shape, strides, is_swapped });
     Ok(values.add(Node::Tensor(position))?)
+}
+
+/// The shape of a tensor.
+pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String> {
+    let dims = numbers(values, value)?.unwrap_or_default().into_iter();
+    let shape = dims.map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
+    let shape = shape.filter(|shape| Some(shape.len()) == values.items(value).map(<[_]>::len));
+    Ok(shape.ok_or("the shape of a tensor is not a tuple of numbers")?)
+}
+
+/// One number for each dimension of a tensor; `None` for anything else.
+fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
+    let Some(items) = values.items(value) else { return Ok(None) };
+    // A pickle can use one long list in many tensors.
+    if items.len() > MOST_DIMENSIONS {
+        let found = items.len();
+        let problem = format!("a tensor has {found} dimensions, but PyTorch has at most ");
+        return Err(format!("{problem}{MOST_DIMENSIONS}"));
+    }
+    Ok(items.iter().map(|&item| count(item)).collect())
 }
 
 fn kind_of(name: &str) -> Result<Kind, String> {
     kinds::of_name(name).ok_or_else(|| format!("the type torch.{name} of a tensor is unknown"))
 }
 
-/// Sets the attributes of an object. `None` for a value that can have none.
-pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Option<()> {
-    match values.node_mut(object)? {
-        Node::Object { parts, .. } => parts.push(state),
-        Node::Dict { state: before, .. } => *before = state,
-        _ => return None,
+/// Sets the attributes of an object.
+pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Result<(), Wrong> {
+    let built = numpy::built(values, object, state)?;
+    match (values.node_mut(object), built) {
+        (Some(node), Some(built)) => *node = built,
+        (Some(Node::Object { parts, .. }), None) => parts.push(state),
+        (Some(Node::Dict { state: before, .. }), None) => *before = state,
+        _ => return Err("a value without attributes gets some".into()),
     }
-    Some(())
+    Ok(())
 }
 
 /// A number that counts something.

@@ -7,12 +7,15 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use super::script::Classes;
 use crate::error::{ErrorKind, Result};
 
 /// A value: small, or the position of a node.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Value {
+    #[default]
     None,
     Bool(bool),
     Int(i64),
@@ -20,12 +23,22 @@ pub(super) enum Value {
     Node(u32),
 }
 
+/// How the characters of a text stand for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Encoding {
+    /// A character for each byte, as Python 3 writes bytes by the protocols 0 to 2.
+    Latin1,
+    /// The text is bytes that happen to be UTF-8. Python 2 has one type for both.
+    Utf8,
+}
+
 /// An object with content.
 #[derive(Debug)]
 pub(super) enum Node {
     Text(Box<str>),
-    /// Bytes, or an integer too large for 64 bits.
-    Bytes(Box<[u8]>),
+    Bytes(Arc<[u8]>),
+    /// An integer too large for 64 bits, as the pickle writes it.
+    Integer(Box<[u8]>),
     Tuple(Vec<Value>),
     /// A list or a set.
     List(Vec<Value>),
@@ -90,6 +103,8 @@ pub(super) struct Storage {
     pub(super) byte_len: u64,
     /// The bytes of an element of the storage itself, in which a legacy file counts.
     pub(super) width: u8,
+    /// The bytes themselves, if they are in the pickle.
+    pub(super) held: Option<Arc<[u8]>>,
 }
 
 /// A tensor that the pickle builds.
@@ -101,6 +116,8 @@ pub(super) struct TensorRef {
     pub(super) offset: u64,
     pub(super) shape: Vec<usize>,
     pub(super) strides: Vec<u64>,
+    /// Whether the numbers are big-endian.
+    pub(super) is_swapped: bool,
 }
 
 /// All objects of one pickle.
@@ -111,6 +128,14 @@ pub(super) struct Values {
     pub(super) tensors: Vec<TensorRef>,
     /// The positions of storages by their keys.
     pub(super) by_key: HashMap<String, u32>,
+    /// What comes before the keys of storages in the names of an archive's members.
+    pub(super) folder: &'static str,
+    /// The classes of TorchScript whose objects are in the pickle.
+    pub(super) classes: Classes,
+    /// The tuple of constants that the code of TorchScript uses.
+    pub(super) constants: Value,
+    /// The bytes that texts stand for, by their nodes, so that none is decoded twice.
+    decoded: HashMap<(u32, Encoding), Value>,
     limit: usize,
     /// How many values calls were given and have copied, which no opcode pushes one by one.
     copied: usize,
@@ -171,6 +196,29 @@ impl Values {
         }
     }
 
+    /// The bytes of a value: bytes themselves, or a text that stands for them.
+    ///
+    /// `None` for another value, and for a text with characters that stand for no byte.
+    pub(super) fn bytes(&mut self, value: Value, encoding: Encoding) -> Result<Option<Value>> {
+        let Value::Node(position) = value else { return Ok(None) };
+        let text = match self.node(value) {
+            Some(Node::Bytes(_)) => return Ok(Some(value)),
+            Some(Node::Text(text)) => text,
+            _ => return Ok(None),
+        };
+        if let Some(&known) = self.decoded.get(&(position, encoding)) {
+            return Ok(Some(known));
+        }
+        let bytes: Option<Vec<u8>> = match encoding {
+            Encoding::Latin1 => text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect(),
+            Encoding::Utf8 => Some(text.as_bytes().to_vec()),
+        };
+        let Some(bytes) = bytes else { return Ok(None) };
+        let decoded = self.add(Node::Bytes(bytes.into()))?;
+        self.decoded.insert((position, encoding), decoded);
+        Ok(Some(decoded))
+    }
+
     /// A text.
     pub(super) fn text(&self, value: Value) -> Option<&str> {
         match self.node(value)? {
@@ -209,6 +257,14 @@ impl Values {
         }
     }
 
+    /// The modules of all classes and functions that are named.
+    pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter_map(|node| match node {
+            Node::Class { module, .. } => Some(&**module),
+            _ => None,
+        })
+    }
+
     /// A text or number, as a part of a name. A text is borrowed: it can be long, and be the key
     /// of many values.
     pub(super) fn key(&self, value: Value) -> Option<Cow<'_, str>> {
@@ -226,7 +282,7 @@ impl Values {
         Ok(())
     }
 
-    /// Whether a tensor or storage is in a value, at any depth. Each value that is looked at counts
+    /// Whether a tensor, a storage or an array is in a value, at any depth. Each value that is looked at counts
     /// down `steps`.
     pub(super) fn holds_tensors(&self, value: Value, steps: &mut usize) -> Result<bool> {
         let mut seen = HashSet::new();
@@ -245,19 +301,24 @@ impl Values {
                     left.push(*state);
                     left.extend(items.iter().flat_map(|(key, value)| [*key, *value]));
                 }
-                // PyTorch makes a tensor without data so.
                 Node::Object { class, parts } => {
-                    if self.class(*class).is_some_and(|(module, name)| {
-                        module.starts_with("torch") && name.starts_with("_rebuild_")
-                    }) {
+                    if self.class(*class).is_some_and(holds_numbers) {
                         return Ok(true);
                     }
                     left.push(*class);
                     left.extend(parts);
                 }
-                Node::Text(_) | Node::Bytes(_) | Node::Class { .. } => {}
+                Node::Text(_) | Node::Bytes(_) | Node::Integer(_) | Node::Class { .. } => {}
             }
         }
         Ok(false)
     }
+}
+
+/// Whether an object of this class, whatever it is made of, is numbers.
+fn holds_numbers((module, name): (&str, &str)) -> bool {
+    // PyTorch makes a tensor without data so.
+    (module.starts_with("torch") && name.starts_with("_rebuild_"))
+        || (module == "array" && matches!(name, "array" | "_array_reconstructor"))
+        || (module.starts_with("numpy") && name.ends_with("reconstruct"))
 }

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use safetensors_core::{self as core, Dtype, shape};
 
+#[cfg(feature = "gguf")]
+use super::Split;
 use super::{Data, Span, Stored};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +39,10 @@ pub(crate) struct Builder {
     pub(crate) aliases: Vec<(String, String)>,
     /// The tensors that the index of the file does not place in it.
     pub(crate) unindexed: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    /// Which part of a split file it is.
+    #[cfg(feature = "gguf")]
+    pub(crate) split: Option<Split>,
 }
 
 /// The parts of a [`TensorFile`](super::TensorFile).
@@ -47,6 +53,9 @@ pub(crate) struct Built {
     pub(super) names: HashSet<String>,
     pub(super) stored: BTreeMap<String, Stored>,
     pub(super) unindexed: Vec<String>,
+    pub(super) notes: Vec<String>,
+    #[cfg(feature = "gguf")]
+    pub(super) split: Option<Split>,
 }
 
 impl Builder {
@@ -64,7 +73,7 @@ impl Builder {
         let mut header = HeaderText::new(&self.metadata, limits.directory_bytes)?;
         let most = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
         let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
-        for tensor in self.tensors {
+        for tensor in std::mem::take(&mut self.tensors) {
             let name = tensor.name.as_str();
             let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(name);
             if name == "__metadata__" {
@@ -93,7 +102,17 @@ impl Builder {
         }
         let header = header.finish();
         let byte_len = header.len() as u64 + start;
-        Ok(Built { header, spans, byte_len, names, stored, unindexed: self.unindexed })
+        Ok(Built {
+            header,
+            spans,
+            byte_len,
+            names,
+            stored,
+            unindexed: self.unindexed,
+            notes: self.notes,
+            #[cfg(feature = "gguf")]
+            split: self.split,
+        })
     }
 }
 

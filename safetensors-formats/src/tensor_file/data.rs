@@ -1,13 +1,15 @@
 //! [`Data`]: where the bytes of one tensor come from.
 
 use std::io;
+#[cfg(feature = "pytorch")]
+use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
 #[cfg(feature = "gguf")]
 use super::blocks::Blocks;
 use super::strided::Strided;
-use super::{Container, Placement};
+use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
 
 /// Where the bytes of a tensor, or of what it is a part of, begin.
@@ -22,6 +24,9 @@ pub(crate) enum Place {
         /// The bytes before.
         skipped: u64,
     },
+    /// In memory: they are written in the file in another way.
+    #[cfg(feature = "pytorch")]
+    Held(Arc<[u8]>),
 }
 
 /// Where the bytes of a tensor come from, as a safetensors file has them.
@@ -41,11 +46,14 @@ pub(crate) enum Data {
 }
 
 /// Why a tensor cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The type of its elements, of this name, has no dtype.
     #[cfg(feature = "pytorch")]
     NoDtype(&'static str),
+    /// It is an object of this class, which is not known.
+    #[cfg(feature = "pytorch")]
+    UnknownObject(Box<str>),
     /// It is quantised, and dequantisation was not asked for.
     #[cfg(feature = "gguf")]
     Quantised(&'static str),
@@ -59,6 +67,8 @@ impl From<Reason> for ErrorKind {
         match reason {
             #[cfg(feature = "pytorch")]
             Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
+            #[cfg(feature = "pytorch")]
+            Reason::UnknownObject(class) => Self::UnknownObject { class: class.into() },
             #[cfg(feature = "gguf")]
             Reason::Quantised(kind) => Self::Quantised { kind },
             #[cfg(feature = "gguf")]
@@ -134,7 +144,7 @@ impl Data {
                 })
             }
             #[cfg(any(feature = "pytorch", feature = "gguf"))]
-            Self::Refused(reason) => Err(ErrorKind::from(*reason).into()),
+            Self::Refused(reason) => Err(ErrorKind::from(reason.clone()).into()),
         }
     }
 }
@@ -146,41 +156,51 @@ impl Place {
             Self::Unpacked { member, skipped } => {
                 Self::Unpacked { member, skipped: skipped + bytes }
             }
+            // A tensor in memory begins with its first byte.
+            #[cfg(feature = "pytorch")]
+            Self::Held(_) => self,
         }
     }
 }
 
 /// The bytes from a place on.
-struct OpenedData<'a, S> {
-    container: &'a Container<S>,
-    start: u64,
-    is_unpacked: bool,
+enum OpenedData<'a, S> {
+    /// Of the file.
+    File(&'a S, u64),
+    /// Of unpacked members.
+    Unpacked(&'a Scratch, u64),
+    #[cfg(feature = "pytorch")]
+    Held(&'a [u8]),
 }
 
 impl<S: ReadAt> Container<S> {
     /// Makes the bytes of a place readable: unpacks the member that they lie in.
-    fn opened(&self, place: &Place) -> Result<OpenedData<'_, S>> {
-        let (start, is_unpacked) = match (place, self) {
-            (Place::At(start), _) => (*start, false),
+    fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a, S>> {
+        Ok(match (place, self) {
+            (Place::At(start), Self::Zip(zipped, _)) => {
+                OpenedData::File(&zipped.input.source, *start)
+            }
+            (Place::At(start), Self::File(input)) => OpenedData::File(&input.source, *start),
             (Place::Unpacked { member, skipped }, Self::Zip(zipped, scratch)) => {
-                (scratch.unpacked(zipped, *member)? + skipped, true)
+                OpenedData::Unpacked(scratch, scratch.unpacked(zipped, *member)? + skipped)
             }
             // Only archives have members.
             (Place::Unpacked { .. }, Self::File(_)) => {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
             }
-        };
-        Ok(OpenedData { container: self, start, is_unpacked })
+            #[cfg(feature = "pytorch")]
+            (Place::Held(bytes), _) => OpenedData::Held(bytes),
+        })
     }
 }
 
 impl<S: ReadAt> OpenedData<'_, S> {
     fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let at = self.start + offset;
-        match self.container {
-            Container::Zip(_, scratch) if self.is_unpacked => scratch.read(buf, at),
-            Container::Zip(zipped, _) => zipped.input.source.read_exact_at(buf, at),
-            Container::File(input) => input.source.read_exact_at(buf, at),
+        match self {
+            Self::File(source, start) => source.read_exact_at(buf, start + offset),
+            Self::Unpacked(scratch, start) => scratch.read(buf, start + offset),
+            #[cfg(feature = "pytorch")]
+            Self::Held(bytes) => bytes.read_exact_at(buf, offset),
         }
     }
 }

@@ -72,6 +72,9 @@ pub struct TensorFile<S = FileSource> {
     names: HashSet<String>,
     stored: BTreeMap<String, Stored>,
     unindexed: Vec<String>,
+    notes: Vec<String>,
+    #[cfg(feature = "gguf")]
+    split: Option<Split>,
     container: Container<S>,
 }
 
@@ -90,6 +93,18 @@ pub(crate) struct Span {
     /// Where they end, counted from the end of the header.
     end: u64,
     data: Data,
+}
+
+/// Which part of a split file a file is.
+#[cfg(feature = "gguf")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// The number of the part, from 0 on.
+    pub(crate) number: u16,
+    /// How many parts there are.
+    pub(crate) count: u16,
+    /// How many tensors all parts have, if the file says so.
+    pub(crate) tensors: Option<u64>,
 }
 
 /// How a tensor is stored in a file of another format, where no dtype says it: its elements are
@@ -116,8 +131,19 @@ impl<S: ReadAt> TensorFile<S> {
         built: build::Built,
         container: Container<S>,
     ) -> Result<Self> {
-        let build::Built { header, spans, byte_len, names, stored, unindexed } = built;
-        let file = Self { format, header, spans, byte_len, names, stored, unindexed, container };
+        let file = Self {
+            format,
+            header: built.header,
+            spans: built.spans,
+            byte_len: built.byte_len,
+            names: built.names,
+            stored: built.stored,
+            unindexed: built.unindexed,
+            notes: built.notes,
+            #[cfg(feature = "gguf")]
+            split: built.split,
+            container,
+        };
         file.input().check_unchanged()?;
         Ok(file)
     }
@@ -159,6 +185,24 @@ impl<S: ReadAt> TensorFile<S> {
     /// opened without an index.
     pub fn unindexed(&self) -> &[String] {
         &self.unindexed
+    }
+
+    /// What the file has beside its tensors, for a person to read: how many numbers and texts of a
+    /// file of PyTorch are left out. Empty if there is nothing to say.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Which part of a split file it is.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn split(&self) -> Option<Split> {
+        self.split
+    }
+
+    /// The number of tensors.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn tensor_count(&self) -> usize {
+        self.names.len()
     }
 
     /// What opening has found: the header, and where the tensors are.

@@ -157,3 +157,19 @@ fn other_files_are_told() {
     assert_eq!(error.file(), Some("a.npy"), "{error}");
     assert!(GgufFile::open("no/such/file.gguf").unwrap_err().to_string().contains("no/such"));
 }
+
+#[test]
+fn a_part_of_a_split_file_is_refused() {
+    let tensor = of_bytes(F32, &[4]);
+    let part = |count| {
+        let (number, count) = (Value::U16(0), Value::U16(count));
+        written(&[("split.no", &number), ("split.count", &count)], &[("w", &tensor)])
+    };
+    assert_eq!(open(&part(1)).names().count(), 1);
+    let error = GgufFile::from_source(part(2), "a-00001-of-00002.gguf").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a-00001-of-00002.gguf: it is part 1 of 2 of a split GGUF file, and no whole model without \
+         the others"
+    );
+}

@@ -267,5 +267,11 @@ fn other_files(
                 text::size(other.file_len()),
             ]);
         }
-    })
+    })?;
+    for (file, other) in checkpoint.files().iter().zip(others) {
+        for note in other.notes() {
+            writeln!(out, "\n{}: {}", text::path(file.path()), text::printable(note))?;
+        }
+    }
+    Ok(())
 }

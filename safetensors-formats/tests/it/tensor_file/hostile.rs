@@ -19,13 +19,16 @@ fn read_all(bytes: Vec<u8>) {
     }
 }
 
-const SMALL: [&str; 7] = [
+const SMALL: [&str; 10] = [
     "npy/i4_big_fortran.npy",
     "stored.npz",
     "deflated.npz",
     "pytorch/alone.pt",
     "pytorch/deflated.pt",
     "pytorch/strided_legacy.pt",
+    "pytorch/frozen.pt",
+    "pytorch/arrays_legacy.pt",
+    "pytorch/arrays_protocol_5.pt",
     "gguf/plain.gguf",
 ];
 

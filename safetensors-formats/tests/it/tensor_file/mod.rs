@@ -6,6 +6,8 @@
     allow(dead_code, reason = "the fixtures of these formats")
 )]
 
+#[cfg(feature = "pytorch")]
+mod arrays;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod hostile;
@@ -17,7 +19,11 @@ mod pytorch;
 #[cfg(feature = "pytorch")]
 mod rebuilt;
 #[cfg(feature = "pytorch")]
+mod script;
+#[cfg(feature = "pytorch")]
 mod settings;
+#[cfg(feature = "gguf")]
+mod split;
 
 use std::path::{Path, PathBuf};
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
-use safetensors_formats::{ErrorKind, Format, Options, TensorFile, pytorch};
+use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
 
 use super::{assert_fixture, fixture, refused};
 
@@ -18,6 +19,7 @@ fn what_pytorch_wrote_is_read() {
         "training_legacy.pt",
         "protocol_5.pt",
         "module.pt",
+        "module_legacy.pt",
         "alone.pt",
         "deflated.pt",
     ] {
@@ -88,7 +90,7 @@ fn a_hostile_index_is_refused() {
         (r#"{"weight_map":{"a":"absent.bin"}}"#.into(), "absent.bin: "),
     ] {
         std::fs::write(&path, &index).unwrap();
-        let error = pytorch::open_index(&path, &Options::new()).unwrap_err().to_string();
+        let error = open_files(&LocalStore, &path, &Options::new()).unwrap_err().to_string();
         assert!(error.contains(says), "{index}: {error}");
     }
 }
@@ -126,7 +128,7 @@ fn the_index_decides_which_tensors_a_shard_has() {
     assert!(shard.has("v") && shard.has("w") && shard.unindexed().is_empty());
 
     let index = shards(dir.path(), r#""v":"one.bin","u":"one.bin","x":"two.bin""#);
-    let error = pytorch::open_index(&index, &Options::new()).unwrap_err();
+    let error = open_files(&LocalStore, &index, &Options::new()).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::NotInShard { shard }) if shard == "one.bin"));
     assert_eq!((error.tensor(), error.file()), (Some("u"), index.to_str()));
 }
@@ -137,8 +139,10 @@ fn an_index_that_is_no_file_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pytorch_model.bin.index.json");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    for path in [path.as_path(), Path::new("/dev/zero"), dir.path()] {
-        let error = pytorch::open_index(path, &Options::new()).unwrap_err().to_string();
+    let zero = dir.path().join("zero.json");
+    std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
+    for path in [path, zero] {
+        let error = open_files(&LocalStore, path, &Options::new()).unwrap_err().to_string();
         assert!(error.contains("expected a regular file"), "{error}");
     }
 }
@@ -148,13 +152,27 @@ fn what_cannot_be_read_is_named() {
     let open =
         |name: &str| TensorFile::open(fixture(&format!("pytorch/refused/{name}")), &Options::new());
     for (name, says) in [
-        ("sparse.pt", "\"s\": a tensor inside \"torch._utils._rebuild_sparse_tensor\""),
-        ("nested_class.pt", "\"x\": a tensor inside \"__main__.Holder\""),
-        ("script.pt", "__torch__"),
+        ("exported.pt2", "an archive of torch.export, which is not read"),
         ("plain.pkl", "not one that PyTorch's save has written"),
     ] {
         let error = open(name).unwrap_err().to_string();
         assert!(error.contains(says) && error.contains(name), "{error}");
+    }
+
+    // What is inside an unknown object is listed, and an error once it is read.
+    for (name, listed, class) in [
+        ("sparse.pt", "s", "torch._utils._rebuild_sparse_tensor"),
+        ("nested_class.pt", "x", "__main__.Holder"),
+    ] {
+        let checkpoint = Checkpoint::from_source(open(name).unwrap(), name).unwrap();
+        let file = checkpoint.files()[0].safetensors().source();
+        assert_eq!(file.stored(listed).unwrap().type_name, class);
+        assert!(!file.stored(listed).unwrap().is_readable);
+        let error = checkpoint.read_all(&LoadOptions::new()).unwrap_err().to_string();
+        let says =
+            format!("{name}: tensor {listed:?}: a tensor inside {class:?}, which is not read");
+        assert!(error.starts_with(&says), "{error}");
+        assert!(Rewrite::of(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
     }
 
     // A tensor of an unknown type does not hide the others.
@@ -366,8 +384,9 @@ fn code_is_only_a_name() {
 
 #[test]
 fn errors_have_a_kind() {
-    let error = TensorFile::open(fixture("pytorch/refused/sparse.pt"), &Options::new());
-    let error = error.unwrap_err();
-    assert!(matches!(error.other(), Some(ErrorKind::UnknownObject { .. })));
+    let sparse = safetensors_formats::open(fixture("pytorch/refused/sparse.pt"), &Options::new());
+    let error = sparse.unwrap().tensor("s").unwrap().read().unwrap_err();
     assert_eq!(error.tensor(), Some("s"));
+    let exported = TensorFile::open(fixture("pytorch/refused/exported.pt2"), &Options::new());
+    assert!(matches!(exported.unwrap_err().other(), Some(ErrorKind::Exported)));
 }

@@ -1,7 +1,7 @@
 //! Pickles by hand: what the functions that rebuild tensors and containers make of them.
 
 use safetensors_core::Checkpoint;
-use safetensors_formats::{ErrorKind, Limits, Options, TensorFile};
+use safetensors_formats::{Limits, Options, TensorFile};
 
 use super::pytorch::{DATA, KEYS, STORAGE, legacy};
 use super::refused;
@@ -21,16 +21,17 @@ fn numbers(pickle: &[u8], name: &str) -> Vec<f32> {
     checkpoint.tensor(name).unwrap().read().unwrap().into_vec().unwrap()
 }
 
-/// The class and the member that the error of opening a file names.
+/// The class and the name of the one object in a file that cannot be read.
 #[track_caller]
 fn unknown(pickle: &[u8]) -> (String, Option<String>) {
-    let error = open(pickle).unwrap_err();
-    match error.other() {
-        Some(ErrorKind::UnknownObject { class }) => {
-            (class.clone(), error.tensor().map(str::to_owned))
-        }
-        _ => panic!("{error}"),
-    }
+    let file = open(pickle).unwrap();
+    let (name, stored) = file.all_stored().next().unwrap();
+    assert!(!stored.is_readable && file.all_stored().len() == 1);
+    let found = (stored.type_name.clone(), Some(name.to_owned()));
+    let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
+    let error = checkpoint.tensor(found.1.as_ref().unwrap()).unwrap().read().unwrap_err();
+    assert!(error.to_string().contains(&found.0), "{error}");
+    found
 }
 
 /// Options that limit the objects of a pickle.
@@ -195,4 +196,35 @@ fn a_long_key_at_every_depth_is_bounded() {
     assert!(TensorFile::from_source(pickle(4), "a file", &options).is_ok());
     let error = refused(&pickle(5), &options);
     assert!(error.contains("over the limit of 50000 bytes"), "{error}");
+}
+
+#[test]
+fn the_class_of_a_module_is_named_by_an_identifier() {
+    let text_of = |name: &str| [&[b'U', name.len() as u8][..], name.as_bytes()].concat();
+    let module = |class: &[u8]| {
+        let id = [b"(", &text_of("module")[..], class, &text_of("net.py"), &text_of("..."), b"tQ"];
+        let tables = ["_parameters", "_buffers", "_modules"].map(|name| {
+            let table = if name == "_parameters" {
+                under_w(&tensor("_rebuild_tensor_v2", b""))
+            } else {
+                b"}".to_vec()
+            };
+            [text(name), table, b"s".to_vec()].concat()
+        });
+        [&id.concat()[..], b")\x81}", &tables.concat(), b"b."].concat()
+    };
+    assert_eq!(numbers(&module(b"c__main__\nNet\n"), "w"), [1.0, 2.0]);
+    let error = open(&module(b"K\x01")).unwrap_err().to_string();
+    assert!(error.contains("the class of a module is not a class"), "{error}");
+}
+
+#[test]
+fn a_long_text_that_names_many_classes_is_bounded() {
+    let pickle = |times| {
+        let start = [&text(&"m".repeat(10_000))[..], b"q\x000("].concat();
+        legacy(&[start, b"h\0h\0\x93".repeat(times), b"l.".to_vec()].concat(), NO_KEYS, b"")
+    };
+    assert!(TensorFile::from_source(pickle(10), "a file", &objects(100_000)).is_ok());
+    let error = refused(&pickle(1000), &objects(100_000));
+    assert!(error.contains("over the limit of 100000 objects"), "{error}");
 }

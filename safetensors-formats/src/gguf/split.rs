@@ -1,0 +1,99 @@
+//! GGUF files that were split: `NAME-00001-of-00003.gguf` and so on are one file.
+//!
+//! Each part says its number, how many parts there are, and how many tensors all of them have. The
+//! first part has the keys of the model.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::{ErrorKind as CoreKind, ReadAt};
+
+use crate::error::{self, Error, ErrorKind, Result};
+use crate::tensor_file::{Split, TensorFile};
+
+/// The keys of a part.
+const NUMBER: &str = "split.no";
+const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
+
+/// Takes from the keys of a file which part of a split file it is. `None` for a file that is not
+/// split, whose keys stay.
+pub(super) fn take(keys: &mut BTreeMap<String, String>) -> Result<Option<Split>, String> {
+    let number = |keys: &BTreeMap<String, String>, key: &str| -> Result<Option<u64>, String> {
+        let Some(text) = keys.get(key) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| format!("{key} should be a number, found {text}"))
+    };
+    let small = |number: Option<u64>| u16::try_from(number.unwrap_or(0));
+    let (Ok(count), Ok(part)) = (small(number(keys, COUNT)?), small(number(keys, NUMBER)?)) else {
+        return Err(format!("{COUNT} and {NUMBER} should fit 16 bits"));
+    };
+    if count <= 1 {
+        return Ok(None);
+    }
+    if part >= count {
+        return Err(format!("{NUMBER} is {part}, but there are {count} parts"));
+    }
+    let tensors = number(keys, TENSORS)?;
+    // They are about the files, and not about the model that the parts are together.
+    [NUMBER, COUNT, TENSORS].iter().for_each(|key| drop(keys.remove(*key)));
+    Ok(Some(Split { number: part, count, tensors }))
+}
+
+/// Opens the other parts of a split file, one of which is open, and checks that they belong
+/// together. Returns all of them, in order.
+pub(crate) fn open_parts<S: ReadAt + 'static>(
+    file: TensorFile<S>,
+    split: Split,
+    path: &Path,
+    open: impl Fn(&Path) -> Result<TensorFile<S>>,
+) -> Result<Vec<(PathBuf, TensorFile<S>)>> {
+    let bad = |problem: String, path: &Path| {
+        Error::from(ErrorKind::BadSplit { problem }).in_file(error::label(path))
+    };
+    let Split { number, count, .. } = split;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let end = end(number, count);
+    let Some(stem) = name.strip_suffix(&end) else {
+        let part = u32::from(number) + 1;
+        return Err(bad(format!("part {part} of {count} should have a name in {end}"), path));
+    };
+    let mut files = vec![(path.to_owned(), file)];
+    for other in (0..count).filter(|&other| other != number) {
+        let name = format!("{stem}{}", self::end(other, count));
+        let sibling = path.with_file_name(&name);
+        let file = open(&sibling).map_err(|error| match error.kind() {
+            CoreKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
+                bad(format!("of {count} parts, {name} is missing"), path)
+            }
+            _ => error,
+        })?;
+        let expected = Split { number: other, ..split };
+        if file.split() != Some(expected) {
+            let problem =
+                format!("it should be {}, found {}", shown(Some(expected)), shown(file.split()));
+            return Err(bad(problem, &sibling));
+        }
+        files.push((sibling, file));
+    }
+    files.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let found: u64 = files.iter().map(|(_, file)| file.tensor_count() as u64).sum();
+    match split.tensors.filter(|&tensors| tensors != found) {
+        Some(tensors) => {
+            Err(bad(format!("its parts should have {tensors} tensors, but have {found}"), path))
+        }
+        None => Ok(files),
+    }
+}
+
+/// How the name of a part ends.
+fn end(number: u16, count: u16) -> String {
+    format!("-{:05}-of-{count:05}.gguf", u32::from(number) + 1)
+}
+
+/// A part, as errors name it.
+fn shown(split: Option<Split>) -> String {
+    let Some(Split { number, count, tensors }) = split else { return "no part".into() };
+    let tensors = tensors.map(|tensors| format!(", of {tensors} tensors")).unwrap_or_default();
+    format!("part {} of {count}{tensors}", u32::from(number) + 1)
+}

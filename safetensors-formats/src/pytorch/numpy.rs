@@ -1,0 +1,189 @@
+//! Arrays and numbers of NumPy, whose bytes are in the pickle itself.
+
+use std::sync::Arc;
+
+use super::kinds;
+use super::rebuild::{Wrong, shape};
+use super::values::{Encoding, Kind, Node, Storage, TensorRef, Value, Values};
+use crate::npy::{ByteOrder, Order, parse_descr};
+
+/// The types that no dtype stands for: the letter of each, its name and its bytes. Elements of
+/// other sizes are listed as their bytes.
+const OTHERS: [(char, &str); 6] = [
+    ('O', "object"),
+    ('c', "complex128"),
+    ('f', "longdouble"),
+    ('M', "datetime64"),
+    ('m', "timedelta64"),
+    ('V', "void"),
+];
+
+/// A function of NumPy that makes an array of its arguments alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Callable {
+    /// `scalar(dtype, bytes)`.
+    Scalar,
+    /// `_frombuffer(bytes, dtype, shape, order)`, which the protocol 5 has.
+    FromBuffer,
+}
+
+impl Callable {
+    pub(super) fn of(module: &str, name: &str) -> Option<Self> {
+        match (module, name) {
+            ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Some(Self::Scalar),
+            ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Some(Self::FromBuffer),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a function makes an array that its state fills.
+fn is_reconstruct((module, name): (&str, &str)) -> bool {
+    matches!(module, "numpy.core.multiarray" | "numpy._core.multiarray") && name == "_reconstruct"
+}
+
+/// What a call makes; `None` if it is not known.
+pub(super) fn call(
+    values: &mut Values,
+    callable: Callable,
+    given: &[Value],
+) -> Result<Option<Value>, Wrong> {
+    let node = match (callable, given) {
+        (Callable::Scalar, &[dtype, bytes]) => {
+            array(values, &Parts { dtype, shape: Vec::new(), order: Order::C, bytes })?
+        }
+        (Callable::FromBuffer, &[bytes, dtype, shape, order]) => {
+            let order = match values.text(order) {
+                Some("C") => Order::C,
+                Some("F") => Order::Fortran,
+                _ => return Ok(None),
+            };
+            let shape = self::shape(values, shape)?;
+            array(values, &Parts { dtype, shape, order, bytes })?
+        }
+        _ => None,
+    };
+    Ok(node.map(|node| values.add(node)).transpose()?)
+}
+
+/// What an array becomes with its state: `(version, shape, dtype, is_fortran, bytes)`. `None` for
+/// another object.
+pub(super) fn built(
+    values: &mut Values,
+    object: Value,
+    state: Value,
+) -> Result<Option<Node>, Wrong> {
+    let Some(Node::Object { class, parts }) = values.node(object) else { return Ok(None) };
+    let made = parts.first().and_then(|&given| values.items(given)?.first().copied());
+    let is_array = values.class(*class).is_some_and(is_reconstruct)
+        && made.and_then(|class| values.class(class)) == Some(("numpy", "ndarray"));
+    if !is_array {
+        return Ok(None);
+    }
+    let (shape, dtype, order, bytes) = match values.items(state) {
+        Some(&[_, shape, dtype, order, bytes] | &[shape, dtype, order, bytes]) => {
+            (shape, dtype, order, bytes)
+        }
+        _ => return Err("the state of a NumPy array is not a tuple of five".into()),
+    };
+    let order = match order {
+        Value::Bool(true) | Value::Int(1) => Order::Fortran,
+        _ => Order::C,
+    };
+    let shape = self::shape(values, shape)?;
+    let made = array(values, &Parts { dtype, shape, order, bytes })?;
+    Ok(Some(made.ok_or("the type of a NumPy array is not known")?))
+}
+
+/// What an array is made of.
+struct Parts {
+    dtype: Value,
+    shape: Vec<usize>,
+    order: Order,
+    bytes: Value,
+}
+
+/// An array as a tensor. An array of texts is a text. `None` if the type is not known.
+fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
+    let Some(descr) = descr(values, parts.dtype) else { return Ok(None) };
+    let elements = parts.shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
+    let elements = elements.ok_or("the size of a NumPy array does not fit 64 bits")?;
+    let letter = descr.trim_start_matches(['<', '>', '=', '|']).chars().next();
+    let mut bytes = match values.bytes(parts.bytes, Encoding::Utf8)? {
+        Some(bytes) => match values.node(bytes) {
+            Some(Node::Bytes(bytes)) => Arc::clone(bytes),
+            _ => return Ok(None),
+        },
+        None => Arc::default(),
+    };
+    let (mut shape, mut is_swapped) = (parts.shape.clone(), false);
+    let kind = match (parse_descr(&descr), letter) {
+        (Ok((dtype, order)), _) => {
+            is_swapped = order == ByteOrder::Big && dtype.alignment() > 1;
+            kinds::of_dtype(dtype).ok_or("the type of a NumPy array is not known")?
+        }
+        (_, Some('S' | 'U' | 'T')) => return Ok(Some(Node::Text(Box::default()))),
+        (_, Some('O')) => {
+            if !holds_numbers(values, parts.bytes) {
+                return Ok(Some(Node::Tuple(Vec::new())));
+            }
+            bytes = Arc::default();
+            Kind { name: "object", width: 0 }
+        }
+        (_, letter) => {
+            let known = OTHERS.iter().find(|(known, _)| Some(*known) == letter);
+            let name = known.map_or("an unknown type", |(_, name)| name);
+            let width = (bytes.len() as u64).checked_div(elements).unwrap_or(0);
+            let width = u8::try_from(width).unwrap_or_else(|_| {
+                shape = vec![bytes.len()];
+                1
+            });
+            Kind { name, width }
+        }
+    };
+    let width = u64::from(kind.width);
+    let expected = shape.iter().fold(width, |all, &dim| all.saturating_mul(dim as u64));
+    let found = bytes.len() as u64;
+    if found != expected {
+        let problem =
+            format!("a NumPy array of shape {shape:?} and type {descr} has {found} bytes");
+        return Err(problem.into());
+    }
+    let strides = parts.order.strides(&shape);
+    // There are no more storages and tensors than nodes, whose number is limited.
+    let storage = values.storages.len() as u32;
+    let held = Some(bytes);
+    let width = kind.width;
+    values.storages.push(Storage { key: "of NumPy".into(), byte_len: found, width, held });
+    let position = values.tensors.len() as u32;
+    values.tensors.push(TensorRef { storage, kind, offset: 0, shape, strides, is_swapped });
+    Ok(Some(Node::Tensor(position)))
+}
+
+/// The type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4', False, True)`
+/// with the state `(3, '<', ...)`.
+fn descr(values: &Values, dtype: Value) -> Option<String> {
+    let Some(Node::Object { class, parts }) = values.node(dtype) else { return None };
+    if values.class(*class) != Some(("numpy", "dtype")) {
+        return None;
+    }
+    let (&given, rest) = parts.split_first()?;
+    let plain = values.text(*values.items(given)?.first()?)?;
+    let order = rest.last().and_then(|&state| values.text(*values.items(state)?.get(1)?));
+    // No type of numbers has a longer name.
+    (plain.len() <= 20)
+        .then(|| format!("{}{plain}", order.filter(|it| it.len() == 1).unwrap_or("")))
+}
+
+/// Whether the objects of an array are more than texts.
+fn holds_numbers(values: &Values, objects: Value) -> bool {
+    let is_number = |&object: &Value| match object {
+        Value::None => false,
+        Value::Bool(_) | Value::Int(_) | Value::Float => true,
+        Value::Node(_) => values.text(object).is_none(),
+    };
+    match values.items(objects) {
+        Some(objects) => objects.iter().any(is_number),
+        None => is_number(&objects),
+    }
+}

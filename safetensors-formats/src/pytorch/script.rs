@@ -1,0 +1,197 @@
+//! TorchScript: which attributes of an object are parameters and buffers.
+//!
+//! The classes of the objects are written in the archive's code. Of that, this module reads the
+//! names of the classes and two lists of quoted names in each:
+//!
+//! ```text
+//! class Linear(Module):
+//!   __parameters__ = ["weight", "bias", ]
+//!   __buffers__ = []
+//! ```
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::Read;
+
+use safetensors_core::ReadAt;
+
+use super::Members;
+use super::values::Values;
+use crate::Limits;
+use crate::error::{ErrorKind, Result};
+use crate::zipped::Zipped;
+
+/// What the names of all classes in the code begin with.
+const PREFIX: &str = "__torch__";
+
+/// The classes that are written in C++, whose code is nowhere in the archive.
+const NATIVE: &str = "__torch__.torch.classes";
+
+/// The classes of the code, by their names with their modules.
+pub(super) type Classes = HashMap<String, Class>;
+
+/// A class of the code.
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    /// Whether it is one of modules. Others have attributes and no state.
+    is_module: bool,
+    /// The names of the parameters and buffers.
+    state: HashSet<String>,
+    /// Whether the buffers are listed. Old versions of PyTorch list parameters only.
+    lists_buffers: bool,
+}
+
+impl Class {
+    /// Whether an attribute that is a tensor is a parameter or a buffer.
+    pub(super) fn has(&self, attribute: &str) -> bool {
+        !self.lists_buffers || self.state.contains(attribute)
+    }
+}
+
+impl Values {
+    /// The class of TorchScript that a class of the pickle means, if it is one of modules.
+    pub(super) fn module_class(&self, (module, name): (&str, &str)) -> Option<&Class> {
+        if !is_of_code(module) || self.classes.is_empty() {
+            return None;
+        }
+        self.classes.get(&format!("{module}.{name}")).filter(|class| class.is_module)
+    }
+}
+
+/// Whether a class of this module is one of TorchScript.
+pub(super) fn is_of_code(module: &str) -> bool {
+    module.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        && !module.starts_with(NATIVE)
+}
+
+/// Whether a class is one of TorchScript whose code was not found.
+pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
+    is_of_code(module) && !values.classes.contains_key(&format!("{module}.{name}"))
+}
+
+/// Reads the classes of the objects in a pickle from the code beside it. `root` is what comes before
+/// the names of members.
+///
+/// # Errors
+///
+/// [`ErrorKind::BadCode`] for a list of something else than names.
+pub(super) fn read_classes<S: ReadAt>(
+    zipped: &Zipped<S>,
+    members: &Members,
+    root: &str,
+    values: &mut Values,
+    limits: &Limits,
+) -> Result<()> {
+    let modules = values.modules().collect::<BTreeSet<_>>().into_iter();
+    let modules: BTreeSet<String> =
+        modules.filter(|it| is_of_code(it)).map(str::to_owned).collect();
+    let mut left = limits.directory_bytes;
+    for module in &modules {
+        let file = format!("{root}code/{}.py", module.replace('.', "/"));
+        // What it means that a class has no code is told where a tensor needs it.
+        let Some(&index) = members.get(&file) else { continue };
+        zipped.check_size(index)?;
+        let mut code = Vec::new();
+        zipped.member(index, |member| {
+            Ok(member.take(left.saturating_add(1)).read_to_end(&mut code).map(drop)?)
+        })?;
+        let limit = limits.directory_bytes;
+        left = left.checked_sub(code.len() as u64).ok_or(ErrorKind::DirectoryTooLong { limit })?;
+        let bad = |problem: String| ErrorKind::BadCode { file: file.clone(), problem };
+        let code = String::from_utf8(code).map_err(|_| bad("it is not UTF-8".into()))?;
+        read_file(&code, module, &mut values.classes).map_err(bad)?;
+    }
+    Ok(())
+}
+
+/// Reads the classes of a file of code.
+fn read_file(code: &str, module: &str, classes: &mut Classes) -> Result<(), String> {
+    let mut open: Option<&mut Class> = None;
+    // Which lists the open class has.
+    let mut has = [false; 2];
+    for line in code.lines() {
+        // The texts in the code have no line breaks, so a class is all that can begin so.
+        if let Some(head) = line.strip_prefix("class ") {
+            let (name, bases) = head.split_once('(').unwrap_or((head.trim_end_matches(':'), ""));
+            let class = Class { is_module: bases.starts_with("Module"), ..Class::default() };
+            let Entry::Vacant(vacant) = classes.entry(format!("{module}.{name}")) else {
+                return Err(format!("the class {name} is there twice"));
+            };
+            (open, has) = (Some(vacant.insert(class)), [false; 2]);
+            continue;
+        }
+        for (list, has) in ["  __parameters__ = ", "  __buffers__ = "].into_iter().zip(&mut has) {
+            let (Some(names), Some(class)) = (line.strip_prefix(list), open.as_deref_mut()) else {
+                continue;
+            };
+            if std::mem::replace(has, true) {
+                return Err(format!("a class has {} twice", list.trim()));
+            }
+            let names = quoted(names);
+            class.lists_buffers |= list.contains("buffers");
+            class
+                .state
+                .extend(names.ok_or_else(|| format!("{} is no list of names", list.trim()))?);
+        }
+    }
+    Ok(())
+}
+
+/// The names in a list such as `["weight", "bias", ]`.
+fn quoted(list: &str) -> Option<Vec<String>> {
+    let mut rest = list.trim_end().strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let (name, after) = rest.strip_prefix('"')?.split_once('"')?;
+        if name.is_empty() || name.contains('\\') {
+            return None;
+        }
+        names.push(name.to_owned());
+        rest = match after.trim_start().strip_prefix(',') {
+            Some(more) => more.trim_start(),
+            None if after.trim().is_empty() => "",
+            None => return None,
+        };
+    }
+    Some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_quoted_names_and_nothing_else() {
+        assert_eq!(quoted("[]"), Some(vec![]));
+        for list in [r#"["a", "b.c", ]"#, r#"["a","b.c"]"#, r#"[ "a" , "b.c" ]  "#] {
+            assert_eq!(quoted(list).unwrap(), ["a", "b.c"], "{list}");
+        }
+        for wrong in ["", "[", r#"["a]"#, r#"["a" "b"]"#, "[a]", r#"["\\n"]"#, r#"[""]"#, "f()"] {
+            assert_eq!(quoted(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_class_of_a_file_has_its_own_lists() {
+        let code = "class A(Module):\n  __parameters__ = [\"w\", ]\n  __buffers__ = [\"b\"]\n  w : \
+                    Tensor\n\n  def forward(self):\n    return 1\nclass P(NamedTuple):\n  x : \
+                    Tensor\nclass B(Module):\n  __parameters__ = []\n";
+        let mut classes = Classes::new();
+        read_file(code, "__torch__.net", &mut classes).unwrap();
+        let [a, b, p] = ["A", "B", "P"].map(|name| &classes[&format!("__torch__.net.{name}")]);
+        assert!(a.is_module && a.has("w") && a.has("b") && !a.has("x"));
+        // No list says what its buffers are.
+        assert!(b.is_module && b.has("w") && !p.is_module);
+        for wrong in ["__parameters__ = f()", "__parameters__ = []\n  __parameters__ = []"] {
+            let code = format!("class A(Module):\n  {wrong}\n");
+            assert!(read_file(&code, "m", &mut Classes::new()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_classes_that_only_begin_alike_are_others() {
+        assert!(is_of_code("__torch__") && is_of_code("__torch__.torch.nn.___torch_mangle_0"));
+        assert!(!is_of_code("__torch__x") && !is_of_code("torch"));
+        assert!(!is_of_code("__torch__.torch.classes.quantized"));
+    }
+}

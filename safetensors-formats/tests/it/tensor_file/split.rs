@@ -1,0 +1,140 @@
+//! GGUF files that were split.
+
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
+use safetensors_core::{Checkpoint, Rewrite, SaveOptions};
+use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
+
+use super::{assert_same, fixture};
+
+const PARTS: [&str; 3] =
+    ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
+
+/// The parts in a directory of their own.
+fn copies() -> (tempfile::TempDir, [PathBuf; 3]) {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = PARTS.map(|name| dir.path().join(name));
+    for (name, path) in PARTS.iter().zip(&paths) {
+        std::fs::copy(fixture("gguf").join(name), path).unwrap();
+    }
+    (dir, paths)
+}
+
+#[test]
+fn a_path_to_any_part_opens_all_of_them() {
+    let expected = Checkpoint::open(fixture("gguf/split.safetensors")).unwrap();
+    for part in PARTS {
+        let path = fixture("gguf").join(part);
+        let checkpoint = safetensors_formats::open(&path, &Options::new()).unwrap();
+        assert_eq!(checkpoint.files().len(), 3);
+        assert_same(&checkpoint, &expected);
+        let metadata = checkpoint.metadata();
+        assert_eq!(metadata["general.name"], "a split model");
+        assert!(!metadata.keys().any(|key| key.starts_with("split.")), "{metadata:?}");
+    }
+}
+
+#[test]
+fn what_is_saved_has_the_tensors_of_all_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("model.safetensors");
+    let path = fixture("gguf").join(PARTS[0]);
+    let checkpoint = safetensors_formats::open(path, &Options::new()).unwrap();
+    Rewrite::of(&checkpoint).save(&out, &SaveOptions::new()).unwrap();
+    assert_same(&checkpoint, &Checkpoint::open(&out).unwrap());
+}
+
+#[test]
+fn parts_come_from_any_store() {
+    let store: MemoryStore<Vec<u8>> = PARTS
+        .iter()
+        .map(|name| (format!("bucket/{name}"), std::fs::read(fixture("gguf").join(name)).unwrap()))
+        .collect();
+    let path = Path::new("bucket").join(PARTS[1]);
+    let files: Vec<(PathBuf, TensorFile<MemoryFile<Vec<u8>>>)> =
+        open_files(&store, path, &Options::new()).unwrap();
+    let checkpoint = Checkpoint::from_sources(files).unwrap();
+    assert_eq!(checkpoint.len(), 3);
+}
+
+#[test]
+fn a_part_alone_is_no_model() {
+    let bytes = std::fs::read(fixture("gguf").join(PARTS[1])).unwrap();
+    let error = TensorFile::from_source(bytes, "a file", &Options::new()).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::SplitGguf { number: 1, count: 3 })));
+    let says =
+        "a file: it is part 2 of 3 of a split GGUF file, and no whole model without the others";
+    assert_eq!(error.to_string(), says);
+}
+
+#[track_caller]
+fn error(path: &Path) -> String {
+    let error = safetensors_formats::open(path, &Options::new()).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::BadSplit { .. })), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_named() {
+    let (_dir, [first, second, third]) = copies();
+    std::fs::remove_file(&third).unwrap();
+    let says = format!("of 3 parts, {} is missing", PARTS[2]);
+    for part in [&first, &second] {
+        assert!(error(part).contains(&says), "{}", error(part));
+    }
+    // The same part twice.
+    std::fs::copy(&second, &third).unwrap();
+    let says = "it should be part 3 of 3, of 3 tensors, found part 2 of 3, of 3 tensors";
+    let found = error(&first);
+    assert!(found.contains(PARTS[2]) && found.contains(says), "{found}");
+
+    // Other totals.
+    let whole = std::fs::read(fixture("gguf").join(PARTS[2])).unwrap();
+    let change = |key: &str, value: u8| {
+        let mut changed = whole.clone();
+        let at = changed.windows(key.len()).position(|part| part == key.as_bytes()).unwrap();
+        changed[at + key.len() + 4] = value;
+        std::fs::write(&third, changed).unwrap();
+    };
+    change("split.tensors.count", 4);
+    let found = error(&first);
+    assert!(found.contains(PARTS[2]) && found.contains("of 3, of 4 tensors"), "{found}");
+    change("split.count", 4);
+    let found = error(&first);
+    assert!(found.contains(PARTS[2]) && found.contains("found part 3 of 4"), "{found}");
+
+    // A file that is none, and a name that says nothing of the others.
+    std::fs::copy(fixture("gguf/plain.gguf"), &third).unwrap();
+    assert!(error(&first).contains("found no part"), "{}", error(&first));
+    let renamed = first.with_file_name("model.gguf");
+    std::fs::rename(&first, &renamed).unwrap();
+    let says = "part 1 of 3 should have a name in -00001-of-00003.gguf";
+    assert!(error(&renamed).contains(says), "{}", error(&renamed));
+}
+
+#[test]
+fn all_parts_have_as_many_tensors_as_they_say() {
+    let (_dir, paths) = copies();
+    for path in &paths {
+        let mut bytes = std::fs::read(path).unwrap();
+        let key = b"split.tensors.count";
+        let at = bytes.windows(key.len()).position(|part| part == key).unwrap();
+        bytes[at + key.len() + 4] = 9;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let found = error(&paths[0]);
+    assert!(found.contains("its parts should have 9 tensors, but have 3"), "{found}");
+}
+
+#[test]
+fn a_part_that_cannot_be_is_refused() {
+    let (_dir, [first, ..]) = copies();
+    let mut bytes = std::fs::read(&first).unwrap();
+    let key = b"split.no";
+    let at = bytes.windows(key.len()).position(|part| part == key).unwrap();
+    bytes[at + key.len() + 4] = 3;
+    std::fs::write(&first, bytes).unwrap();
+    let error = safetensors_formats::open(&first, &Options::new()).unwrap_err().to_string();
+    assert!(error.contains("split.no is 3, but there are 3 parts"), "{error}");
+}
