@@ -179,7 +179,7 @@ fn descr(values: &Values, dtype: Value) -> Option<String> {
 fn holds_numbers(values: &Values, objects: Value) -> bool {
     let is_number = |&object: &Value| match object {
         Value::None => false,
-        Value::Bool(_) | Value::Int(_) | Value::Float => true,
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => true,
         Value::Node(_) => values.text(object).is_none(),
     };
     match values.items(objects) {
