@@ -33,7 +33,7 @@ fn every_command_has_whole_tensors() {
     for args in [
         &["show", "IN", "grid"][..],
         &["show", "IN", "grid", "1:, 2"],
-        &["stats", "IN", "grid"],
+        &["stats", "IN", "--filter", "grid"],
         &["digest", "--tensors", "IN"],
     ] {
         let of = |input: &str| {

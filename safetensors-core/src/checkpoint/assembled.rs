@@ -59,6 +59,17 @@ impl<S> fmt::Debug for Assembled<S> {
     }
 }
 
+impl<S> Assembled<S> {
+    /// The source of the file, or those that the pieces of tensors are read from.
+    pub fn sources(&self) -> impl Iterator<Item = &S> {
+        let (stored, whole) = match &self.content {
+            Content::Stored(source) => (Some(source), &[][..]),
+            Content::Whole(whole) => (None, &whole.sources[..]),
+        };
+        stored.into_iter().chain(whole.iter().map(|(_, source)| source))
+    }
+}
+
 impl<S: ReadAt> Assembled<S> {
     /// A file of these tensors, in this order, with this metadata. The sources come with the paths
     /// that errors call them, and the pieces of the tensors name them by their numbers.

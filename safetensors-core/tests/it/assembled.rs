@@ -274,7 +274,12 @@ fn what_a_source_says_and_hears_is_passed_on() {
     assert_eq!(*two.heard.lock().unwrap(), ["will [2..6]", "1 ranges", "has 2..6"]);
     // Many short ranges are one call.
     two.heard.lock().unwrap().clear();
-    checkpoint.tensor("w").unwrap().slice((.., 1)).unwrap().read().unwrap();
+    let (mut a, mut b) = ([0], [0]);
+    let start = source.byte_len() - 7;
+    let ranges = [(start + 1, &mut a), (start + 4, &mut b)];
+    let mut ranges = ranges.map(|(offset, bytes)| ReadRange { offset, bytes });
+    source.read_ranges_at(&mut ranges).unwrap();
+    assert_eq!((a, b), ([7], [7]));
     assert_eq!(two.heard.lock().unwrap().last().unwrap(), "2 ranges");
 
     let sources = vec![("one".into(), odd(false)), ("two".into(), odd(true))];

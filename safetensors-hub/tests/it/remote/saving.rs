@@ -229,7 +229,14 @@ fn an_address_of_the_disk_is_the_path() {
     let checkpoint = open(&address).unwrap();
     assert_eq!((checkpoint.len(), checkpoint.files()[0].path()), (2, &*path));
     let source = checkpoint.files()[0].safetensors().source();
-    assert!(source.version().starts_with(&format!("{} bytes", file(&tensors).len())));
+    assert!(
+        source
+            .sources()
+            .next()
+            .unwrap()
+            .version()
+            .starts_with(&format!("{} bytes", file(&tensors).len()))
+    );
 
     let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
     remote.save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new()).unwrap();
@@ -311,13 +318,19 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     let error = remote.save_rewrite(one, &rewrite(), &changing_options).unwrap_err();
     assert!(error.to_string().contains("model.safetensors"), "{error}");
     assert!(open(one).is_err());
-    let before = open(several).unwrap().files()[0].safetensors().source().version();
+    let before = open(several).unwrap().files()[0]
+        .safetensors()
+        .source()
+        .sources()
+        .next()
+        .unwrap()
+        .version();
     let (checkpoint, changing_options) = changing(&dir);
     let rewrite = Rewrite::of(&checkpoint);
     let error = remote.save_rewrite_sharded(several, &rewrite, &shards(changing_options));
     error.unwrap_err();
     let after = open(several).unwrap();
-    assert_eq!(after.files()[0].safetensors().source().version(), before);
+    assert_eq!(after.files()[0].safetensors().source().sources().next().unwrap().version(), before);
     assert!(after.get("x.a").is_some());
 }
 
