@@ -71,8 +71,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Finds every tensor below `root`, in order, with its name. `alone` names a tensor that is the root
-/// itself.
+/// Finds every tensor below `root`, in order, with its name. `alone` names a tensor, or bytes, that
+/// is the root itself.
 ///
 /// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
 /// read as its `state_dict()` would name it. The constants of TorchScript have the names by which
@@ -97,11 +97,11 @@ pub(super) fn collect(
         text_left: limits.directory_bytes,
         limits,
     };
-    if let Some(&Node::Tensor(tensor)) = values.node(root) {
-        search.found.tensors.push((alone.to_owned(), tensor));
-        return Ok(search.found);
+    match values.node(root) {
+        Some(&Node::Tensor(tensor)) => search.found.tensors.push((alone.to_owned(), tensor)),
+        Some(Node::Bytes(bytes)) => search.found.bytes.push((alone.to_owned(), Arc::clone(bytes))),
+        _ => search.walk(root)?,
     }
-    search.walk(root)?;
     for (position, &constant) in
         values.items(values.constants).unwrap_or_default().iter().enumerate()
     {

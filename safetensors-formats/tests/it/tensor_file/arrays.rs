@@ -116,3 +116,11 @@ fn a_tensor_of_a_device_that_is_saved_as_an_array_is_read() {
     let other = TensorFile::from_source(other, "a file", &Options::new()).unwrap();
     assert!(other.stored("w").unwrap().type_name.ends_with("_rebuild_device_tensor_from_numpy"));
 }
+
+#[test]
+fn bytes_that_are_all_there_is_have_the_name_of_the_file() {
+    let file = legacy(b"C\x03abc.", b"\x80\x02].", b"");
+    let file = TensorFile::from_source(file, "dir/some.pt", &Options::new()).unwrap();
+    let checkpoint = Checkpoint::from_source(file, "some.pt").unwrap();
+    assert_eq!(checkpoint.tensor("some").unwrap().read().unwrap().bytes(), b"abc");
+}
