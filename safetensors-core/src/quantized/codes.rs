@@ -304,6 +304,7 @@ impl Codes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::{CHOSEN, widths};
 
     #[test]
     fn every_order_finds_every_code_from_every_column_on() {
@@ -344,6 +345,37 @@ mod tests {
                         assert_eq!(found, wanted, "{bits} {order:?} from {start}: {first}..{end}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn arithmetic_finds_the_numbers_of_the_table_on_every_processor() {
+        let four = |order| Codes::of_dtype(Dtype::F4, order).unwrap();
+        for codes in [
+            Codes::unsigned(1, Order::LowFirst, 0),
+            Codes::signed(2, Order::LowFirst),
+            Codes::signed(4, Order::LowFirst),
+            Codes::unsigned(4, Order::HighFirst, 8),
+            Codes::new(4, Order::LowFirst, (0..16).map(|code| ((code + 1) & 15) as f32).collect()),
+            four(Order::LowFirst),
+            four(Order::HighFirst).with(8, 0.0),
+            Codes::signed(8, Order::LowFirst),
+        ] {
+            assert!(!matches!(codes.rule, Rule::Table), "{codes:?}");
+            let bytes: Vec<u8> = (0..=255).collect();
+            let of_column = |column: usize| {
+                let bit = codes.bit(column as u64) as usize;
+                let code = usize::from(bytes[bit / 8] >> (bit % 8));
+                codes.values[code & (codes.values.len() - 1)].to_bits()
+            };
+            for arch in widths() {
+                let mut found = vec![0.0_f32; 256 * 8 / codes.bits];
+                CHOSEN.set(Some(arch));
+                codes.decode(&bytes, 0, 0, &mut found);
+                CHOSEN.set(None);
+                let expected = (0..found.len()).map(of_column);
+                assert!(found.iter().map(|x| x.to_bits()).eq(expected), "{codes:?} by {arch:?}");
             }
         }
     }

@@ -158,7 +158,11 @@ impl Panels {
             return;
         }
         let most = if is_transposed { SHARED } else { TILE };
-        let most = (most * 8 / (columns.len() * numbers.codes.bits()).max(1)).max(1);
+        let mut most = (most * 8 / (columns.len() * numbers.codes.bits()).max(1)).max(1);
+        if is_transposed {
+            // No more than needed, so that the codes stay in the cache of the thread.
+            most = most.min(numbers.codes.rows_at_once());
+        }
         let size = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut panels = lock(&self.panels);
         Self::remove(&mut panels, &rows);

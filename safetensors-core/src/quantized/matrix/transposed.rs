@@ -36,6 +36,12 @@ impl Unit {
 }
 
 impl Matrix {
+    /// The number of rows of which a line of the tensor has enough bytes for a read.
+    pub(in super::super) fn rows_at_once(&self) -> usize {
+        const RUN: usize = if cfg!(test) { 1 << 6 } else { 1 << 11 };
+        RUN / self.unit().bytes * self.unit().codes
+    }
+
     /// Reads some of the columns of stored rows, and turns them into rows.
     pub(super) fn fetch_transposed(
         &self,
@@ -87,8 +93,8 @@ impl Matrix {
         /// The most bytes that are turned at once, so that they stay in a processor's cache.
         const MOST: usize = 1 << 18;
         let unit = self.unit();
-        let pitch = unit.pitch(lines.len());
-        let step = (MOST * lines.len() / out.len().max(1)).max(LINE) / LINE * LINE;
+        let (pitch, side) = (unit.pitch(lines.len()), LINE / unit.bytes);
+        let step = (MOST * lines.len() / out.len().max(1)).max(side) / side * side;
         for first in lines.clone().step_by(step) {
             let some = first..lines.end.min(first + step);
             let mut raw = self.fetch_lines(files, spare, some.clone(), across.clone())?;
