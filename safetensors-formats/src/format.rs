@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 8] = [
+const EXTENSIONS: [(&str, Format); 9] = [
     ("bin", Format::Pytorch),
     ("ckpt", Format::Pytorch),
     ("distcp", Format::Dcp),
