@@ -220,6 +220,23 @@ pub enum ErrorKind {
     #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
 
+    // Directories of trainers.
+    /// The file holds parts of tensors, which only its directory makes whole.
+    #[error(
+        "a part of a checkpoint that is divided among files; open the directory, which holds them \
+         all"
+    )]
+    PartOfDirectory,
+    /// A file of a directory is not there. The save may not have been finished.
+    #[error("the checkpoint is not complete: {} is missing", Quoted(.file))]
+    MissingFile { file: String },
+    /// The files of a directory break a rule, or do not belong together.
+    #[error("{}", Short(.problem))]
+    BadDirectory { problem: String },
+    /// What is not read, although it may be sound.
+    #[error("not read: {}", Short(.problem))]
+    NotRead { problem: String },
+
     // GGUF.
     /// The header breaks a rule; `offset` is the byte after what is wrong.
     #[error("the GGUF header, up to its byte {offset}: {}", Short(.problem))]

@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 8] = [
+const EXTENSIONS: [(&str, Format); 9] = [
     ("bin", Format::Pytorch),
     ("ckpt", Format::Pytorch),
+    ("distcp", Format::Dcp),
     ("gguf", Format::Gguf),
     ("jit", Format::Pytorch),
     ("npy", Format::Npy),
@@ -35,6 +36,13 @@ pub enum Format {
     Pytorch,
     /// A file of llama.cpp.
     Gguf,
+    /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
+    /// of Megatron.
+    Dcp,
+    /// A directory of DeepSpeed.
+    DeepSpeed,
+    /// A directory with one file of PyTorch for each rank of a job, with its parts of tensors.
+    Dtensor,
 }
 
 impl fmt::Display for Format {
@@ -44,6 +52,9 @@ impl fmt::Display for Format {
             Self::Npz => "NumPy .npz",
             Self::Pytorch => "PyTorch",
             Self::Gguf => "GGUF",
+            Self::Dcp => "PyTorch DCP",
+            Self::DeepSpeed => "DeepSpeed",
+            Self::Dtensor => "PyTorch DTensor",
         })
     }
 }
@@ -63,5 +74,34 @@ impl Format {
         let extension = path.as_ref().extension()?.to_str()?.to_lowercase();
         let found = EXTENSIONS.iter().find(|(known, _)| *known == extension);
         found.map(|(_, format)| *format)
+    }
+
+    /// The format of a directory, by the names of the files in it. `None` for one that holds no
+    /// checkpoint of a trainer.
+    ///
+    /// ```
+    /// use safetensors_formats::Format;
+    ///
+    /// assert_eq!(Format::of_directory([".metadata", "__0_0.distcp"]), Some(Format::Dcp));
+    /// assert_eq!(Format::of_directory(["config.json"]), None);
+    /// ```
+    pub fn of_directory<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        const ENDS: [(&str, Format); 3] = [
+            (".distcp", Format::Dcp),
+            ("optim_states.pt", Format::DeepSpeed),
+            ("model_states.pt", Format::DeepSpeed),
+        ];
+        names.into_iter().find_map(|name| match ENDS.iter().find(|(end, _)| name.ends_with(end)) {
+            Some((_, format)) => Some(*format),
+            None => {
+                let (_, rest) = name.strip_suffix(".pt")?.split_once("_world_size_")?;
+                rest.contains("_rank_").then_some(Self::Dtensor)
+            }
+        })
+    }
+
+    /// Whether it is a format of directories, and not of single files.
+    pub fn is_of_directories(self) -> bool {
+        matches!(self, Self::Dcp | Self::DeepSpeed | Self::Dtensor)
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
-//! Files of PyTorch and GGUF need the features `pytorch` and `gguf`.
+//! Files of PyTorch and GGUF need the features `pytorch` and `gguf`. A directory of one of PyTorch's
+//! trainers opens in the same way, as one checkpoint of whole tensors.
 //!
 //! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
 //! written takes one. So everything in core that saves, merges, casts or shards tensors takes
@@ -81,6 +82,8 @@ mod polyglot;
 #[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]
 pub mod pytorch;
 mod tensor_file;
+#[cfg(feature = "pytorch")]
+mod window;
 mod zipped;
 
 pub use error::{Error, ErrorKind, Result};

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "pytorch")]
+use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::{FileSource, Requests};
@@ -18,8 +20,12 @@ use crate::{Options, npy, npz, polyglot};
 /// The bytes at the start of a file that tell its format.
 const START: usize = 16;
 
-/// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, or a split GGUF
-/// file with all of its parts.
+/// What a directory is opened as if it is none of a trainer.
+#[cfg(feature = "pytorch")]
+const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
+
+/// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
+/// one of PyTorch's trainers, or a split GGUF file with all of its parts.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -46,14 +52,19 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<Tens
 
 /// Opens the files that a path of a store leads to, of which
 /// [`Checkpoint::from_sources`] makes one checkpoint, as [`open`] does of those of the disk: one
-/// file, the shards that an index of PyTorch names, or the parts of a split GGUF file. Each comes
-/// with its path.
+/// file, the shards that an index of PyTorch names, the parts of a split GGUF file, or a directory,
+/// which is one file here. Each comes with its path.
+///
+/// A directory is opened as the checkpoint of a trainer (with the feature `pytorch`), or else
+/// as the index `pytorch_model.bin.index.json`, or else as the file `pytorch_model.bin`.
 ///
 /// # Errors
 ///
-/// The errors of [`TensorFile::open`] and of the store; [`ErrorKind::BadIndex`] and
-/// [`ErrorKind::NotInShard`]; [`ErrorKind::BadSplit`] for a part that is missing, or that belongs to
-/// another file.
+/// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; the errors of
+/// [`TensorFile::open`] and of the store; [`ErrorKind::BadIndex`] and [`ErrorKind::NotInShard`];
+/// [`ErrorKind::BadSplit`] for a part that is missing, or that belongs to another file;
+/// for the checkpoint of a trainer, [`ErrorKind::MissingFile`], [`ErrorKind::BadDirectory`],
+/// [`ErrorKind::NotRead`], and the errors of core for parts that do not make whole tensors.
 pub fn open_files<T: Store>(
     store: &T,
     path: impl AsRef<Path>,
@@ -64,8 +75,26 @@ where
 {
     let path = path.as_ref();
     #[cfg(feature = "pytorch")]
-    if path.extension().is_some_and(|extension| extension == "json") {
-        return crate::pytorch::open_index(store, path, options);
+    {
+        use crate::pytorch::{Folder, open_directory, open_index};
+        let is_index = |path: &Path| path.extension().is_some_and(|end| end == "json");
+        if is_index(path) {
+            return open_index(store, path, options);
+        }
+        let kind = |path: &Path| store.kind(path).map_err(|error| error.in_path(path));
+        if kind(path)? == Some(FileKind::Directory) {
+            let folder = Folder::find(store, path, options)?;
+            if let Some(format) = folder.format() {
+                return Ok(vec![(folder.path().to_owned(), open_directory(&folder, format)?)]);
+            }
+            folder.refuse_others()?;
+            for standard in STANDARD.map(|name| path.join(name)) {
+                if kind(&standard)? == Some(FileKind::File) {
+                    return open_files(store, standard, options);
+                }
+            }
+            return Err(Error::from(ErrorKind::UnknownFormat).in_path(path));
+        }
     }
     #[cfg(feature = "gguf")]
     let options = &Options { is_part: true, ..options.clone() };
@@ -219,7 +248,7 @@ fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<T
     }
     let before = open_input(Input::new(Borrowed(&source), path), path, options)?.into_layout();
     let file = open_input(Input::new(source, path), path, options)?;
-    if file.layout() != (&*before.0, &*before.1) {
+    if !file.has_layout(&before) {
         let error = std::io::Error::other("the file changed while it was opened");
         return Err(Error::from(error).in_file(error::label(path)));
     }
@@ -228,6 +257,10 @@ fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<T
 
 fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
     let located = |error: Error| error.in_file(error::label(path));
+    // One that has a single part looks like a whole file.
+    if Format::from_name(path) == Some(Format::Dcp) {
+        return Err(located(ErrorKind::PartOfDirectory.into()));
+    }
     let mut start = [0; START];
     let len = input.source.byte_len().min(START as u64) as usize;
     let start = &mut start[..len];

@@ -20,6 +20,7 @@ pub struct Options {
     pub(crate) limits: Limits,
     pub(crate) dequantize: bool,
     pub(crate) blocks: bool,
+    pub(crate) optimizer_state: bool,
     /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
     #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
@@ -56,6 +57,16 @@ impl Options {
     #[must_use]
     pub fn blocks(mut self, blocks: bool) -> Self {
         self.blocks = blocks;
+        self
+    }
+
+    /// Whether the state of the optimizer is read, too, from directories of DeepSpeed, in which it
+    /// would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter NAME.
+    /// `false` by default. Other checkpoints have such tensors under names of their own, which are
+    /// always read.
+    #[must_use]
+    pub fn optimizer_state(mut self, optimizer_state: bool) -> Self {
+        self.optimizer_state = optimizer_state;
         self
     }
 }

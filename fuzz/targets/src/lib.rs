@@ -15,7 +15,8 @@
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
 //! | [`quantized`] | quantised weights are refused, or read in parts as they are whole |
-//! | [`tensor_file`] | any file of PyTorch, GGUF or NumPy is read in parts as it is whole, or refused |
+//! | [`tensor_file`] | any file of PyTorch, GGUF or NumPy, and any directory of a trainer, is read in
+//! parts as it is whole, or refused |
 //!
 //! Nothing may panic, overflow, hang or take memory out of proportion. Inputs are read by
 //! [`input::Input`] alone, so that a finding means the same after any update of a dependency.

@@ -1,24 +1,70 @@
-//! Files of PyTorch, GGUF and NumPy: any bytes as a file, read as a checkpoint.
+//! Files of PyTorch, GGUF and NumPy, and directories of PyTorch's trainers: any bytes as a file, or
+//! as several, read as a checkpoint.
 
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{Error, Limits, Options, TensorFile, open_files};
 
+/// How an input begins that is a directory. Each file follows as the position of its name in
+/// [`NAMES`], its length in three bytes, little-endian, and its bytes.
+const DIRECTORY: &[u8] = b"directory\0";
+
+/// The names that files of a directory can have.
+const NAMES: [&str; 17] = [
+    ".metadata",
+    "__0.metadata",
+    "__1.metadata",
+    "__0_0.distcp",
+    "__1_0.distcp",
+    "metadata.json",
+    "common.pt",
+    "model_world_size_4_rank_0.pt",
+    "model_world_size_4_rank_1.pt",
+    "model_world_size_4_rank_2.pt",
+    "model_world_size_4_rank_3.pt",
+    "latest",
+    "mp_rank_00_model_states.pt",
+    "zero_pp_rank_0_mp_rank_00_model_states.pt",
+    "zero_pp_rank_1_mp_rank_00_model_states.pt",
+    "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+    "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+];
+
 /// The most bytes of a tensor that are read.
 const MOST: u64 = 1 << 20;
 
-/// Checks one input: the whole of it is a file.
+/// Checks one input: the whole of it is a file, or a directory.
 pub fn run(input: &[u8]) {
     let mut limits = Limits::default();
     limits.objects = 20_000;
     limits.directory_bytes = 1 << 20;
-    let options = Options::new().limits(limits).dequantize(true);
+    let options = Options::new().limits(limits).dequantize(true).optimizer_state(true);
     parts(input, &options);
-    let file = match TensorFile::from_source(input.to_vec(), "a file", &options) {
-        Ok(file) => file,
-        Err(error) => return can_be_shown(&error),
+    let checked = match input.strip_prefix(DIRECTORY) {
+        Some(files) => open_files(&directory(files), "", &options)
+            .map(|files| files.into_iter().for_each(|(_, file)| check(file))),
+        None => TensorFile::from_source(input.to_vec(), "a file", &options).map(check),
     };
+    if let Err(error) = checked {
+        can_be_shown(&error);
+    }
+}
+
+/// The files of a directory.
+fn directory(mut input: &[u8]) -> MemoryStore {
+    let mut store = MemoryStore::default();
+    while let [name, a, b, c, rest @ ..] = input {
+        let len = u32::from_le_bytes([*a, *b, *c, 0]) as usize;
+        let (bytes, more) = rest.split_at(len.min(rest.len()));
+        store.insert(NAMES[usize::from(*name) % NAMES.len()], bytes.to_vec());
+        input = more;
+    }
+    store
+}
+
+/// Reads all tensors of what was opened, whole and in parts.
+fn check<S: ReadAt + 'static>(file: TensorFile<S>) {
     let len = file.byte_len();
     // Core's own limits, such as that of dimensions, may refuse it.
     let Ok(checkpoint) = Checkpoint::from_source(file, "a file") else { return };

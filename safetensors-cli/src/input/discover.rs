@@ -6,11 +6,13 @@ use std::{fs, io};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::framework::is_temporary_name;
+use safetensors_formats::Format;
 
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPaths {
-    /// Indexes and safetensors files, including shards, recognized by name. None has been opened.
+    /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers,
+    /// recognized by name. None has been opened.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
@@ -37,6 +39,7 @@ impl FoundPaths {
 
     /// Searches one directory. Adds the directories in it to `left`.
     fn look_into(&mut self, directory: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
+        let (mut names, found) = (Vec::new(), self.paths.len());
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let path = entry.path();
@@ -46,7 +49,13 @@ impl FoundPaths {
                 }
             } else if is_found(&entry.file_name()) && !path.is_dir() {
                 self.paths.push(path);
+            } else {
+                names.extend(entry.file_name().into_string());
             }
+        }
+        let is_trainers = || Format::of_directory(names.iter().map(String::as_str)).is_some();
+        if self.paths.len() == found && is_trainers() {
+            self.paths.push(directory.to_owned());
         }
         Ok(())
     }

@@ -133,6 +133,16 @@ pub(crate) enum Judge {
 impl Judge {
     /// Judges a file at a path. `found` is `None` if it is a safetensors file.
     pub(crate) fn judge(self, path: &Path, found: Option<Format>) -> anyhow::Result<()> {
+        // The name of a directory says nothing, and those of the files in it are as they must be.
+        if let Some(format) = found.filter(|format| format.is_of_directories()) {
+            return match self {
+                Self::As(expected) => {
+                    let shown = text::path(path);
+                    anyhow::bail!("{shown}: expected {expected}, found a directory of {format}")
+                }
+                _ => Ok(()),
+            };
+        }
         let found = found.map_or(Expected::Safetensors, Expected::of);
         let named = Expected::by_name(path);
         let expected = if let Self::As(expected) = self { expected } else { named };

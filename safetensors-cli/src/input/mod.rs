@@ -22,6 +22,7 @@ use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
 
@@ -35,8 +36,8 @@ pub(crate) struct Input {
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
-    /// (gs, az), https://host/model.safetensors
+    /// PyTorch, GGUF and NumPy are read, too, and directories of PyTorch's trainers. An address is
+    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }
@@ -93,7 +94,9 @@ pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
     }
     if let Some(address) = address::of(path) {
-        return address::open(address);
+        return address::open_or(address, |store, path, error| {
+            other::open(store, path, opening, error)
+        });
     }
     if is_fifo(path) {
         let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
@@ -111,7 +114,7 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open_whole(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => other::open(path, opening, error),
+        Err(error) => other::open(LocalStore, path, opening, error),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Inputs of other formats: files of PyTorch, GGUF and NumPy, opened by `safetensors_formats`.
+//! Inputs of other formats: files of PyTorch, GGUF and NumPy, and directories of PyTorch's
+//! trainers, opened by `safetensors_formats`.
 //!
 //! They are told by their content, after core has found that a file is none of its own. Each is
 //! opened as a checkpoint, so that every command that reads one works on it.
@@ -6,28 +7,31 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 
-use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::checkpoint::{CheckpointFile, Computed};
 use safetensors_core::header::TensorInfo;
-use safetensors_core::io::FileSource;
+use safetensors_core::io::{FileSource, ReadRange, Requests};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
-use safetensors_formats::{Format, Options, Stored, TensorFile, open_files};
+use safetensors_formats::{Format, Options, Stored};
 
 use super::kind::Judge;
 use super::names::{explain, shown};
-use super::source::{Checkpoint, Source};
+use super::source::{Boxed, Checkpoint, Source};
 use crate::terminal::text;
 
-/// What a directory is opened as if it holds no safetensors file.
-const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
+/// A file of another format, or a directory.
+pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 
 /// How a file of another format is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Opening {
     /// Whether quantised tensors become numbers.
     pub(crate) dequantize: bool,
+    /// Whether the state of an optimizer is read, too, where it has no names of its own.
+    pub(crate) optimizer_state: bool,
     /// Whether it may be of that format.
     pub(crate) judge: Judge,
 }
@@ -54,6 +58,25 @@ impl ReadAt for Advised {
         })
     }
 
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        match ranges {
+            [one] => self.read_exact_at(one.bytes, one.offset),
+            several => self.0.read_ranges_at(several),
+        }
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        self.0.will_read(ranges);
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        self.0.has_read(range);
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.0.requests()
+    }
+
     fn check_unchanged(&self) -> io::Result<()> {
         self.0.check_unchanged()
     }
@@ -71,40 +94,50 @@ impl ReadAt for Advised {
     }
 }
 
-/// Opens a path that core could not open, for the reason `error`. Without a file of another format
-/// there, the error remains.
-pub(crate) fn open(path: &Path, opening: Opening, error: Error) -> anyhow::Result<Checkpoint> {
+/// Opens a path of a store that core could not open, for the reason `error`. Without a file of
+/// another format there, the error remains.
+pub(crate) fn open<T: Store<File: 'static>>(
+    store: T,
+    path: &Path,
+    opening: Opening,
+    error: Error,
+) -> anyhow::Result<Checkpoint> {
     let options = Options::new().dequantize(opening.dequantize);
-    let path = match error.kind() {
+    let (store, options) = (Boxed(store), options.optimizer_state(opening.optimizer_state));
+    let is_directory = match error.kind() {
         // Several checkpoints, or a shard without its index, must not hide behind another file.
         ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
             return Err(explain(error));
         }
-        ErrorKind::NoCheckpoint { .. } => {
-            match STANDARD.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
-                Some(standard) => standard,
-                None => return Err(explain(error)),
-            }
-        }
-        _ => path.to_owned(),
+        ErrorKind::NoCheckpoint { .. } => true,
+        _ => false,
     };
-    if is_index(&path) {
-        let shards = open_files(&LocalStore, &path, &options).map_err(unopened)?;
-        for (path, file) in &shards {
-            opening.judge.judge(path, Some(file.format()))?;
+    let is_part = Format::from_name(path).is_some_and(Format::is_of_directories);
+    if !is_directory && !is_index(path) && !is_part {
+        let Ok(source) = store.open(path) else { return Err(explain(error)) };
+        // What is wrong with the header may be that an archive stands before it or behind it.
+        refuse_polyglot(&source, path)?;
+        match Format::detect(&source) {
+            Ok(Some(format)) => opening.judge.judge(path, Some(format))?,
+            _ => return Err(explain(error)),
         }
-        return join(shards);
     }
-    let Ok(source) = FileSource::open(&path) else { return Err(explain(error)) };
-    // What is wrong with the header may be that an archive stands before it or behind it.
-    refuse_polyglot(&source, &path)?;
-    match Format::detect(&source) {
-        Ok(Some(format)) => {
-            opening.judge.judge(&path, Some(format))?;
-            join(open_files(&LocalStore, &path, &options).map_err(unopened)?)
-        }
-        _ => Err(explain(error)),
+    let files = match safetensors_formats::open_files(&store, path, &options) {
+        Ok(files) => files,
+        Err(other) if is_directory && is_unknown(&other) => return Err(explain(error)),
+        Err(other) => return Err(unopened(other)),
+    };
+    // One file has been judged already.
+    for (of_several, file) in files.iter().filter(|(file, _)| is_directory || file != path) {
+        opening.judge.judge(of_several, Some(file.format()))?;
     }
+    let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
+    Ok(safetensors_core::Checkpoint::from_sources(sources)?.into_boxed())
+}
+
+/// Whether an error says that a directory is of no format that is read.
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat))
 }
 
 /// Fails if a file that is none of these formats is an archive, too.
@@ -113,11 +146,6 @@ pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Resu
         Ok(()) => Ok(()),
         Err(error) => anyhow::bail!("{}: {error}", shown(path)),
     }
-}
-
-fn join(files: Vec<(PathBuf, TensorFile)>) -> anyhow::Result<Checkpoint> {
-    let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
-    Ok(safetensors_core::Checkpoint::from_sources(sources)?.into_boxed())
 }
 
 /// Whether the name belongs to an index of PyTorch's files, such as `pytorch_model.bin.index.json`.
@@ -156,6 +184,12 @@ pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     let source = source.as_any()?;
     let stored = || of(source.downcast_ref::<Computed<Source>>()?.stored());
     source.downcast_ref().or_else(stored)
+}
+
+/// The names of values that are no tensors, as files of other formats list them.
+pub(crate) fn plain_values(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
+    let files = checkpoint.files().iter();
+    files.filter_map(|file| of(file.safetensors().source())).flat_map(TensorFile::plain_values)
 }
 
 /// Whether files of a checkpoint are of another format.

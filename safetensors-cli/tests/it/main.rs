@@ -55,6 +55,7 @@ mod streams;
 #[cfg(unix)]
 mod terminal;
 mod torn;
+mod training;
 mod usage;
 mod verify;
 mod verify_formats;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 
 use super::bytes::Bytes;
-use super::values::{Value, Values};
+use super::values::{Node, Value, Values};
 use super::{Members, build, pickle, root_of, script};
 use crate::error::{ErrorKind, Result};
 use crate::input::stem;
@@ -25,65 +25,117 @@ pub(crate) fn open<S: ReadAt>(
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
-    let (zipped, file) = (Arc::new(zipped), crate::error::label(path));
-    let opened = open_listed(&zipped, path, options);
+    let file = crate::error::label(path);
+    let opened = open_listed(zipped, path, options);
     opened.map_err(|error| error.in_file(&file))
 }
 
 fn open_listed<S: ReadAt>(
-    zipped: &Arc<Zipped<S>>,
+    zipped: Zipped<S>,
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
-    let limits = &options.limits;
-    zipped.check_overlap()?;
-    let members: Members =
-        zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
-    if members.keys().any(|name| is_exported(name)) {
-        return Err(ErrorKind::Exported.into());
-    }
-    let roots = members.keys().filter_map(|name| root_of(name));
-    let root = roots.min_by_key(|root| root.len()).ok_or(ErrorKind::NoPickle)?.to_owned();
-    let member = |name: &str| members.get(&format!("{root}{name}")).copied();
-    if let Some(index) = member("byteorder") {
-        let mut order = String::new();
-        zipped.member(index, |member| {
-            Ok(member.take(LONGEST_TEXT).read_to_string(&mut order).map(drop)?)
-        })?;
-        match order.trim() {
-            "little" => {}
-            "big" => return Err(ErrorKind::BigEndian.into()),
-            other => return Err(ErrorKind::UnknownByteOrder { found: other.into() }.into()),
+    let archive = Archive::read(zipped, &options.limits)?;
+    let place = |storage| archive.place(storage);
+    let builder = build(&archive.values, archive.object, &stem(path), options, place)?;
+    let built = builder.build(archive.zipped.input.source.byte_len(), &options.limits)?;
+    let container = Container::Zip(archive.zipped, Scratch::default());
+    TensorFile::new(Format::Pytorch, built, container)
+}
+
+/// An archive whose pickle has been read.
+pub(super) struct Archive<S> {
+    zipped: Arc<Zipped<S>>,
+    members: Members,
+    /// What the name of each member begins with.
+    root: String,
+    pub(super) values: Values,
+    /// The object that was saved.
+    pub(super) object: Value,
+}
+
+impl<S: ReadAt> Archive<S> {
+    /// Reads the pickle of an archive whose members are listed. Errors do not name the file yet.
+    pub(super) fn read(zipped: Zipped<S>, limits: &Limits) -> Result<Self> {
+        zipped.check_overlap()?;
+        let members: Members =
+            zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
+        if members.keys().any(|name| is_exported(name)) {
+            return Err(ErrorKind::Exported.into());
         }
-    }
-    let index = member("data.pkl").ok_or(ErrorKind::NoPickle)?;
-    zipped.check_size(index)?;
-    let mut values = Values::new(limits.objects);
-    values.folder = "data/";
-    let root_value = read_pickle(zipped, index, &mut values, limits)?;
-    if values.modules().any(script::is_of_code) {
-        script::read_classes(zipped, &members, &root, &mut values, limits)?;
-        if let Some(index) = member("constants.pkl") {
-            values.folder = "constants/";
-            zipped.check_size(index)?;
-            values.constants = read_pickle(zipped, index, &mut values, limits)?;
+        let roots = members.keys().filter_map(|name| root_of(name));
+        let root = roots.min_by_key(|root| root.len()).ok_or(ErrorKind::NoPickle)?.to_owned();
+        let mut values = Values::new(limits.objects);
+        let member = |name: &str| members.get(&format!("{root}{name}")).copied();
+        if let Some(index) = member("byteorder") {
+            check_order(&zipped, index)?;
         }
-    }
-    let place = |storage: usize| {
-        let key = &values.storages[storage].key;
-        let index = member(key).ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
+        let index = member("data.pkl").ok_or(ErrorKind::NoPickle)?;
         zipped.check_size(index)?;
-        let len = zipped.member(index, |member| Ok(member.size()))?;
-        let place = match zipped.place(index)? {
+        values.folder = "data/";
+        let object = read_pickle(&zipped, index, &mut values, limits)?;
+        if values.modules().any(script::is_of_code) {
+            script::read_classes(&zipped, &members, &root, &mut values, limits)?;
+            if let Some(index) = member("constants.pkl") {
+                values.folder = "constants/";
+                zipped.check_size(index)?;
+                values.constants = read_pickle(&zipped, index, &mut values, limits)?;
+            }
+        }
+        Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
+    }
+
+    /// The bytes of a number, or of a tensor with one element. `None` for every other value.
+    pub(super) fn number(&self, value: Value) -> Result<Option<Vec<u8>>> {
+        let position = match (value, self.values.node(value)) {
+            (Value::Int(number), _) => return Ok(Some(number.to_le_bytes().to_vec())),
+            (_, Some(Node::Tensor(position))) => *position as usize,
+            _ => return Ok(None),
+        };
+        let tensor = &self.values.tensors[position];
+        if self.values.storages[tensor.storage as usize].held.is_some() {
+            return Ok(None);
+        }
+        let width = u64::from(tensor.kind.width);
+        let (place, len) = self.place(tensor.storage as usize)?;
+        let start = tensor.offset.saturating_mul(width);
+        let is_inside = start.saturating_add(width) <= len;
+        match place {
+            Place::At(place) if is_inside && tensor.shape.iter().all(|&dim| dim == 1) => {
+                let mut bytes = vec![0; width as usize];
+                self.zipped.input.source.read_exact_at(&mut bytes, place + start)?;
+                Ok(Some(bytes))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Where a storage begins, and how many bytes it has in the archive.
+    pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
+        let key = &self.values.storages[storage].key;
+        let index = self.members.get(&format!("{}{key}", self.root)).copied();
+        let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
+        self.zipped.check_size(index)?;
+        let len = self.zipped.member(index, |member| Ok(member.size()))?;
+        let place = match self.zipped.place(index)? {
             zipped::Place::Stored(start) => Place::At(start),
             zipped::Place::Compressed => Place::Unpacked { member: index, skipped: 0 },
         };
         Ok((place, len))
-    };
-    let builder = build(&values, root_value, &stem(path), options, place)?;
-    let built = builder.build(zipped.input.source.byte_len(), limits)?;
-    let container = Container::Zip(Arc::clone(zipped), Scratch::default());
-    TensorFile::new(Format::Pytorch, built, container)
+    }
+}
+
+/// Fails if the numbers of an archive are not little-endian, as this member says.
+fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
+    let mut order = String::new();
+    zipped.member(member, |member| {
+        Ok(member.take(LONGEST_TEXT).read_to_string(&mut order).map(drop)?)
+    })?;
+    match order.trim() {
+        "little" => Ok(()),
+        "big" => Err(ErrorKind::BigEndian.into()),
+        other => Err(ErrorKind::UnknownByteOrder { found: other.into() }.into()),
+    }
 }
 
 /// Reads the pickle of a member. Returns its root.

@@ -6,6 +6,7 @@
 //! | legacy files, as PyTorch 0.1.10 to 1.5 write | several pickles, then the storages |
 //! | an index, such as `pytorch_model.bin.index.json` | JSON that names the shards |
 //! | TorchScript (`torch.jit.save`) | the archive above, with code that lists parameters and buffers |
+//! | directories of trainers | [below](#directories-of-trainers) |
 //!
 //! [`open`](crate::open) opens all of them, [`TensorFile::open`](crate::TensorFile::open) one file.
 //! The pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
@@ -48,6 +49,25 @@
 //! the last value, and never writes such a dictionary. Two tensors whose names become the same,
 //! such as those of the keys `0` and `"0"`, are an error, too.
 //!
+//! # Directories of trainers
+//!
+//! A trainer on several ranks saves parts of tensors. [`open`](crate::open) takes the directory, and
+//! gives whole tensors, which are read from the files that have parts of them.
+//!
+//! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one of each
+//!   rank, and files `__RANK_NUMBER.distcp`. Names are those of `.metadata`. FSDP and Megatron
+//!   (`torch_dist`) save so. [`plain_values`](crate::TensorFile::plain_values) names the values that
+//!   are no tensors.
+//! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
+//!   3 of ZeRO, the F32 weights are read. Parameters that are frozen, and buffers, have the dtype in
+//!   which they are stored.
+//! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
+//!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
+//!
+//! A file that is missing, parts that do not make a whole tensor, and layouts that are not read are
+//! errors when the directory is opened. A part by itself is refused
+//! ([`PartOfDirectory`](crate::ErrorKind::PartOfDirectory)).
+//!
 //! # Dtypes
 //!
 //! Every type that safetensors has is read: floats of 8 to 64 bits, also the kinds of `float8`,
@@ -81,6 +101,7 @@
 
 mod archive;
 mod bytes;
+mod directory;
 mod index;
 mod kinds;
 mod legacy;
@@ -97,6 +118,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub(crate) use archive::open as open_archive;
+pub(crate) use directory::{Folder, open as open_directory};
 pub(crate) use index::open_index;
 pub(crate) use legacy::open as open_legacy;
 use safetensors_core::Dtype;
@@ -223,17 +245,24 @@ fn one(
         shape: shape.clone(),
         strides: strides.clone(),
     })?;
-    let (mut shape, name) = (shape.clone(), name.to_owned());
-    let Some(dtype) = kind.dtype() else { return Ok(without_dtype(name, *kind, shape)) };
-    if dtype == Dtype::F4 {
+    let name = name.to_owned();
+    let Some(dtype) = kind.dtype() else { return Ok(without_dtype(name, *kind, shape.clone())) };
+    let shape = shape_of(*kind, shape);
+    let swapped = tensor.is_swapped.then(|| dtype.alignment());
+    let data = Data::placed(place.clone(), placement, width, swapped);
+    Ok(Tensor { name, dtype, shape, data, stored: None })
+}
+
+/// The shape that a tensor of this type has as a safetensors tensor.
+fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if kind.dtype() == Some(Dtype::F4) {
         match shape.last_mut() {
             Some(last) => *last = last.saturating_mul(2),
             None => shape.push(2),
         }
     }
-    let swapped = tensor.is_swapped.then(|| dtype.alignment());
-    let data = Data::placed(place.clone(), placement, width, swapped);
-    Ok(Tensor { name, dtype, shape, data, stored: None })
+    shape
 }
 
 /// A tensor whose elements have no dtype. It is listed as the bytes of its elements. Reading them

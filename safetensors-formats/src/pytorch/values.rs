@@ -155,6 +155,16 @@ impl Values {
         Ok(Value::Node(position as u32))
     }
 
+    /// All objects.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = Value> + use<> {
+        (0..self.nodes.len()).map(|position| Value::Node(position as u32))
+    }
+
+    /// The number of objects.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Fails if there are too many of something that the pickle makes one by one.
     pub(super) fn check_count(&self, count: usize) -> Result<()> {
         if count < self.limit.min(u32::MAX as usize) {

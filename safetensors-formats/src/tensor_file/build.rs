@@ -71,7 +71,6 @@ impl Builder {
             self.metadata.insert(alias, kept);
         }
         let mut header = HeaderText::new(&self.metadata, limits.directory_bytes)?;
-        let most = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
         let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
         for tensor in std::mem::take(&mut self.tensors) {
             let name = tensor.name.as_str();
@@ -83,14 +82,8 @@ impl Builder {
                 return Err(twice(name));
             }
             let len = shape::byte_len(tensor.dtype, &tensor.shape).map_err(in_tensor)?;
-            let end = match start.checked_add(len) {
-                Some(end) if end <= most => end,
-                end => {
-                    let found = end.unwrap_or(u64::MAX);
-                    let kind = ErrorKind::TooExpanded { file_len, limit: most, found };
-                    return Err(Error::from(kind).in_tensor(name));
-                }
-            };
+            let end = start.saturating_add(len);
+            check_expansion(file_len, end).map_err(|error| error.in_tensor(name))?;
             header.add(&tensor, start..end)?;
             if end > start {
                 spans.push(Span { end, data: tensor.data });
@@ -113,6 +106,16 @@ impl Builder {
             #[cfg(feature = "gguf")]
             split: self.split,
         })
+    }
+}
+
+/// Fails if tensors of `found` bytes come from too few bytes of files.
+pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
+    let limit = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
+    if found <= limit && found < u64::MAX {
+        Ok(())
+    } else {
+        Err(ErrorKind::TooExpanded { file_len, limit, found }.into())
     }
 }
 

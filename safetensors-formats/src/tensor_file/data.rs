@@ -54,6 +54,9 @@ pub(crate) enum Reason {
     /// It is an object of this class, which is not known.
     #[cfg(feature = "pytorch")]
     UnknownObject(Box<str>),
+    /// Pieces of the flattened tensor were saved under another shape.
+    #[cfg(feature = "pytorch")]
+    Reshaped,
     /// It is quantised, and dequantisation was not asked for.
     #[cfg(feature = "gguf")]
     Quantised(&'static str),
@@ -69,6 +72,11 @@ impl From<Reason> for ErrorKind {
             Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
             #[cfg(feature = "pytorch")]
             Reason::UnknownObject(class) => Self::UnknownObject { class: class.into() },
+            #[cfg(feature = "pytorch")]
+            Reason::Reshaped => {
+                let problem = "ranges of the flattened tensor were saved under another shape";
+                Self::NotRead { problem: problem.into() }
+            }
             #[cfg(feature = "gguf")]
             Reason::Quantised(kind) => Self::Quantised { kind },
             #[cfg(feature = "gguf")]
@@ -106,6 +114,24 @@ impl Data {
             Placement::Strided(strided) => Elements::Strided(strided),
         };
         Self::Moved { place, elements, swapped }
+    }
+
+    /// The data, of which the file begins so many bytes into another file. `None` for compressed
+    /// data.
+    #[cfg(feature = "pytorch")]
+    pub(crate) fn inside(self, start: u64) -> Option<Self> {
+        let at = |place| match place {
+            Place::At(offset) => offset.checked_add(start).map(Place::At),
+            Place::Held(bytes) => Some(Place::Held(bytes)),
+            Place::Unpacked { .. } => None,
+        };
+        Some(match self {
+            Self::Plain(place) => Self::Plain(at(place)?),
+            Self::Moved { place, elements, swapped } => {
+                Self::Moved { place: at(place)?, elements, swapped }
+            }
+            other => other,
+        })
     }
 
     /// Reads bytes of the tensor.

@@ -7,6 +7,7 @@
 //! | `data` | where the bytes of one tensor come from |
 //! | `strided` | elements that do not lie in C order |
 //! | `scratch` | members of archives, unpacked to a temporary file |
+//! | `whole` | whole tensors that lie in pieces in the files of a directory |
 
 #[cfg(feature = "gguf")]
 mod blocks;
@@ -14,10 +15,13 @@ mod build;
 mod data;
 mod scratch;
 mod strided;
+#[cfg(feature = "pytorch")]
+mod whole;
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
@@ -27,9 +31,11 @@ pub(crate) use build::{Builder, Tensor};
 pub(crate) use data::Reason;
 pub(crate) use data::{Data, Place};
 use safetensors_core::ReadAt;
-use safetensors_core::io::{FileSource, Requests};
+use safetensors_core::io::{FileSource, ReadRange, Requests};
 pub(crate) use scratch::Scratch;
 pub(crate) use strided::Placement;
+#[cfg(feature = "pytorch")]
+pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
 
 use crate::Format;
 use crate::error::{Result, to_io};
@@ -47,6 +53,9 @@ use crate::zipped::Zipped;
 ///
 /// A compressed member of an archive is unpacked to a temporary file when it is first read.
 ///
+/// It can also stand for a directory, whose files hold the pieces of tensors. A tensor is then read
+/// from as many files as have a piece of it.
+///
 /// ```
 /// use safetensors_core::{Checkpoint, TensorBuf};
 /// use safetensors_formats::{Format, Options, TensorFile, npy};
@@ -63,11 +72,7 @@ use crate::zipped::Zipped;
 #[derive(Debug)]
 pub struct TensorFile<S = FileSource> {
     format: Format,
-    /// The length of the header and the header.
-    header: Vec<u8>,
-    /// The tensors that have bytes, in the order of their bytes.
-    spans: Vec<Span>,
-    byte_len: u64,
+    content: Content<S>,
     /// The names of all tensors, also the other names of tied ones.
     names: HashSet<String>,
     stored: BTreeMap<String, Stored>,
@@ -75,6 +80,27 @@ pub struct TensorFile<S = FileSource> {
     notes: Vec<String>,
     #[cfg(feature = "gguf")]
     split: Option<Split>,
+    plain_values: Vec<String>,
+}
+
+/// Where the bytes of the safetensors file come from.
+#[derive(Debug)]
+enum Content<S> {
+    /// One file.
+    File(Single<S>),
+    /// The files of a directory.
+    #[cfg(feature = "pytorch")]
+    Directory(Box<Whole<S>>),
+}
+
+/// The tensors of one file.
+#[derive(Debug)]
+struct Single<S> {
+    /// The length of the header and the header.
+    header: Vec<u8>,
+    /// The tensors that have bytes, in the order of their bytes.
+    spans: Vec<Span>,
+    byte_len: u64,
     container: Container<S>,
 }
 
@@ -131,37 +157,46 @@ impl<S: ReadAt> TensorFile<S> {
         built: build::Built,
         container: Container<S>,
     ) -> Result<Self> {
-        let file = Self {
-            format,
+        let content = Content::File(Single {
             header: built.header,
             spans: built.spans,
             byte_len: built.byte_len,
+            container,
+        });
+        let file = Self {
+            format,
+            content,
             names: built.names,
             stored: built.stored,
             unindexed: built.unindexed,
             notes: built.notes,
             #[cfg(feature = "gguf")]
             split: built.split,
-            container,
+            plain_values: Vec::new(),
         };
-        file.input().check_unchanged()?;
+        file.inputs().try_for_each(Input::check_unchanged)?;
         Ok(file)
     }
 
-    /// The format of the file.
+    /// The format of the file, or of the directory.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The file itself, as it was given. To read from it is to read the other format.
+    /// The file itself, as it was given; of a directory, the first file. To read from it is to read
+    /// the other format.
     pub fn source(&self) -> &S {
-        &self.input().source
+        match &self.content {
+            Content::File(file) => &file.container.input().source,
+            #[cfg(feature = "pytorch")]
+            Content::Directory(whole) => &whole.files()[0].source,
+        }
     }
 
-    /// The number of bytes of the file itself. [`byte_len`](ReadAt::byte_len) is that of the
-    /// safetensors file that is read in its place.
+    /// The number of bytes of the file itself, or of all files of the directory that hold tensors.
+    /// [`byte_len`](ReadAt::byte_len) is that of the safetensors file that is read in its place.
     pub fn file_len(&self) -> u64 {
-        self.source().byte_len()
+        self.inputs().fold(0, |all, input| all.saturating_add(input.source.byte_len()))
     }
 
     /// Whether there is a tensor of this name. It may be another name of a tied tensor.
@@ -205,14 +240,28 @@ impl<S: ReadAt> TensorFile<S> {
         self.names.len()
     }
 
-    /// What opening has found: the header, and where the tensors are.
-    pub(crate) fn layout(&self) -> (&[u8], &[Span]) {
-        (&self.header, &self.spans)
+    /// The names of values that are no tensors, of a directory that lists its values by name. They
+    /// are not read. Tensors inside such a value are tensors here, under names below its name.
+    pub fn plain_values(&self) -> &[String] {
+        &self.plain_values
     }
 
-    /// [`layout`](Self::layout), without the source.
+    /// What opening one file has found: the header, and where the tensors are.
     pub(crate) fn into_layout(self) -> (Vec<u8>, Vec<Span>) {
-        (self.header, self.spans)
+        match self.content {
+            Content::File(file) => (file.header, file.spans),
+            #[cfg(feature = "pytorch")]
+            Content::Directory(_) => Default::default(),
+        }
+    }
+
+    /// Whether [`into_layout`](Self::into_layout) would give this.
+    pub(crate) fn has_layout(&self, (header, spans): &(Vec<u8>, Vec<Span>)) -> bool {
+        match &self.content {
+            Content::File(file) => file.header == *header && file.spans == *spans,
+            #[cfg(feature = "pytorch")]
+            Content::Directory(_) => false,
+        }
     }
 
     /// Reads everything that has a checksum in the file, and compares it. Returns the number of
@@ -224,33 +273,38 @@ impl<S: ReadAt> TensorFile<S> {
     ///
     /// [`Io`](safetensors_core::ErrorKind::Io) with the file and the member for a wrong checksum.
     pub fn verify_checksums(&self) -> Result<u64> {
-        match &self.container {
-            Container::File(_) => Ok(0),
-            Container::Zip(zipped, _) => zipped.verify_checksums(),
+        match &self.content {
+            Content::File(file) => match &file.container {
+                Container::File(_) => Ok(0),
+                Container::Zip(zipped, _) => zipped.verify_checksums(),
+            },
+            #[cfg(feature = "pytorch")]
+            Content::Directory(whole) => whole.verify_checksums(),
         }
     }
 
+    /// The file, or the files of the directory.
+    fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
+        let (single, several) = match &self.content {
+            Content::File(file) => (Some(file.container.input()), &[][..]),
+            #[cfg(feature = "pytorch")]
+            Content::Directory(whole) => (None, whole.files()),
+        };
+        single.into_iter().chain(several.iter().map(|input: &Arc<Input<S>>| &**input))
+    }
+}
+
+impl<S> Container<S> {
     fn input(&self) -> &Input<S> {
-        match &self.container {
-            Container::File(input) => input,
-            Container::Zip(zipped, _) => &zipped.input,
+        match self {
+            Self::File(input) => input,
+            Self::Zip(zipped, _) => &zipped.input,
         }
     }
 }
 
-impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
-    fn byte_len(&self) -> u64 {
-        self.byte_len
-    }
-
-    /// Reads the bytes that the safetensors file would have there.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
-    /// [`Error`](crate::Error) of this crate for a tensor whose values cannot be read, and for
-    /// damaged members of archives.
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+impl<S: ReadAt> Single<S> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.byte_len);
         if end.is_none() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -279,21 +333,87 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
         }
         Ok(())
     }
+}
+
+impl<S: ReadAt + 'static> ReadAt for Single<S> {
+    fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read(buf, offset)
+    }
 
     fn requests(&self) -> Option<Requests> {
-        self.source().requests()
+        self.container.input().source.requests()
     }
 
     fn check_unchanged(&self) -> io::Result<()> {
-        self.source().check_unchanged()
+        self.container.input().source.check_unchanged()
     }
 
     fn may_change_unseen(&self) -> bool {
-        self.source().may_change_unseen()
+        self.container.input().source.may_change_unseen()
     }
 
     fn is_replaced(&self) -> io::Result<bool> {
-        self.source().is_replaced()
+        self.container.input().source.is_replaced()
+    }
+}
+
+impl<S: ReadAt + 'static> TensorFile<S> {
+    /// The bytes of the safetensors file.
+    fn content(&self) -> &dyn ReadAt {
+        match &self.content {
+            Content::File(file) => file,
+            #[cfg(feature = "pytorch")]
+            Content::Directory(whole) => whole.assembled(),
+        }
+    }
+}
+
+impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
+    fn byte_len(&self) -> u64 {
+        self.content().byte_len()
+    }
+
+    /// Reads the bytes that the safetensors file would have there.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
+    /// [`Error`](crate::Error) of this crate for a tensor whose values cannot be read, and for
+    /// damaged members of archives.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content().read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self.content().read_ranges_at(ranges)
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        self.content().will_read(ranges);
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        self.content().has_read(range);
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.content().requests()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.content().check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.content().may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.content().is_replaced()
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -56,6 +56,12 @@ pub(super) struct Changes {
     /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     keep_quantized: bool,
+    /// Also take the optimizer's state from a checkpoint of DeepSpeed
+    ///
+    /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
+    /// other trainers have such tensors under names of their own, which are always taken
+    #[arg(long)]
+    optimizer_state: bool,
     /// Quantise weights, without calibration
     ///
     /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights whose rows are
@@ -239,6 +245,11 @@ impl Change<'_> {
         if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
+    }
+
+    /// Whether the state of an optimizer is taken, too, where it has no names of its own.
+    pub(super) fn takes_optimizer_state(&self) -> bool {
+        self.changes.optimizer_state
     }
 
     /// Whether quantised tensors become numbers.

@@ -59,12 +59,12 @@ use crate::terminal::text;
 /// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin) or
 /// GGUF; an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
 /// model.safetensors, or else an index, or else exactly one file, or else
-/// pytorch_model.bin or its index; an address of safetensors files, such as
-/// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors,
-/// .gguf, .npz or .npy file, or else a directory, which becomes a checkpoint of one or more
-/// files with an index; or a .safetensors file or a directory of a bucket, such as
-/// s3://bucket/model. NumPy's files (.npz, .npy) hold no metadata and no second names of
-/// tied weights.
+/// pytorch_model.bin or its index, or a checkpoint of a trainer (DCP, DeepSpeed); an
+/// address of these or of safetensors files, such as hf://owner/name; or - for a
+/// safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
+/// else a directory, which becomes a checkpoint of one or more files with an index; or a
+/// .safetensors file or a directory of a bucket, such as s3://bucket/model. NumPy's files
+/// (.npz, .npy) hold no metadata and no second names of tied weights.
 ///
 /// A .gguf file is for llama.cpp and programs like it. It is made of one model of
 /// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
@@ -170,6 +170,7 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
+  safetensors convert run/checkpoint-500/ model/ --max-shard-size 5GB
   safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report

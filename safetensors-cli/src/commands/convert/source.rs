@@ -80,7 +80,9 @@ impl Source {
                 Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
             }
             Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
-                let mut checkpoint = input::open(path)?;
+                let optimizer_state = change.takes_optimizer_state();
+                let opening = Opening { optimizer_state, ..Opening::default() };
+                let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
                     let weights = checkpoint.quantized_weights()?.into_iter();
@@ -133,7 +135,8 @@ impl Source {
         let Content::Checkpoint(checkpoint) = &self.content else { return Ok(None) };
         let mut found = checkpoint.read_beside(CONFIG, MOST)?;
         if found.is_none() && other::is_in(checkpoint.files()) {
-            let path = checkpoint.files()[0].path().with_file_name(CONFIG);
+            let file = checkpoint.files()[0].path();
+            let path = if file.is_dir() { file.join(CONFIG) } else { file.with_file_name(CONFIG) };
             found = fs::read(&path).ok().map(|bytes| (path, bytes));
         }
         let Some((path, bytes)) = found else { return Ok(None) };

@@ -23,6 +23,8 @@ pub(super) struct Document<'a> {
     files: Vec<FileEntry>,
     tensors: TensorList<'a>,
     quantized_weights: Vec<WeightEntry<'a>>,
+    /// The names of values that are no tensors.
+    plain_values: Vec<&'a str>,
 }
 
 /// A quantised weight, and the tensors that store it.
@@ -139,5 +141,6 @@ pub(super) fn document<'a>(
         files: files.collect(),
         tensors: TensorList(tensors),
         quantized_weights: weights.iter().map(entry).collect(),
+        plain_values: other::plain_values(checkpoint).map(String::as_str).collect(),
     }
 }

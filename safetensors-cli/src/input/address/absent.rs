@@ -1,12 +1,16 @@
 //! The same for a command that was built without addresses: every use is an error that says how to
 //! get one with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use safetensors_core::{SaveOptions, ShardOptions};
+use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::{Error, SaveOptions, ShardOptions};
 
 use super::printable;
 use crate::input::source::{Checkpoint, Rewrite};
+
+/// The store of an address, of which there is none.
+pub(super) type Files = LocalStore;
 
 /// Every text with a scheme counts as an address.
 pub(super) fn is_known(_: &str) -> bool {
@@ -26,7 +30,10 @@ pub(crate) fn missing() -> anyhow::Error {
     )
 }
 
-pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+pub(super) fn open(
+    address: &str,
+    _: impl FnOnce(Files, &Path, Error) -> anyhow::Result<Checkpoint>,
+) -> anyhow::Result<Checkpoint> {
     Err(without(address))
 }
 

@@ -17,6 +17,7 @@ pub(crate) use absent::{abort_uploads, find, missing, save, save_sharded};
 pub(crate) use remote::{abort_uploads, find, save, save_sharded};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use safetensors_core::Error;
 
 use crate::input::source::Checkpoint;
 use crate::terminal::report::wrong_usage;
@@ -43,8 +44,17 @@ pub(crate) fn of(path: &Path) -> Option<&str> {
 
 /// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
 pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    open_or(address, |_, _, error| Err(error.into()))
+}
+
+/// [`open`] for an address that may be one of a directory of another format, which `otherwise`
+/// opens: from its store, by its path, and with the error if it is none.
+pub(crate) fn open_or(
+    address: &str,
+    otherwise: impl FnOnce(there::Files, &Path, Error) -> anyhow::Result<Checkpoint>,
+) -> anyhow::Result<Checkpoint> {
     refuse_memory(address)?;
-    there::open(address)
+    there::open(address, otherwise)
 }
 
 /// Refuses an address that nothing can be saved to, before anything is read.

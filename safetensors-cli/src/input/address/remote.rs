@@ -1,15 +1,18 @@
 //! Addresses, read and written by `safetensors_hub`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
 pub(crate) use safetensors_hub::remote::abort_uploads;
-use safetensors_hub::remote::{self, AddressKind, RemoteOptions};
+use safetensors_hub::remote::{self, AddressKind, RemoteOptions, RemoteStore};
 
 use super::printable;
 use crate::input::source::{Checkpoint, Rewrite};
 use crate::terminal::report::wrong_usage;
+
+/// The store of an address.
+pub(super) type Files = RemoteStore;
 
 /// Whether a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
@@ -23,10 +26,21 @@ pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
 }
 
 /// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
-pub(super) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+pub(super) fn open(
+    address: &str,
+    otherwise: impl FnOnce(Files, &Path, Error) -> anyhow::Result<Checkpoint>,
+) -> anyhow::Result<Checkpoint> {
     match remote::open(address) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => Err(advise(error, address)),
+        Err(error) => match error.kind() {
+            // It may be a directory of another format.
+            ErrorKind::NoCheckpoint { found, .. } if found.is_empty() => {
+                let store = RemoteStore::new(address, &RemoteOptions::new())?;
+                let path = store.path();
+                otherwise(store, &path, error)
+            }
+            _ => Err(advise(error, address)),
+        },
     }
 }
 

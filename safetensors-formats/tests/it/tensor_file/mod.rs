@@ -24,6 +24,8 @@ mod script;
 mod settings;
 #[cfg(feature = "gguf")]
 mod split;
+#[cfg(feature = "pytorch")]
+mod training;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,64 @@
+//! Directories of PyTorch's trainers, wherever a command reads a checkpoint. The fixtures are those
+//! of `safetensors-formats`.
+
+use predicates::prelude::*;
+use safetensors_core::Checkpoint;
+
+use crate::fixtures::*;
+use crate::other_formats::fixture;
+
+fn output(args: &[&str]) -> String {
+    let dir = temp_dir();
+    text(&run_in(dir.path(), args).success().stderr("").get_output().stdout).to_owned()
+}
+
+#[test]
+fn a_directory_is_shown_as_whole_tensors_and_its_other_values_by_name() {
+    let path = fixture("training/values");
+    let path = path.to_str().unwrap();
+    let shown = output(&["inspect", path]);
+    assert!(shown.contains("[6, 2]") && shown.contains("PyTorch DCP"), "{shown}");
+    assert!(shown.contains("7 values that are no tensors: \"big\", \"list\""), "{shown}");
+    let shown = output(&["inspect", "--json", path]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["plain_values"].as_array().unwrap().len(), 7);
+    assert_eq!(json["files"][0]["format"], "PyTorch DCP");
+}
+
+#[test]
+fn every_command_reads_a_directory() {
+    let (dir, path) = (temp_dir(), fixture("training/grid_rows_columns"));
+    let path = path.to_str().unwrap();
+    run_in(dir.path(), &["convert", path, "model", "--max-shard-size", "100"]).success();
+    let expected = Checkpoint::open(fixture("training/grid_rows_columns.safetensors")).unwrap();
+    let converted = Checkpoint::open(dir.path().join("model")).unwrap();
+    assert!(converted.files().len() == 2 && converted.len() == expected.len());
+    run_in(dir.path(), &["diff", path, "model"]).success();
+    let verified = output(&["verify", "--digests", path]);
+    assert!(verified.contains("PyTorch DCP: its structure") && verified.contains("checksums"));
+    for args in [&["stats", path][..], &["show", path, "w"], &["extract", path, "w", "-o", "w.npy"]]
+    {
+        run_in(dir.path(), args).success();
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
+    let dir = temp_dir();
+    let broken = dir.path().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    for entry in std::fs::read_dir(fixture("training/grid_rows_columns")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
+    }
+    std::fs::remove_file(broken.join("__2_0.distcp")).unwrap();
+    let missing = "the checkpoint is not complete: \"__2_0.distcp\" is missing";
+    for args in [&["convert", "broken", "model"][..], &["verify", "broken"], &["inspect", "broken"]]
+    {
+        run_in(dir.path(), args).code(1).stderr(predicate::str::contains(missing));
+    }
+    assert!(!dir.path().join("model").exists());
+    let part = "broken/__0_0.distcp";
+    let says = "a part of a checkpoint that is divided among files; open the directory";
+    run_in(dir.path(), &["inspect", part]).code(1).stderr(predicate::str::contains(says));
+}

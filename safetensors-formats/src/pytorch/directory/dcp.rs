@@ -1,0 +1,275 @@
+//! Distributed checkpoints (DCP): `.metadata` lists the tensors, and files `__RANK_NUMBER.distcp`
+//! hold their chunks, each as an archive of its own.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::Store;
+use safetensors_core::framework::in_parallel;
+use serde::Deserialize;
+
+use super::metadata::{Item, Metadata, TensorEntry};
+use super::{File, Folder, OPENED_AT_ONCE, add, in_one_piece, item, ranks};
+use crate::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pytorch::{shape_of, without_dtype};
+use crate::tensor_file::{
+    Archived, Builder, Data, Directory, Place, Reason, Region, Stored, Tensor, WholeTensor,
+};
+use crate::window::Window;
+
+/// What Megatron writes besides: which format it is, and what no rank divides.
+const MEGATRON: &str = "metadata.json";
+const COMMON: &str = "common.pt";
+
+/// The archives that one thread examines at a time.
+const AT_ONCE: usize = 32;
+
+/// Whether this is the name of a file that lists tensors, of all ranks or of one.
+pub(super) fn is_metadata(name: &str) -> bool {
+    name == ranks::METADATA || ranks::of_metadata(name).is_some()
+}
+
+/// Reads what the directory lists, and examines the archive of each chunk.
+pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+    let is_megatron = check_megatron(folder)?;
+    let (metadata, mut files) = ranks::read(folder)?;
+    let first = files.len();
+    let chunks = metadata.tensors.iter().filter(|tensor| is_readable(tensor));
+    let chunks = chunks.flat_map(|tensor| tensor.chunks.iter().filter_map(|it| it.item.as_ref()));
+    let items = chunks.chain(metadata.values.iter().map(|(_, item)| item));
+    let names: Vec<_> =
+        items.map(|item| &*item.file).collect::<BTreeSet<_>>().into_iter().collect();
+    files.extend(in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| {
+        folder.open_listed(name)
+    })?);
+    let file_of = |item: &Item| first + names.binary_search(&&*item.file).unwrap_or(0);
+    let jobs = jobs(&metadata, file_of);
+    check_places(&jobs, &files)?;
+    let found = examine_all(&jobs, &files, folder.options)?;
+    let mut directory = Directory::new(files);
+    directory.archives = jobs.iter().map(|job| job.archived).collect();
+    directory.tensors = metadata.tensors.iter().map(whole).collect();
+    for (job, found) in jobs.iter().zip(found) {
+        let file = job.archived.file;
+        match (job.part, found) {
+            (Part::Chunk { tensor, chunk }, Found::Chunk(data)) => {
+                let (position, _, place) = &mut directory.tensors[tensor].pieces[chunk];
+                (*position, *place) = (file, data);
+            }
+            (_, Found::Value(builder)) if builder.tensors.is_empty() => {
+                directory.plain_values.push(job.name.to_owned());
+            }
+            (_, Found::Value(builder)) => add(&mut directory, builder, file),
+            (Part::Value, Found::Chunk(_)) => {}
+        }
+    }
+    if is_megatron && folder.has(COMMON) {
+        add_common(folder, &mut directory)?;
+    }
+    Ok(directory)
+}
+
+/// One archive to examine.
+struct Job<'a> {
+    archived: Archived,
+    name: &'a str,
+    entry: Option<&'a TensorEntry>,
+    part: Part,
+}
+
+/// What an archive holds.
+#[derive(Clone, Copy)]
+enum Part {
+    /// A chunk, by the positions of the tensor and of the chunk.
+    Chunk { tensor: usize, chunk: usize },
+    /// Another value.
+    Value,
+}
+
+/// What an archive was found to hold.
+enum Found {
+    /// A chunk, which lies there in its file.
+    Chunk(Data),
+    /// The tensors in another value.
+    Value(Builder),
+}
+
+/// Whether the elements can be read.
+fn is_readable(entry: &TensorEntry) -> bool {
+    !entry.is_reshaped && entry.kind.dtype().is_some()
+}
+
+/// The archives in the order of their places.
+fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job<'a>> {
+    let archived = |item: &Item| Archived { file: file_of(item), start: item.start, len: item.len };
+    let mut jobs = Vec::new();
+    for (tensor, entry) in metadata.tensors.iter().enumerate().filter(|(_, it)| is_readable(it)) {
+        for (chunk, item) in entry.chunks.iter().enumerate() {
+            let Some(item) = &item.item else { continue };
+            let part = Part::Chunk { tensor, chunk };
+            jobs.push(Job {
+                archived: archived(item),
+                name: &entry.name,
+                entry: Some(entry),
+                part,
+            });
+        }
+    }
+    for (name, item) in &metadata.values {
+        jobs.push(Job { archived: archived(item), name, entry: None, part: Part::Value });
+    }
+    jobs.sort_by_key(|job| (job.archived.file, job.archived.start));
+    jobs
+}
+
+/// Fails if an archive reaches past the end of its file, or into the next one.
+fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
+    for (position, job) in jobs.iter().enumerate() {
+        let Archived { file, start, len } = job.archived;
+        let located =
+            |kind: ErrorKind| Error::from(kind).in_tensor(job.name).in_path(&files[file].0);
+        let found = files[file].1.source.byte_len();
+        let end = start.saturating_add(len);
+        if end > found {
+            return Err(located(ErrorKind::PastEnd { expected: end, found }));
+        }
+        let next = jobs.get(position + 1).filter(|next| next.archived.file == file);
+        if let Some(next) = next.filter(|next| next.archived.start < end) {
+            return Err(located(ErrorKind::TensorsOverlap { other: next.name.into() }));
+        }
+    }
+    Ok(())
+}
+
+/// Examines all archives in parallel.
+fn examine_all<S: ReadAt>(
+    jobs: &[Job<'_>],
+    files: &[File<S>],
+    options: &Options,
+) -> Result<Vec<Found>> {
+    let batches: Vec<_> = jobs
+        .chunk_by(|a, b| a.archived.file == b.archived.file)
+        .flat_map(|of_file| of_file.chunks(AT_ONCE))
+        .collect();
+    // Requests to a server mostly wait.
+    let requests = files.iter().find_map(|(_, input)| input.source.requests());
+    let threads = requests.map_or(0, |requests| requests.concurrency);
+    let found = in_parallel(batches, threads, |batch, _: &mut ()| {
+        let (path, input) = &files[batch[0].archived.file];
+        let windows = batch.iter().map(|job| {
+            let Archived { start, len, .. } = job.archived;
+            Window::new(&input.source, start, len)
+        });
+        // All are inside their files.
+        let mut windows: Vec<_> = windows.flatten().collect();
+        Window::read_ahead(&mut windows).map_err(|error| Error::from(error).in_path(path))?;
+        batch
+            .iter()
+            .zip(windows)
+            .map(|(job, window)| {
+                let archive = item::open(window, path, options);
+                let examined = archive.and_then(|archive| examine_one(job, &archive, options));
+                examined.map_err(|error| error.in_tensor(job.name).in_path(path))
+            })
+            .collect::<Result<Vec<_>>>()
+    })?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+fn examine_one<S: ReadAt>(
+    job: &Job<'_>,
+    archive: &item::Archive<S>,
+    options: &Options,
+) -> Result<Found> {
+    let start = job.archived.start;
+    let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
+        return Ok(Found::Value(item::tensors(archive, archive.object, job.name, start, options)?));
+    };
+    let chunk = &entry.chunks[chunk];
+    let Tensor { dtype, shape, data, .. } = item::one_tensor(archive, job.name, start, options)?;
+    let expected = shape_of(entry.kind, &chunk.sizes);
+    if entry.kind.dtype() != Some(dtype) || shape != expected {
+        let problem = format!(
+            "its chunk at {:?} should be torch.{} of shape {expected:?}, found {dtype} of shape \
+             {shape:?}",
+            chunk.offsets, entry.kind.name
+        );
+        return Err(ErrorKind::BadDirectory { problem }.into());
+    }
+    Ok(Found::Chunk(data))
+}
+
+/// A tensor whose pieces have no places yet.
+fn whole(entry: &TensorEntry) -> WholeTensor {
+    let TensorEntry { name, kind, shape, chunks, .. } = entry;
+    let Some(dtype) = kind.dtype() else {
+        return in_one_piece(without_dtype(name.clone(), *kind, shape.clone()), 0);
+    };
+    let shape = shape_of(*kind, shape);
+    if entry.is_reshaped {
+        let stored = Stored {
+            type_name: format!("{dtype}, flattened"),
+            shape: shape.clone(),
+            byte_len: safetensors_core::shape::byte_len(dtype, &shape).unwrap_or(u64::MAX),
+            is_readable: false,
+            is_quantised: false,
+        };
+        let data = Data::Refused(Reason::Reshaped);
+        let (name, stored) = (name.clone(), Some(stored));
+        return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
+    }
+    let pieces = chunks.iter().map(|chunk| {
+        let mut offsets = shape_of(*kind, &chunk.offsets);
+        if chunk.offsets.is_empty() {
+            offsets.fill(0);
+        }
+        let sizes = shape_of(*kind, &chunk.sizes);
+        (0, Region::Box { offsets, sizes }, Data::Plain(Place::At(0)))
+    });
+    WholeTensor { name: name.clone(), dtype, pieces: pieces.collect(), shape, stored: None }
+}
+
+/// Whether Megatron has written the directory. Fails if it has in another format.
+pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
+    #[derive(Deserialize)]
+    struct Format {
+        sharded_backend: String,
+    }
+    if !folder.has(MEGATRON) {
+        return Ok(false);
+    }
+    let mut text = Vec::new();
+    let (_, input) = folder.open(MEGATRON)?;
+    let limit = folder.options.limits.header_bytes;
+    folder.read(&input, |bytes| Ok(bytes.take(limit).read_to_end(&mut text).map(drop)?))?;
+    // Other programs use this name for other things.
+    let Ok(Format { sharded_backend }) = serde_json::from_slice(&text) else { return Ok(false) };
+    if sharded_backend == "torch_dist" {
+        return Ok(true);
+    }
+    let problem = format!(
+        "a checkpoint of Megatron in its format {}; expected \"torch_dist\"",
+        crate::error::Quoted(&sharded_backend)
+    );
+    Err(folder.wrong(ErrorKind::NotRead { problem }))
+}
+
+/// Adds what Megatron saves once for all ranks.
+fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::File>) -> Result<()> {
+    let (path, input) = folder.open(COMMON)?;
+    let len = input.source.byte_len();
+    let mut read = || {
+        let archive = item::open(Window::whole(&input.source), &path, folder.options)?;
+        let builder = item::tensors(&archive, archive.object, "", 0, folder.options)?;
+        directory.plain_values.extend(item::plain_keys(&archive));
+        let file = directory.files.len();
+        add(directory, builder, file);
+        Ok(())
+    };
+    read().map_err(|error: Error| error.in_path(&path))?;
+    directory.archives.push(Archived { file: directory.files.len(), start: 0, len });
+    directory.files.push((path, input));
+    Ok(())
+}

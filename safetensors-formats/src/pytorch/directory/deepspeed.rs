@@ -1,0 +1,426 @@
+//! Checkpoints of DeepSpeed with ZeRO: the numbers of all parameters lie in a row, group by group,
+//! and each rank has a part of the row.
+//!
+//! Of stages 1 and 2, a rank has a range of each group. Of stage 3, it has a range of each
+//! parameter.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use safetensors_core::checkpoint::store::Store;
+use safetensors_core::framework::in_parallel;
+use safetensors_core::{Dtype, ReadAt};
+
+use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile};
+use super::{File, Folder, OPENED_AT_ONCE, add, in_one_piece, item};
+use crate::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
+use crate::window::Window;
+
+/// The directory that a checkpoint in another format of DeepSpeed has.
+const UNIVERSAL: &str = "zero";
+
+/// The bytes of a number.
+const WIDTH: u64 = 4;
+
+/// Reads what the files say, and finds where each parameter lies.
+pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+    let names = Names::of(folder)?;
+    let open = |name: &&String, _: &mut ()| folder.open(name);
+    let mut files = in_parallel(names.models.iter(), OPENED_AT_ONCE, open)?;
+    let first = files.len();
+    files.extend(in_parallel(names.optimizers.iter(), OPENED_AT_ONCE, open)?);
+    let (models, optimizers) = files.split_at(first);
+    let mut models =
+        read_all(models, folder.options, |archive, options| states::model(archive, options))?;
+    let partitions = read_all(optimizers, folder.options, |archive, options| {
+        states::partition(archive, options)
+    })?;
+    let mut directory = Directory::new(files);
+    for (file, (_, input)) in directory.files.iter().enumerate() {
+        directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
+    }
+    let located = |error: Error| error.in_path(&folder.path);
+    check_models(&models, &directory).map_err(located)?;
+    let Some(groups) = models[0].groups.take() else {
+        if !partitions.is_empty() {
+            return Err(located(bad("the file of the model has no param_shapes")));
+        }
+        // Without ZeRO, the model is whole.
+        let model = models.swap_remove(0);
+        directory.plain_values = model.plain_values;
+        add(&mut directory, model.module, 0);
+        return Ok(directory);
+    };
+    check_partitions(&partitions, &models, &directory, first).map_err(located)?;
+    let plan = Plan { groups, partitions: &partitions, first };
+    let parameters = plan.parameters().map_err(located)?;
+    directory.tensors.extend(parameters);
+    plan.add_model(models, &mut directory).map_err(located)?;
+    Ok(directory)
+}
+
+/// The names of the files, by rank.
+struct Names<'a> {
+    models: Vec<&'a String>,
+    optimizers: Vec<&'a String>,
+}
+
+impl<'a> Names<'a> {
+    fn of<T: Store>(folder: &'a Folder<'_, T>) -> Result<Self> {
+        let (mut models, mut optimizers) = (BTreeMap::new(), BTreeMap::new());
+        if folder.directories.iter().any(|name| name == UNIVERSAL) {
+            let problem = "it is DeepSpeed's universal format, a file for each parameter".into();
+            return Err(folder.wrong(ErrorKind::NotRead { problem }));
+        }
+        for name in folder.files.iter().filter(|name| StateFile::is_name(name)) {
+            let refuse = |problem: String| folder.wrong(ErrorKind::NotRead { problem });
+            let quoted = crate::error::Quoted(name);
+            let Some(file) = StateFile::of(name) else {
+                return Err(refuse(format!(
+                    "{quoted} has experts or a stage of a pipeline; DeepSpeed's ds_to_universal.py \
+                     reads such checkpoints"
+                )));
+            };
+            if file.model_rank != 0 {
+                return Err(refuse(format!("{quoted} has a part of a model that ranks divide")));
+            }
+            let files = if file.is_optimizer { &mut optimizers } else { &mut models };
+            if files.insert(file.rank.unwrap_or(0), name).is_some() {
+                let problem = format!("two files are of the rank of {quoted}");
+                return Err(folder.wrong(ErrorKind::BadDirectory { problem }));
+            }
+        }
+        let in_order = |files: BTreeMap<usize, &'a String>, end: &str| match (0..)
+            .zip(files.keys())
+            .find(|(expected, rank)| expected != *rank)
+        {
+            Some((rank, _)) => {
+                let file = format!("zero_pp_rank_{rank}_mp_rank_00_{end}_states.pt");
+                Err(folder.wrong(ErrorKind::MissingFile { file }))
+            }
+            None => Ok(files.into_values().collect::<Vec<_>>()),
+        };
+        let (models, optimizers) = (in_order(models, "model")?, in_order(optimizers, "optim")?);
+        if models.is_empty() {
+            let file = "mp_rank_00_model_states.pt".into();
+            return Err(folder.wrong(ErrorKind::MissingFile { file }));
+        }
+        Ok(Self { models, optimizers })
+    }
+}
+
+/// Reads the archives of all files in parallel.
+fn read_all<S: ReadAt, R: Send>(
+    files: &[File<S>],
+    options: &Options,
+    read: impl Fn(&item::Archive<Window<'_, S>>, &Options) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
+        let archive = item::open(Window::whole(&input.source), path, options)?;
+        read(&archive, options).map_err(|error| error.in_path(path))
+    })
+}
+
+/// Fails if the files of the model are not of one step, or not of a whole model.
+fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()> {
+    for (rank, state) in models.iter().enumerate() {
+        let problem = match (state.step, models[0].step) {
+            (here, there) if here != there => {
+                let step = |step: Option<i64>| step.map_or("none".into(), |step| step.to_string());
+                format!("it is of step {}, and that of rank 0 of step {}", step(here), step(there))
+            }
+            _ if state.model_ranks != 1 => {
+                let problem = format!("{} ranks have each a part of the model", state.model_ranks);
+                return Err(ErrorKind::NotRead { problem }.into());
+            }
+            _ => continue,
+        };
+        return Err(bad(problem).in_path(&directory.files[rank].0));
+    }
+    Ok(())
+}
+
+/// Fails if the files of the optimizer are not those of all ranks of one step. `first` is the
+/// number of the first of them.
+fn check_partitions<S>(
+    partitions: &[Partition],
+    models: &[ModelState],
+    directory: &Directory<S>,
+    first: usize,
+) -> Result<()> {
+    let missing = |rank: usize, of: &str| {
+        let file = format!("zero_pp_rank_{rank}_mp_rank_00_{of}_states.pt");
+        Err(ErrorKind::MissingFile { file }.into())
+    };
+    let Some(Partition { stage, count, step, .. }) = partitions.first() else {
+        return missing(0, "optim");
+    };
+    if partitions.len() < *count {
+        return missing(partitions.len(), "optim");
+    }
+    if *stage == 3 && models.len() < *count {
+        return missing(models.len(), "model");
+    }
+    for (rank, other) in partitions.iter().enumerate() {
+        let problem = if (other.stage, other.count) != (*stage, partitions.len()) {
+            format!(
+                "it is of stage {} of ZeRO with {} ranks, but there are files of {} ranks, and \
+                 that of rank 0 is of stage {stage}",
+                other.stage,
+                other.count,
+                partitions.len()
+            )
+        } else if other.step != *step {
+            "it is of another step than that of rank 0".into()
+        } else {
+            continue;
+        };
+        return Err(bad(problem).in_path(&directory.files[first + rank].0));
+    }
+    Ok(())
+}
+
+/// A row of numbers, of which each rank has a range: `(file, first byte, length)`.
+type Row = Vec<(usize, Flat)>;
+
+/// Where the parameters lie.
+struct Plan<'a> {
+    groups: Vec<Shapes>,
+    partitions: &'a [Partition],
+    /// The number of the file of the first partition.
+    first: usize,
+}
+
+impl Plan<'_> {
+    /// The parameters, and the state of the optimizer if it was read.
+    fn parameters(&self) -> Result<Vec<WholeTensor>> {
+        let mut rows =
+            vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];
+        for (number, (name, _)) in self.partitions[0].moments.iter().enumerate() {
+            let of_rank = |partition: &'_ Partition| partition.moments.get(number).cloned();
+            let ranks = self.partitions.iter().map(of_rank).collect::<Option<Vec<_>>>();
+            let same = ranks.filter(|ranks| ranks.iter().all(|(other, _)| other == name));
+            if same.is_none() {
+                return Err(bad(format!("not every rank has {name} of the optimizer")));
+            }
+            let groups = self.partitions.iter().map(|it| &it.moments[number].1).collect();
+            rows.push((Some(name), groups));
+        }
+        let mut tensors = Vec::new();
+        for (moment, ranks) in rows {
+            let found = match self.partitions[0].stage {
+                3 => self.of_ranges(&ranks)?,
+                _ => self.of_groups(&ranks, moment.is_some())?,
+            };
+            tensors.extend(found.into_iter().map(|mut tensor| {
+                if let Some(moment) = moment {
+                    tensor.name = format!("optimizer.state.{}.{moment}", tensor.name);
+                }
+                tensor
+            }));
+        }
+        Ok(tensors)
+    }
+
+    /// Stages 1 and 2: cuts each group, which the ranks have in ranges, into parameters.
+    /// `is_padded` says that a rank's range may have more numbers than it has of the group.
+    fn of_groups(&self, ranks: &[&Vec<Flat>], is_padded: bool) -> Result<Vec<WholeTensor>> {
+        let mut tensors = Vec::new();
+        if ranks.iter().any(|groups| groups.len() != self.groups.len()) {
+            return Err(bad("a rank has another number of groups than the model"));
+        }
+        for (number, shapes) in self.groups.iter().enumerate() {
+            let row: Row = ranks
+                .iter()
+                .zip(self.partitions)
+                .enumerate()
+                .map(|(rank, (groups, partition))| {
+                    let (Flat { start, len }, of_group) =
+                        (groups[number], partition.groups[number]);
+                    let len = if is_padded { len.min(of_group.len) } else { len };
+                    (self.first + rank, Flat { start, len })
+                })
+                .collect();
+            let paddings = self.partitions[0]
+                .paddings
+                .as_ref()
+                .map(|all| all.get(number).filter(|paddings| paddings.len() == shapes.len()));
+            let paddings = match paddings {
+                Some(None) => return Err(bad("its paddings are not those of its parameters")),
+                paddings => paddings.flatten(),
+            };
+            let mut at = 0_usize;
+            for (position, (name, shape)) in shapes.iter().enumerate() {
+                let len = count(shape)?;
+                let pieces = cut(&row, at, len).map_err(|error| error.in_tensor(name))?;
+                tensors.push(whole(name, shape, pieces));
+                let padding = paddings.map_or(0, |paddings| paddings[position]);
+                at = at.saturating_add(len).saturating_add(padding);
+            }
+            self.check_length(at, &row)?;
+        }
+        Ok(tensors)
+    }
+
+    /// Fails if a group has another length than its parameters, once both are rounded up as
+    /// DeepSpeed does.
+    fn check_length(&self, expected: usize, row: &Row) -> Result<()> {
+        let found = row.iter().fold(0_usize, |all, (_, flat)| all.saturating_add(flat.len));
+        let unit = 2 * self.partitions.len();
+        if expected.div_ceil(unit) == found.div_ceil(unit) {
+            return Ok(());
+        }
+        Err(bad(format!(
+            "the ranks have {found} numbers of a group whose parameters have {expected}; they are \
+             not of one save"
+        )))
+    }
+
+    /// Stage 3: joins the ranges of each parameter. A range is as long on each rank.
+    fn of_ranges(&self, ranks: &[&Vec<Flat>]) -> Result<Vec<WholeTensor>> {
+        let rows: Vec<Row> = ranks
+            .iter()
+            .enumerate()
+            .map(|(rank, groups)| groups.iter().map(|&flat| (self.first + rank, flat)).collect())
+            .collect();
+        let (mut tensors, mut at) = (Vec::new(), 0_usize);
+        for (name, shape) in self.groups.iter().flatten() {
+            let len = count(shape)?;
+            let range = len.div_ceil(rows.len());
+            let mut pieces = Vec::new();
+            for (rank, row) in rows.iter().enumerate() {
+                let first = range.saturating_mul(rank).min(len);
+                let of_rank = range.min(len - first);
+                let cut = cut(row, at, of_rank).map_err(|error| error.in_tensor(name))?;
+                pieces.extend(cut.into_iter().map(|(file, region, data)| {
+                    let Region::Flat { first: inside, len } = region else {
+                        return (file, region, data);
+                    };
+                    (file, Region::Flat { first: first + inside, len }, data)
+                }));
+            }
+            tensors.push(whole(name, shape, pieces));
+            at = at.saturating_add(range);
+        }
+        for row in &rows {
+            let found = row.iter().fold(0_usize, |all, (_, flat)| all.saturating_add(flat.len));
+            if found != at {
+                return Err(bad(format!(
+                    "a rank has {found} numbers of parameters of which it should have {at}; the \
+                     ranks are not of one save"
+                )));
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// Adds what is not trained: buffers, and parameters that are frozen. And other names.
+    fn add_model<S>(&self, models: Vec<ModelState>, directory: &mut Directory<S>) -> Result<()> {
+        let is_divided = self.partitions[0].stage == 3;
+        let mut known: HashSet<String> =
+            directory.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        let mut fragments: HashMap<String, Vec<(usize, Data, Vec<usize>, Dtype)>> = HashMap::new();
+        let mut first = None;
+        for (file, mut state) in models.into_iter().enumerate() {
+            let of_rank = std::mem::take(&mut state.fragments);
+            for tensor in of_rank.into_iter().filter(|_| is_divided || file == 0) {
+                let entry = fragments.entry(tensor.name).or_default();
+                entry.push((file, tensor.data, tensor.shape, tensor.dtype));
+            }
+            first.get_or_insert(state);
+        }
+        let Some(first) = first else { return Ok(()) };
+        for (name, shape) in &first.frozen {
+            let Some(of_ranks) = fragments.remove(name) else { continue };
+            let frozen = frozen(name, shape, of_ranks).map_err(|error| error.in_tensor(name))?;
+            known.insert(name.clone());
+            directory.tensors.push(frozen);
+        }
+        let shared: HashMap<_, _> = first.shared.into_iter().collect();
+        let buffers: HashSet<_> = first.buffers.into_iter().collect();
+        // Of stage 3, the parameters of the module are empty.
+        let takes = |name: &String| {
+            !known.contains(name)
+                && !shared.contains_key(name)
+                && (!is_divided || buffers.contains(name))
+        };
+        let aliases = first.module.aliases.into_iter();
+        directory.aliases.extend(aliases.filter(|(alias, kept)| takes(alias) && takes(kept)));
+        let module = first.module.tensors.into_iter().filter(|tensor| takes(&tensor.name));
+        directory.tensors.extend(module.map(|tensor| in_one_piece(tensor, 0)));
+        let names: HashSet<_> = directory.tensors.iter().map(|tensor| &tensor.name).collect();
+        let shared =
+            shared.iter().filter(|(alias, kept)| names.contains(kept) && !names.contains(alias));
+        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), b.clone())).collect();
+        aliases.sort_unstable();
+        directory.aliases.extend(aliases);
+        directory.plain_values = first.plain_values;
+        Ok(())
+    }
+}
+
+/// A parameter that is not trained: whole on rank 0, or in ranges that are as long on each rank.
+fn frozen(
+    name: &str,
+    shape: &[usize],
+    ranks: Vec<(usize, Data, Vec<usize>, Dtype)>,
+) -> Result<WholeTensor> {
+    let len = count(shape)?;
+    let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };
+    let (range, mut pieces) = (len.div_ceil(ranks.len()), Vec::new());
+    let is_whole = ranks.len() == 1 && ranks[0].2 == shape;
+    for (rank, (file, data, found, of_rank)) in ranks.into_iter().enumerate() {
+        if of_rank != dtype || !is_whole && found != [range] {
+            return Err(bad(format!(
+                "rank {rank} has {of_rank} of shape {found:?} of it, expected {dtype} of shape \
+                 [{range}]"
+            )));
+        }
+        let first = range.saturating_mul(rank).min(len);
+        pieces.push((file, Region::Flat { first, len: range.min(len - first) }, data));
+    }
+    if is_whole {
+        pieces[0].1 = Region::whole(shape);
+    }
+    let (name, shape) = (name.to_owned(), shape.to_vec());
+    Ok(WholeTensor { name, dtype, shape, stored: None, pieces })
+}
+
+/// The pieces of a tensor of F32.
+fn whole(name: &str, shape: &[usize], pieces: Vec<(usize, Region, Data)>) -> WholeTensor {
+    let (name, shape) = (name.to_owned(), shape.to_vec());
+    WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces }
+}
+
+/// Where `len` numbers of a row lie, from the number `at` on.
+fn cut(row: &Row, at: usize, len: usize) -> Result<Vec<(usize, Region, Data)>> {
+    let end = at.saturating_add(len);
+    let (mut pieces, mut begin) = (Vec::new(), 0_usize);
+    for &(file, flat) in row {
+        let next = begin.saturating_add(flat.len);
+        let (from, to) = (at.max(begin), end.min(next));
+        if from < to {
+            let start = flat.start + (from - begin) as u64 * WIDTH;
+            let region = Region::Flat { first: from - at, len: to - from };
+            pieces.push((file, region, Data::Plain(Place::At(start))));
+        }
+        begin = next;
+    }
+    if end > begin {
+        return Err(bad(format!(
+            "its numbers end at {end} of a row of {begin}; a part of it is missing"
+        )));
+    }
+    Ok(pieces)
+}
+
+/// The number of elements.
+fn count(shape: &[usize]) -> Result<usize> {
+    let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
+    count.ok_or_else(|| bad("a shape of a parameter is too large"))
+}
+
+fn bad(problem: impl Into<String>) -> Error {
+    ErrorKind::BadDirectory { problem: problem.into() }.into()
+}

@@ -1,0 +1,303 @@
+//! Files that each rank of a job has saved by itself, with its parts of the tensors: `DTensor`s
+//! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::Store;
+use safetensors_core::framework::in_parallel;
+
+use super::{Folder, OPENED_AT_ONCE, item};
+use crate::Options;
+use crate::error::{Error, ErrorKind, Quoted, Result};
+use crate::pytorch::values::{Node, Value, Values};
+use crate::pytorch::{first_names, is_reserved, key, names, of_bytes, one, shape_of, unread};
+use crate::tensor_file::{Archived, Directory, Place, Region, Tensor, WholeTensor};
+use crate::window::Window;
+
+/// The file that is read if there are several of each rank, such as one of the optimizer.
+const MODEL: &str = "model";
+
+/// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
+const MOST_FIELDS: usize = 64;
+
+/// What the file of a rank is of, how many ranks there were, and which it is.
+fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
+    let (what, rest) = name.strip_suffix(".pt")?.rsplit_once("_world_size_")?;
+    let (ranks, rank) = rest.split_once("_rank_")?;
+    let number = |digits: &str| {
+        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    Some((what, number(ranks)?, number(rank)?))
+}
+
+/// Reads the files of all ranks, and joins the parts of each tensor.
+pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+    let names = names_of(folder)?;
+    let files = in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| folder.open(name))?;
+    let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
+        let archive = item::open(Window::whole(&input.source), path, folder.options)?;
+        parts(archive, folder.options).map_err(|error| error.in_path(path))
+    })?;
+    let mut directory = Directory::new(files);
+    for (file, (_, input)) in directory.files.iter().enumerate() {
+        directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
+    }
+    let first = ranks.first_mut().map(|first| std::mem::take(&mut first.names)).unwrap_or_default();
+    for name in first {
+        let joined = join(&name, &mut ranks)
+            .map_err(|(rank, error)| error.in_tensor(&name).in_path(&directory.files[rank].0))?;
+        directory.tensors.push(joined);
+    }
+    for (rank, parts) in ranks.iter().enumerate() {
+        if let Some(name) = parts.tensors.keys().min() {
+            let problem = "rank 0 does not have it; the ranks have not saved the same model".into();
+            let error = Error::from(ErrorKind::BadDirectory { problem }).in_tensor(name);
+            return Err(error.in_path(&directory.files[rank].0));
+        }
+    }
+    if let Some(first) = ranks.into_iter().next() {
+        directory.aliases = first.aliases;
+        directory.plain_values = first.plain_values;
+    }
+    Ok(directory)
+}
+
+/// The names of the files, in the order of the ranks.
+fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
+    let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
+    let is_model = known().any(|(_, (what, ..))| what == MODEL);
+    let first = known().map(|(_, (what, ..))| what).next();
+    let what = if is_model { Some(MODEL) } else { first };
+    let of_ranks: BTreeMap<_, _> = known()
+        .filter(|(_, (of, ..))| Some(*of) == what)
+        .map(|(name, (_, ranks, rank))| ((ranks, rank), name))
+        .collect();
+    let sizes: BTreeSet<_> = of_ranks.keys().map(|(ranks, _)| *ranks).collect();
+    let Some(&ranks) = sizes.first() else {
+        return Err(folder.wrong(ErrorKind::UnknownFormat));
+    };
+    if sizes.len() > 1 {
+        let problem = format!("its files are of jobs of {sizes:?} ranks; remove those of others");
+        return Err(folder.wrong(ErrorKind::BadDirectory { problem }));
+    }
+    for (expected, (_, rank)) in (0..ranks).zip(of_ranks.keys().chain([&(ranks, ranks)])) {
+        if expected != *rank {
+            let what = what.unwrap_or(MODEL);
+            let file = format!("{what}_world_size_{ranks}_rank_{expected}.pt");
+            return Err(folder.wrong(ErrorKind::MissingFile { file }));
+        }
+    }
+    Ok(of_ranks.into_values().collect())
+}
+
+/// What the file of one rank has.
+struct Parts {
+    /// The names of the tensors in order.
+    names: Vec<String>,
+    tensors: HashMap<String, (Tensor, Division)>,
+    aliases: Vec<(String, String)>,
+    plain_values: Vec<String>,
+}
+
+/// How ranks have divided a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Division {
+    /// Each has all of it.
+    Whole,
+    /// Along a dimension, of this whole shape.
+    Along { dim: usize, shape: Vec<usize> },
+}
+
+fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
+    let divided = divided(&mut archive.values)?;
+    let values = &archive.values;
+    let names::Collected { tensors: found, bytes, unreadable, .. } =
+        names::collect(values, archive.object, "", &options.limits)?;
+    let first = first_names(values, &found);
+    let mut parts = Parts {
+        names: Vec::new(),
+        tensors: HashMap::new(),
+        aliases: Vec::new(),
+        plain_values: item::plain_keys(&archive),
+    };
+    let others = bytes.into_iter().map(|(name, bytes)| of_bytes(name, bytes));
+    let others = others.chain(unreadable.into_iter().map(|(name, class)| unread(name, class)));
+    for tensor in others {
+        parts.names.push(tensor.name.clone());
+        parts.tensors.insert(tensor.name.clone(), (tensor, Division::Whole));
+    }
+    for (name, position) in &found {
+        let tensor = &values.tensors[*position as usize];
+        let kept = first[&key(tensor)];
+        if kept != name && !is_reserved(name) {
+            parts.aliases.push((name.clone(), kept.to_owned()));
+            continue;
+        }
+        let located = |error: Error| error.in_tensor(name);
+        let division = match divided.get(position) {
+            None => Division::Whole,
+            Some(Ok(division)) => division.clone(),
+            Some(Err(problem)) => {
+                return Err(located(ErrorKind::NotRead { problem: problem.clone() }.into()));
+            }
+        };
+        let storage = &values.storages[tensor.storage as usize];
+        let place = match &storage.held {
+            Some(bytes) => (Place::Held(Arc::clone(bytes)), storage.byte_len),
+            None => archive.place(tensor.storage as usize).map_err(located)?,
+        };
+        let division = match division {
+            Division::Along { dim, shape } => {
+                Division::Along { dim, shape: shape_of(tensor.kind, &shape) }
+            }
+            Division::Whole => Division::Whole,
+        };
+        let part = one(values, name, tensor, &place).map_err(located)?;
+        let Tensor { name, data, .. } = part;
+        let Some(data) = data.inside(0) else {
+            let problem = "it is compressed, which PyTorch does not do".into();
+            return Err(Error::from(ErrorKind::NotRead { problem }).in_tensor(&name));
+        };
+        parts.names.push(name.clone());
+        parts.tensors.insert(name.clone(), (Tensor { name, data, ..part }, division));
+    }
+    Ok(parts)
+}
+
+/// Replaces each `DTensor` by the part of it that the rank has, and says how it is divided, by the
+/// positions of the parts among the tensors: or why it cannot be joined.
+fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>> {
+    let mut divided = HashMap::new();
+    for node in values.nodes() {
+        let Some((position, division)) = division(values, node) else { continue };
+        divided.insert(position, division);
+        if let Some(node) = values.node_mut(node) {
+            *node = Node::Tensor(position);
+        }
+    }
+    Ok(divided)
+}
+
+/// If a value is a `DTensor`, the part of the rank, and how it is divided.
+fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, String>)> {
+    let Some(Node::Object { class, parts }) = values.node(value) else { return None };
+    let &[function, subclass, arguments, state] = parts.as_slice() else { return None };
+    let is_divided = values.class(*class)?.1 == "_rebuild_from_type_v2"
+        && values.class(function)?.1 == "_rebuild_wrapper_subclass"
+        && values.class(subclass)?.1 == "DTensor";
+    // Attributes without a dictionary come second in a pair.
+    let attributes = match values.items(state) {
+        Some(&[first, second]) => [first, second],
+        _ => [state, Value::None],
+    };
+    let get = |name: &str| attributes.iter().find_map(|&state| field(values, state, name));
+    let local = get("_local_tensor").filter(|_| is_divided)?;
+    let Some(&Node::Tensor(position)) = values.node(local) else { return None };
+    let spec = get("_spec").and_then(|spec| fields(values, spec));
+    let placements = spec.and_then(|spec| values.items(field(values, spec, "placements")?));
+    let shape = values.items(arguments).and_then(|arguments| values.items(*arguments.get(2)?));
+    let shape = shape.filter(|dims| dims.len() <= MOST_FIELDS);
+    let number = |&value: &Value| match value {
+        Value::Int(number) => usize::try_from(number).ok(),
+        _ => None,
+    };
+    let shape = shape.and_then(|dims| dims.iter().map(number).collect::<Option<Vec<_>>>());
+    let division = match (placements, shape) {
+        (Some(&[placement]), Some(shape)) => along(values, placement, shape),
+        (Some(several), _) => Err(format!("a mesh of {} dimensions divides it", several.len())),
+        _ => Err("it does not say how ranks have divided it".into()),
+    };
+    Some((position, division))
+}
+
+/// How a placement divides a tensor of this shape.
+fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
+    let unknown = || "its placement is of no known kind".to_owned();
+    let Some(Node::Object { class, .. }) = values.node(placement) else { return Err(unknown()) };
+    match values.class(*class).ok_or_else(unknown)?.1 {
+        "Replicate" => Ok(Division::Whole),
+        "Shard" => {
+            let dim = fields(values, placement).and_then(|it| field(values, it, "dim"));
+            let Some(Value::Int(dim)) = dim else { return Err(unknown()) };
+            let dim = if dim < 0 { dim.saturating_add(shape.len() as i64) } else { dim };
+            match usize::try_from(dim) {
+                Ok(dim) if dim < shape.len() => Ok(Division::Along { dim, shape }),
+                _ => Err(format!("it is divided along dimension {dim} of shape {shape:?}")),
+            }
+        }
+        other => Err(format!(
+            "it has the placement {}; only Shard and Replicate are joined",
+            Quoted(other)
+        )),
+    }
+}
+
+/// The fields of an object.
+fn fields(values: &Values, object: Value) -> Option<Value> {
+    match values.node(object)? {
+        Node::Object { parts, .. } => parts.last().copied(),
+        _ => None,
+    }
+}
+
+/// A field of one of PyTorch's objects. A dictionary of many fields could be that of many objects,
+/// and each search would pass all.
+fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
+    values.dict(fields).filter(|fields| fields.len() <= MOST_FIELDS)?;
+    values.get(fields, name)
+}
+
+/// Joins the parts of a tensor, which the ranks no longer have then. An error comes with its rank.
+fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> {
+    let bad = |rank: usize, problem: String| (rank, ErrorKind::BadDirectory { problem }.into());
+    let count = ranks.len();
+    let mut parts = Vec::with_capacity(count);
+    for (rank, of_rank) in ranks.iter_mut().enumerate() {
+        let part = of_rank.tensors.remove(name);
+        parts.push(part.ok_or_else(|| bad(rank, "the rank does not have it".into()))?);
+    }
+    let mut parts = parts.into_iter().enumerate();
+    let Some((_, (first, division))) = parts.next() else { return Err(bad(0, "no rank".into())) };
+    let shape = match &division {
+        Division::Whole => first.shape.clone(),
+        Division::Along { shape, .. } => shape.clone(),
+    };
+    let region = |rank: usize| match &division {
+        Division::Whole => Region::whole(&shape),
+        Division::Along { dim, shape } => {
+            // As `torch.chunk` divides: the last parts are shorter, or empty.
+            let range = shape[*dim].div_ceil(count);
+            let first = range.saturating_mul(rank).min(shape[*dim]);
+            let (mut offsets, mut sizes) = (vec![0; shape.len()], shape.clone());
+            (offsets[*dim], sizes[*dim]) = (first, range.min(shape[*dim] - first));
+            Region::Box { offsets, sizes }
+        }
+    };
+    let (dtype, is_whole) = (first.dtype, division == Division::Whole);
+    let check = |rank: usize, part: &Tensor, of_rank: &Division| {
+        let Region::Box { sizes, .. } = region(rank) else { return Ok(()) };
+        if part.dtype == dtype && part.shape == sizes && *of_rank == division {
+            return Ok(());
+        }
+        Err(bad(
+            rank,
+            format!(
+                "it should have {dtype} of shape {sizes:?} of {shape:?}, found {} of shape {:?}; \
+                 the ranks have not saved the same model",
+                part.dtype, part.shape
+            ),
+        ))
+    };
+    check(0, &first, &division)?;
+    let stored = first.stored;
+    let mut pieces = vec![(0, region(0), first.data)];
+    for (rank, (part, of_rank)) in parts {
+        check(rank, &part, &of_rank)?;
+        if !is_whole {
+            pieces.push((rank, region(rank), part.data));
+        }
+    }
+    Ok(WholeTensor { name: name.to_owned(), dtype, shape: shape.clone(), stored, pieces })
+}

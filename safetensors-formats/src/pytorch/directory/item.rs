@@ -1,0 +1,96 @@
+//! The archives in the files of a directory: each is what `torch.save` has written.
+
+use std::path::Path;
+
+use safetensors_core::ReadAt;
+
+use crate::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::input::Input;
+pub(super) use crate::pytorch::archive::Archive;
+use crate::pytorch::build;
+use crate::pytorch::values::{Node, Value};
+use crate::tensor_file::{Builder, Tensor};
+use crate::window::Window;
+use crate::zipped::Zipped;
+
+/// Opens an archive that is a range of a file, whose path this is.
+pub(super) fn open<'a, S: ReadAt>(
+    window: Window<'a, S>,
+    path: &Path,
+    options: &Options,
+) -> Result<Archive<Window<'a, S>>> {
+    let located = |error: Error| error.in_file(crate::error::label(path));
+    let mut start = [0; 4];
+    if window.byte_len() < 4
+        || window.read_exact_at(&mut start, 0).is_err()
+        || start != *b"PK\x03\x04"
+    {
+        let problem = "its bytes are no archive that PyTorch's save has written";
+        return Err(located(ErrorKind::BadDirectory { problem: problem.into() }.into()));
+    }
+    let zipped = Zipped::open(Input::new(window, path), &options.limits)?;
+    Archive::read(zipped, &options.limits).map_err(located)
+}
+
+/// Every tensor in a value of an archive that begins at a byte of its file. `name` is what the
+/// value is called: one tensor has the name, and those inside other values have names below it.
+pub(super) fn tensors<S: ReadAt>(
+    archive: &Archive<S>,
+    value: Value,
+    name: &str,
+    start: u64,
+    options: &Options,
+) -> Result<Builder> {
+    let mut builder =
+        build(&archive.values, value, name, options, |storage| archive.place(storage))?;
+    let is_alone = matches!(archive.values.node(value), Some(Node::Tensor(_)));
+    let full = |below: String| match name {
+        "" => below,
+        _ if is_alone => below,
+        name => format!("{name}.{below}"),
+    };
+    for (alias, kept) in &mut builder.aliases {
+        *alias = full(std::mem::take(alias));
+        *kept = full(std::mem::take(kept));
+    }
+    for tensor in std::mem::take(&mut builder.tensors) {
+        let Tensor { name, data, .. } = tensor;
+        let name = full(name);
+        let Some(data) = data.inside(start) else {
+            let problem = "it is compressed, which PyTorch does not do in such a directory".into();
+            return Err(Error::from(ErrorKind::NotRead { problem }).in_tensor(&name));
+        };
+        builder.tensors.push(Tensor { name, data, ..tensor });
+    }
+    Ok(builder)
+}
+
+/// The tensor that is all of an archive.
+pub(super) fn one_tensor<S: ReadAt>(
+    archive: &Archive<S>,
+    name: &str,
+    start: u64,
+    options: &Options,
+) -> Result<Tensor> {
+    let problem = "its bytes are an object of another kind than a tensor";
+    let other = || ErrorKind::BadDirectory { problem: problem.into() };
+    if !matches!(archive.values.node(archive.object), Some(Node::Tensor(_))) {
+        return Err(other().into());
+    }
+    let found = tensors(archive, archive.object, name, start, options)?;
+    Ok(found.tensors.into_iter().next().ok_or_else(other)?)
+}
+
+/// The keys of the dictionary that was saved whose values are no containers, and so no tensors.
+pub(super) fn plain_keys<S>(archive: &Archive<S>) -> Vec<String> {
+    let values = &archive.values;
+    let items = values.dict(archive.object).unwrap_or_default().iter();
+    let plain = items.filter(|(_, value)| {
+        !matches!(
+            values.node(*value),
+            Some(Node::Tensor(_) | Node::Dict { .. } | Node::List(_) | Node::Tuple(_))
+        )
+    });
+    plain.filter_map(|(key, _)| Some(values.key(*key)?.into_owned())).collect()
+}

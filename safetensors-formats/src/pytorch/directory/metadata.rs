@@ -1,0 +1,264 @@
+//! The file `.metadata` of a distributed checkpoint: a pickle of objects of PyTorch's classes,
+//! which are only names here.
+
+use std::collections::{HashMap, HashSet};
+use std::io::BufRead;
+use std::sync::Arc;
+
+use crate::Limits;
+use crate::error::{Error, ErrorKind, Quoted, Result};
+use crate::pytorch::bytes::Bytes;
+use crate::pytorch::kinds;
+use crate::pytorch::pickle;
+use crate::pytorch::values::{Kind, Node, Value, Values};
+
+/// The modules of PyTorch whose classes are known here.
+const METADATA: &str = "torch.distributed.checkpoint.metadata";
+const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
+
+/// The most dimensions of a tensor of PyTorch, and the most fields of one of its classes here.
+const MOST_NUMBERS: usize = 64;
+
+/// What a file `.metadata` says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Metadata {
+    pub(super) tensors: Vec<TensorEntry>,
+    /// Other values, each with its bytes: an archive of any object.
+    pub(super) values: Vec<(String, Item)>,
+}
+
+/// A tensor, and its chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TensorEntry {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<usize>,
+    pub(super) chunks: Vec<Chunk>,
+    /// Whether Megatron saved pieces of the flattened tensor, under another shape.
+    pub(super) is_reshaped: bool,
+}
+
+/// A box of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) offsets: Vec<usize>,
+    pub(super) sizes: Vec<usize>,
+    /// `None` for a chunk without elements that was not written.
+    pub(super) item: Option<Item>,
+}
+
+/// Bytes of a file, which are an archive.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Item {
+    /// The name of the file in the directory.
+    pub(super) file: Arc<str>,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+/// Reads a file `.metadata`.
+///
+/// # Errors
+///
+/// [`ErrorKind::BadDirectory`]; those of pickles.
+pub(super) fn read(bytes: impl BufRead, limits: &Limits) -> Result<Metadata> {
+    let mut values = Values::new(limits.objects);
+    let mut bytes = Bytes::new(bytes, limits.directory_bytes);
+    let root = pickle::read(&mut bytes, &mut values)?;
+    Reader { values: &values }.metadata(root)
+}
+
+/// The objects of the pickle.
+struct Reader<'a> {
+    values: &'a Values,
+}
+
+/// By the name of a value and, for a chunk, its offsets.
+type Items<'a> = HashMap<(&'a str, Option<Vec<usize>>), Item>;
+
+impl<'a> Reader<'a> {
+    fn metadata(&self, root: Value) -> Result<Metadata> {
+        // Megatron saves an object of a class that is derived from PyTorch's, with one more field.
+        let state = self.state(root, |_, name| name == "Metadata" || name == "MCoreMetadata")?;
+        let items = self.items(self.field(state, "storage_data")?)?;
+        let reshaped = self.reshaped(state);
+        let entries = self.field(state, "state_dict_metadata")?;
+        let entries = self.values.dict(entries).ok_or_else(|| bad("it lists no tensors"))?;
+        let (mut metadata, mut names) = (Metadata::default(), HashSet::new());
+        let mut left = self.values.len();
+        for &(key, entry) in entries {
+            let name = self.values.text(key).ok_or_else(|| bad("a name is not a text"))?;
+            let located = |error: Error| error.in_tensor(name);
+            if !names.insert(name) {
+                return Err(located(ErrorKind::DuplicateDictKey.into()));
+            }
+            if self.is_object(entry, METADATA, "BytesStorageMetadata") {
+                let item = items.get(&(name, None)).cloned();
+                let item = item.ok_or_else(|| located(bad("the place of its bytes is missing")))?;
+                metadata.values.push((name.to_owned(), item));
+                continue;
+            }
+            let mut tensor = self.tensor(name, entry, &items).map_err(located)?;
+            // Many tensors could have one long list of chunks.
+            let is_fine = left.checked_sub(tensor.chunks.len());
+            left = is_fine.ok_or_else(|| located(bad("its chunks are those of other tensors")))?;
+            tensor.is_reshaped = reshaped.contains(name);
+            metadata.tensors.push(tensor);
+        }
+        Ok(metadata)
+    }
+
+    /// Where the bytes of each value are.
+    fn items(&self, data: Value) -> Result<Items<'a>> {
+        let data = self.values.dict(data).ok_or_else(|| bad("it says nothing of the files"))?;
+        let (mut items, mut files) = (Items::new(), HashMap::new());
+        for &(index, info) in data {
+            let index =
+                self.state(index, |module, name| module == METADATA && name == "MetadataIndex")?;
+            let name = self.values.text(self.field(index, "fqn")?);
+            let name = name.ok_or_else(|| bad("a name is not a text"))?;
+            let located = |error: Error| error.in_tensor(name);
+            // A field that has the value None by default may be absent.
+            let offset = match self.values.get(index, "offset") {
+                None | Some(Value::None) => None,
+                Some(offset) => Some(self.numbers(offset, "an offset").map_err(located)?),
+            };
+            let item = self.item(info, &mut files).map_err(located)?;
+            if items.insert((name, offset), item).is_some() {
+                return Err(located(bad("two places have the same piece")));
+            }
+        }
+        Ok(items)
+    }
+
+    /// Where the bytes of one value are. `files` has the names of files, each once.
+    fn item(&self, info: Value, files: &mut HashMap<&'a str, Arc<str>>) -> Result<Item> {
+        let info =
+            self.state(info, |module, name| module == FILESYSTEM && name == "_StorageInfo")?;
+        let transforms = self.values.get(info, "transform_descriptors").unwrap_or(Value::None);
+        let has_transforms = self.values.items(transforms).is_none_or(|list| !list.is_empty());
+        if transforms != Value::None && has_transforms {
+            let problem = "its bytes are transformed, such as compressed";
+            return Err(ErrorKind::NotRead { problem: problem.into() }.into());
+        }
+        let file = self.values.text(self.field(info, "relative_path")?);
+        let file = file.ok_or_else(|| bad("the name of a file is not a text"))?;
+        if !super::is_plain(file) {
+            return Err(bad(format!(
+                "expected the plain name of a file in the directory, found {}",
+                Quoted(file)
+            )));
+        }
+        let number = |name| match self.field(info, name)? {
+            Value::Int(number) => u64::try_from(number).map_err(|_| bad("a place is negative")),
+            _ => Err(bad("a place is not a number")),
+        };
+        let (start, len) = (number("offset")?, number("length")?);
+        Ok(Item { file: Arc::clone(files.entry(file).or_insert_with(|| file.into())), start, len })
+    }
+
+    fn tensor(&self, name: &'a str, entry: Value, items: &Items<'a>) -> Result<TensorEntry> {
+        let state = self
+            .state(entry, |module, name| module == METADATA && name == "TensorStorageMetadata")?;
+        let shape = self.numbers(self.field(state, "size")?, "its shape")?;
+        let kind = self.kind(self.field(state, "properties")?)?;
+        let list = self.values.items(self.field(state, "chunks")?);
+        let list = list.ok_or_else(|| bad("it has no list of chunks"))?;
+        let mut chunks = Vec::with_capacity(list.len());
+        for &chunk in list {
+            let chunk = self.state(chunk, |module, name| {
+                module == METADATA && name == "ChunkStorageMetadata"
+            })?;
+            let offsets = self.numbers(self.field(chunk, "offsets")?, "an offset")?;
+            let sizes = self.numbers(self.field(chunk, "sizes")?, "the size of a chunk")?;
+            let mut item = items.get(&(name, Some(offsets.clone())));
+            if item.is_none() && list.len() == 1 {
+                item = items.get(&(name, None));
+            }
+            // All chunks without elements may have the same offset, and so one place.
+            let item = item.cloned().filter(|_| !sizes.contains(&0));
+            if item.is_none() && !sizes.contains(&0) {
+                return Err(bad(format!("the place of its chunk at {offsets:?} is missing")));
+            }
+            chunks.push(Chunk { offsets, sizes, item });
+        }
+        Ok(TensorEntry { name: name.to_owned(), kind, shape, chunks, is_reshaped: false })
+    }
+
+    /// The type of elements that `TensorProperties` have. Their state is a tuple.
+    fn kind(&self, properties: Value) -> Result<Kind> {
+        let state = match self.values.node(properties) {
+            Some(Node::Object { parts, .. })
+                if self.is_object(properties, METADATA, "TensorProperties") =>
+            {
+                parts.last().and_then(|&state| self.values.items(state))
+            }
+            _ => None,
+        };
+        let dtype = state.and_then(|state| self.values.class(*state.first()?));
+        let (_, name) = dtype.ok_or_else(|| bad("it has no type of elements"))?;
+        kinds::of_name(name).ok_or_else(|| bad(format!("the type torch.{name} is unknown")))
+    }
+
+    /// The names of the tensors of which Megatron saved pieces of the flattened tensor.
+    fn reshaped(&self, state: Value) -> HashSet<&'a str> {
+        let data = self.values.get(state, "mcore_data");
+        let entries = data.and_then(|data| self.values.dict(data)).unwrap_or_default();
+        let is_reshaped = |entry| {
+            self.values
+                .get(entry, "nd_reformulated_orig_global_shape")
+                .is_some_and(|shape| shape != Value::None)
+        };
+        let names = entries.iter().filter(|(_, entry)| is_reshaped(*entry));
+        names.filter_map(|(name, _)| self.values.text(*name)).collect()
+    }
+
+    fn is_object(&self, value: Value, module: &str, name: &str) -> bool {
+        match self.values.node(value) {
+            Some(Node::Object { class, .. }) => self.values.class(*class) == Some((module, name)),
+            _ => false,
+        }
+    }
+
+    /// The fields of an object whose class is one of those that are known.
+    fn state(&self, value: Value, is_known: impl Fn(&str, &str) -> bool) -> Result<Value> {
+        let Some(Node::Object { class, parts }) = self.values.node(value) else {
+            return Err(bad("a value is not an object of PyTorch's classes"));
+        };
+        match self.values.class(*class) {
+            Some((module, name)) if is_known(module, name) => {}
+            Some((module, name)) => {
+                let class = format!("{module}.{name}");
+                return Err(bad(format!(
+                    "an object is of the class {}, which is not known here",
+                    Quoted(&class)
+                )));
+            }
+            None => return Err(bad("an object has no class")),
+        }
+        // A dictionary of many fields could be that of many objects, and each search would pass
+        // all.
+        let is_state = |&state: &Value| {
+            self.values.dict(state).is_some_and(|fields| fields.len() <= MOST_NUMBERS)
+        };
+        parts.last().copied().filter(is_state).ok_or_else(|| bad("an object has no fields"))
+    }
+
+    fn field(&self, state: Value, name: &str) -> Result<Value> {
+        self.values.get(state, name).ok_or_else(|| bad(format!("the field {name} is missing")))
+    }
+
+    fn numbers(&self, value: Value, what: &str) -> Result<Vec<usize>> {
+        let number = |&value: &Value| match value {
+            Value::Int(number) => usize::try_from(number).ok(),
+            _ => None,
+        };
+        let items = self.values.items(value).filter(|items| items.len() <= MOST_NUMBERS);
+        let numbers = items.and_then(|items| items.iter().map(number).collect());
+        numbers.ok_or_else(|| bad(format!("{what} is not a list of numbers")))
+    }
+}
+
+fn bad(problem: impl Into<String>) -> Error {
+    ErrorKind::BadDirectory { problem: problem.into() }.into()
+}

@@ -1,0 +1,211 @@
+//! Directories of PyTorch's trainers, whose files hold the pieces of tensors, opened as one
+//! checkpoint of whole tensors.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod` | which kind of directory it is, by the names in it |
+//! | `dcp` | `.metadata` and `.distcp` files, also of Megatron |
+//! | `metadata` | the pickle `.metadata` |
+//! | `ranks` | the `.metadata` of each rank |
+//! | `deepspeed` | ZeRO of DeepSpeed |
+//! | `states` | what each file of DeepSpeed says |
+//! | `dtensor` | one file of each rank, with its parts |
+//! | `item` | one archive of several in a file |
+
+mod dcp;
+mod deepspeed;
+mod dtensor;
+mod item;
+mod metadata;
+mod ranks;
+mod states;
+
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::{FileKind, Store};
+
+use crate::error::{self, Error, ErrorKind, Result};
+use crate::input::{Cursor, Input};
+use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
+use crate::{Format, Options};
+
+/// The most files that are opened at once. The threads mostly wait for the disk or the network.
+const OPENED_AT_ONCE: usize = 8;
+
+/// The bytes of a file that are read at once, front to back.
+const BUFFER: usize = 256 << 10;
+
+/// The most bytes of a file that only names a directory.
+const LONGEST_NAME: u64 = 4096;
+
+/// Files that say which of the directories beside them is the newest checkpoint.
+const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
+
+/// A directory of a store, and the names in it.
+pub(crate) struct Folder<'a, T> {
+    store: &'a T,
+    path: PathBuf,
+    /// The names of files, sorted.
+    files: Vec<String>,
+    directories: Vec<String>,
+    options: &'a Options,
+}
+
+/// An open file of a directory.
+type File<S> = (PathBuf, Arc<Input<S>>);
+
+impl<'a, T: Store> Folder<'a, T> {
+    /// Lists a directory, or the newest checkpoint in it if it says which that is.
+    pub(crate) fn find(store: &'a T, path: &Path, options: &'a Options) -> Result<Self> {
+        let folder = Self::list(store, path.to_owned(), options)?;
+        if folder.format().is_some() {
+            return Ok(folder);
+        }
+        let Some(said) = NEWEST.iter().find(|name| folder.has(name)) else { return Ok(folder) };
+        let (file, input) = folder.open(said)?;
+        let mut text = Vec::new();
+        folder.read(&input, |bytes| Ok(bytes.take(LONGEST_NAME).read_to_end(&mut text)?))?;
+        let name = String::from_utf8_lossy(&text).trim().to_owned();
+        // Megatron writes the number only.
+        let name = match name.parse::<u64>() {
+            Ok(number) if *said != NEWEST[0] => format!("iter_{number:07}"),
+            _ => name,
+        };
+        if !is_plain(&name) {
+            let found = error::Quoted(&name);
+            let problem = format!("expected the name of a directory beside it, found {found}");
+            return Err(Error::from(ErrorKind::BadDirectory { problem }).in_path(&file));
+        }
+        if !folder.directories.contains(&name) {
+            return Err(folder.wrong(ErrorKind::MissingFile { file: name }));
+        }
+        Self::list(store, path.join(name), options)
+    }
+
+    fn list(store: &'a T, path: PathBuf, options: &'a Options) -> Result<Self> {
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for entry in store.list(&path).map_err(|error| error.in_path(&path))? {
+            match entry.kind {
+                FileKind::File => files.push(entry.name),
+                FileKind::Directory => directories.push(entry.name),
+            }
+        }
+        if files.is_empty() && directories.is_empty() {
+            // The store may be one that cannot list.
+            let is_there =
+                store.kind(&path.join(ranks::METADATA)).map_err(|it| it.in_path(&path))?;
+            files.extend(is_there.map(|_| ranks::METADATA.to_owned()));
+        }
+        files.sort_unstable();
+        Ok(Self { store, path, files, directories, options })
+    }
+
+    /// The path of the directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The format of the checkpoint in the directory. `None` if it is none of a trainer.
+    pub(crate) fn format(&self) -> Option<Format> {
+        let is_listed = self.files.iter().any(|name| dcp::is_metadata(name));
+        let dcp = is_listed.then_some(Format::Dcp);
+        dcp.or_else(|| Format::of_directory(self.files.iter().map(String::as_str)))
+    }
+
+    /// Fails if a directory is a checkpoint of a trainer that is not read.
+    pub(crate) fn refuse_others(&self) -> Result<()> {
+        dcp::check_megatron(self)?;
+        let ranks = self.directories.iter().filter(|name| name.starts_with("mp_rank_")).count();
+        if ranks < 2 {
+            return Ok(());
+        }
+        let problem = format!(
+            "each of {ranks} directories mp_rank_* has a part of the tensors, and no file says how \
+             they are divided; save with Megatron's format torch_dist"
+        );
+        Err(self.wrong(ErrorKind::NotRead { problem }))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|file| file == name)
+    }
+
+    /// Opens a file of the directory.
+    fn open(&self, name: &str) -> Result<File<T::File>> {
+        let path = self.path.join(name);
+        let source = self.store.open(&path).map_err(|error| error.in_path(&path))?;
+        let input = Arc::new(Input::new(source, &path));
+        Ok((path, input))
+    }
+
+    /// Opens a file that another file of the directory lists.
+    fn open_listed(&self, name: &str) -> Result<File<T::File>> {
+        self.open(name).map_err(|error| match error.kind() {
+            safetensors_core::ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
+                self.wrong(ErrorKind::MissingFile { file: name.into() })
+            }
+            _ => error,
+        })
+    }
+
+    /// Reads a file front to back.
+    fn read<R>(
+        &self,
+        input: &Arc<Input<T::File>>,
+        read: impl FnOnce(BufReader<Cursor<T::File>>) -> Result<R>,
+    ) -> Result<R> {
+        let cursor = Cursor { input: Arc::clone(input), at: 0 };
+        let result = read(BufReader::with_capacity(BUFFER, cursor));
+        result.map_err(|error| error.in_file(&input.file))
+    }
+
+    /// An error about the directory.
+    fn wrong(&self, kind: ErrorKind) -> Error {
+        Error::from(kind).in_path(&self.path)
+    }
+}
+
+/// Opens a directory of a trainer as one file of whole tensors.
+pub(crate) fn open<T: Store>(folder: &Folder<'_, T>, format: Format) -> Result<TensorFile<T::File>>
+where
+    T::File: 'static,
+{
+    let Folder { path, options, .. } = folder;
+    let examine = || match format {
+        Format::Dcp => dcp::examine(folder),
+        Format::DeepSpeed => deepspeed::examine(folder),
+        Format::Dtensor => dtensor::examine(folder),
+        other => Err(ErrorKind::NotEnabled { format: other }.into()),
+    };
+    let directory = examine()?;
+    if directory.files.iter().any(|(_, input)| input.source.may_change_unseen()) {
+        let again = examine()?;
+        if directory.tensors != again.tensors {
+            let error = io::Error::other("the directory changed while it was opened");
+            return Err(Error::from(error).in_path(path));
+        }
+    }
+    let opened = TensorFile::of_directory(format, directory, &options.limits);
+    opened.map_err(|error| error.in_path(path))
+}
+
+/// Whether a name is that of an entry of a directory, on every system.
+fn is_plain(name: &str) -> bool {
+    !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
+}
+
+/// Adds tensors that lie in one piece each in a file of this number.
+fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
+    directory.aliases.extend(builder.aliases);
+    directory.tensors.extend(builder.tensors.into_iter().map(|it| in_one_piece(it, file)));
+}
+
+/// A tensor that lies in one piece in a file of this number.
+fn in_one_piece(tensor: Tensor, file: usize) -> WholeTensor {
+    let Tensor { name, dtype, shape, data, stored } = tensor;
+    let region = Region::whole(&shape);
+    WholeTensor { name, dtype, shape, stored, pieces: vec![(file, region, data)] }
+}

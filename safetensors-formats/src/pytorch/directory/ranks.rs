@@ -1,0 +1,98 @@
+//! The file `.metadata` of all ranks, or the files `__RANK.metadata` of each.
+
+use std::collections::{HashMap, HashSet};
+
+use safetensors_core::checkpoint::store::Store;
+
+use super::metadata::{self, Metadata};
+use super::{File, Folder};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The file that lists the tensors of all ranks.
+pub(super) const METADATA: &str = ".metadata";
+
+/// The rank whose file this is, by a name such as `__0.metadata`.
+pub(super) fn of_metadata(name: &str) -> Option<usize> {
+    let digits = name.strip_prefix("__")?.strip_suffix(METADATA)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Reads what all ranks have saved, and returns the files that say it, too.
+pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
+    let read = |name: &str| -> Result<_> {
+        let (path, input) = folder.open(name)?;
+        let metadata =
+            folder.read(&input, |bytes| metadata::read(bytes, &folder.options.limits))?;
+        Ok((metadata, (path, input)))
+    };
+    if folder.has(METADATA) {
+        let (metadata, file) = read(METADATA)?;
+        return Ok((metadata, vec![file]));
+    }
+    let mut ranks: Vec<_> =
+        folder.files.iter().filter_map(|name| of_metadata(name).map(|rank| (rank, name))).collect();
+    ranks.sort_unstable();
+    if ranks.is_empty() {
+        // It is written last.
+        let file = METADATA.into();
+        return Err(folder.wrong(ErrorKind::MissingFile { file }));
+    }
+    if let Some(missing) = (0..ranks.len()).find(|&rank| ranks[rank].0 != rank) {
+        let file = format!("__{missing}{}", METADATA);
+        return Err(folder.wrong(ErrorKind::MissingFile { file }));
+    }
+    let (mut all, mut files) = (Metadata::default(), Vec::new());
+    let mut merge = Merge::default();
+    for (_, name) in ranks {
+        let (metadata, file) = read(name)?;
+        merge.add(&mut all, metadata).map_err(|error: Error| error.in_file(&file.1.file))?;
+        files.push(file);
+    }
+    Ok((all, files))
+}
+
+/// What is known of the ranks before.
+#[derive(Default)]
+struct Merge {
+    /// The positions of tensors by name.
+    tensors: HashMap<String, usize>,
+    values: HashSet<String>,
+    /// The boxes of the tensors, by the position of each.
+    chunks: HashSet<(usize, Vec<usize>, Vec<usize>)>,
+}
+
+impl Merge {
+    /// Adds what another rank has saved. A chunk that an earlier rank has, too, is a copy of a
+    /// tensor that is not divided.
+    fn add(&mut self, all: &mut Metadata, more: Metadata) -> Result<()> {
+        for mut entry in more.tensors {
+            let position = match self.tensors.get(&entry.name) {
+                Some(&position) => position,
+                None => {
+                    self.tensors.insert(entry.name.clone(), all.tensors.len());
+                    let chunks = std::mem::take(&mut entry.chunks);
+                    all.tensors.push(metadata::TensorEntry { chunks: Vec::new(), ..entry.clone() });
+                    entry.chunks = chunks;
+                    all.tensors.len() - 1
+                }
+            };
+            let known = &mut all.tensors[position];
+            if (known.kind, &known.shape) != (entry.kind, &entry.shape) {
+                let problem = format!(
+                    "an earlier rank has it as torch.{} of shape {:?}, this one as torch.{} of \
+                     shape {:?}; the ranks have not saved the same model",
+                    known.kind.name, known.shape, entry.kind.name, entry.shape
+                );
+                return Err(Error::from(ErrorKind::BadDirectory { problem }).in_tensor(&entry.name));
+            }
+            for chunk in entry.chunks {
+                if self.chunks.insert((position, chunk.offsets.clone(), chunk.sizes.clone())) {
+                    known.chunks.push(chunk);
+                }
+            }
+        }
+        let values = more.values.into_iter();
+        all.values.extend(values.filter(|(name, _)| self.values.insert(name.clone())));
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! The files of DeepSpeed: what each says of the model, and where its numbers lie.
+
+use safetensors_core::{Dtype, ReadAt};
+
+use super::item::{self, Archive};
+use crate::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pytorch::values::{Node, Value, Values};
+use crate::tensor_file::{Builder, Data, Place, Tensor};
+
+/// A file of DeepSpeed, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StateFile {
+    /// Whether it has a part of the optimizer, which has the numbers of ZeRO. Otherwise it has the
+    /// model.
+    pub(super) is_optimizer: bool,
+    /// The rank among those that hold the same model. `None` for the file of all of them.
+    pub(super) rank: Option<usize>,
+    /// The rank among those that each hold a part of the model.
+    pub(super) model_rank: usize,
+}
+
+impl StateFile {
+    /// Whether a name is that of any file of DeepSpeed.
+    pub(super) fn is_name(name: &str) -> bool {
+        name.ends_with("optim_states.pt") || name.ends_with("model_states.pt")
+    }
+
+    /// The file of this name, such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None` for
+    /// the files of experts and of stages of a pipeline.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let (is_optimizer, stem) = match name.strip_suffix("_optim_states.pt") {
+            Some(stem) => (true, stem),
+            None => (false, name.strip_suffix("_model_states.pt")?),
+        };
+        let stem = ["bf16_", "fp16_"].iter().find_map(|it| stem.strip_prefix(it)).unwrap_or(stem);
+        let (rank, model_rank) = match stem.strip_prefix("zero_pp_rank_") {
+            Some(rest) => {
+                let (rank, model_rank) = rest.split_once("_mp_rank_")?;
+                (Some(number(rank)?), model_rank)
+            }
+            None => (None, stem.strip_prefix("mp_rank_")?),
+        };
+        Some(Self { is_optimizer, rank, model_rank: number(model_rank)? })
+    }
+}
+
+fn number(digits: &str) -> Option<usize> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Numbers of type F32 that lie in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flat {
+    /// The offset of the first byte in the file.
+    pub(super) start: u64,
+    pub(super) len: usize,
+}
+
+/// A name and a shape.
+pub(super) type Shapes = Vec<(String, Vec<usize>)>;
+
+/// What a file of the model says.
+#[derive(Debug, Default)]
+pub(super) struct ModelState {
+    /// The parameters of each group of the optimizer, in the order of their numbers. `None` for a
+    /// model without ZeRO.
+    pub(super) groups: Option<Vec<Shapes>>,
+    /// The parameters that are not trained, and their numbers or those of a rank.
+    pub(super) frozen: Shapes,
+    pub(super) fragments: Vec<Tensor>,
+    /// Other names of parameters, each with the name that has the numbers.
+    pub(super) shared: Vec<(String, String)>,
+    pub(super) buffers: Vec<String>,
+    /// What `state_dict()` of the model had, on the rank that saved it.
+    pub(super) module: Builder,
+    /// How many ranks have each a part of the model, and which step it was.
+    pub(super) model_ranks: i64,
+    pub(super) step: Option<i64>,
+    pub(super) plain_values: Vec<String>,
+}
+
+/// What a file of the optimizer says.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub(super) stage: i64,
+    /// How many ranks have a part.
+    pub(super) count: usize,
+    /// The numbers of each group that this rank holds.
+    pub(super) groups: Vec<Flat>,
+    /// How many numbers follow each parameter of each group that belong to none.
+    pub(super) paddings: Option<Vec<Vec<usize>>>,
+    /// The bytes of the number of the step.
+    pub(super) step: Option<Vec<u8>>,
+    /// What the optimizer knows of each number, such as `exp_avg`: for each group.
+    pub(super) moments: Vec<(String, Vec<Flat>)>,
+}
+
+/// The objects of one file.
+struct Reader<'a, S> {
+    archive: &'a Archive<S>,
+    options: &'a Options,
+}
+
+/// Reads a file of the model.
+pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<ModelState> {
+    let reader = Reader { archive, options };
+    let values = &archive.values;
+    let get = |key: &str| values.get(archive.object, key).filter(|it| *it != Value::None);
+    let names = |value: Option<Value>| -> Vec<String> {
+        let items = value.and_then(|value| values.items(value)).unwrap_or_default();
+        items.iter().filter_map(|&item| values.text(item).map(str::to_owned)).collect()
+    };
+    let int = |key: &str| match get(key) {
+        Some(Value::Int(number)) => Some(number),
+        _ => None,
+    };
+    let module = get("module").ok_or_else(|| bad("it has no module"))?;
+    let groups = match get("param_shapes") {
+        None => None,
+        Some(groups) => {
+            let groups = values.items(groups).ok_or_else(|| bad("param_shapes is no list"))?;
+            Some(groups.iter().map(|&group| shapes(values, group)).collect::<Result<_>>()?)
+        }
+    };
+    let shared = get("shared_params").and_then(|shared| values.dict(shared)).unwrap_or_default();
+    let shared = shared.iter().filter_map(|&(alias, kept)| {
+        Some((values.text(alias)?.to_owned(), values.text(kept)?.to_owned()))
+    });
+    let fragments = match get("frozen_param_fragments") {
+        Some(fragments) => reader.tensors(fragments)?.tensors,
+        None => Vec::new(),
+    };
+    Ok(ModelState {
+        groups,
+        frozen: get("frozen_param_shapes").map_or(Ok(Shapes::new()), |it| shapes(values, it))?,
+        fragments,
+        shared: shared.collect(),
+        buffers: names(get("buffer_names")),
+        module: reader.tensors(module)?,
+        model_ranks: int("mp_world_size").unwrap_or(1),
+        step: int("global_steps"),
+        plain_values: item::plain_keys(archive),
+    })
+}
+
+/// Reads a file of the optimizer.
+pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<Partition> {
+    let reader = Reader { archive, options };
+    let values = &archive.values;
+    let state = values.get(archive.object, "optimizer_state_dict");
+    let state = state.ok_or_else(|| bad("it has no optimizer_state_dict"))?;
+    let stage = values.get(state, "zero_stage").and_then(|stage| whole_number(values, stage));
+    let stage = stage.ok_or_else(|| bad("it has no zero_stage; it is no checkpoint of ZeRO"))?;
+    let count = values.get(state, "partition_count").ok_or_else(|| bad("no partition_count"))?;
+    let counts = values.items(count).map_or_else(|| vec![count], <[_]>::to_vec);
+    let counts = counts.into_iter().filter_map(|count| whole_number(values, count));
+    let count = counts.max().and_then(|count| usize::try_from(count).ok());
+    let key = match stage {
+        1 | 2 => "single_partition_of_fp32_groups",
+        3 => "fp32_flat_groups",
+        _ => return Err(bad(format!("the stage of ZeRO should be 1, 2 or 3, found {stage}"))),
+    };
+    let groups = values.get(state, key).ok_or_else(|| bad(format!("it has no {key}")))?;
+    let paddings = values.get(state, "param_alignment_paddings");
+    let of_groups = reader.states_of_groups(state, stage);
+    let step = of_groups.first().and_then(|&group| values.get(group, "step"));
+    let step = step.map(|step| archive.number(step)).transpose()?.flatten();
+    let moments = match options.optimizer_state {
+        true => reader.moments(&of_groups)?,
+        false => Vec::new(),
+    };
+    Ok(Partition {
+        stage,
+        count: count.ok_or_else(|| bad("partition_count is no number"))?,
+        groups: reader.flats(groups, key)?,
+        paddings: paddings.and_then(|paddings| numbers_of_groups(values, paddings)),
+        step,
+        moments,
+    })
+}
+
+impl<S: ReadAt> Reader<'_, S> {
+    /// Every tensor in a value, by name.
+    fn tensors(&self, value: Value) -> Result<Builder> {
+        item::tensors(self.archive, value, "", 0, self.options)
+    }
+
+    /// The flat tensors of a list.
+    fn flats(&self, list: Value, what: &str) -> Result<Vec<Flat>> {
+        let list = self.archive.values.items(list);
+        let list = list.ok_or_else(|| bad(format!("{what} is no list")))?;
+        list.iter().map(|&item| self.flat(item, what)).collect()
+    }
+
+    fn flat(&self, value: Value, what: &str) -> Result<Flat> {
+        let found = item::tensors(self.archive, value, what, 0, self.options)?.tensors;
+        match found.as_slice() {
+            [Tensor { dtype: Dtype::F32, shape, data: Data::Plain(Place::At(start)), .. }]
+                if shape.len() == 1 =>
+            {
+                Ok(Flat { start: *start, len: shape[0] })
+            }
+            _ => Err(bad(format!("{what} should have tensors of F32 of one dimension"))),
+        }
+    }
+
+    /// The state of the optimizer for each group.
+    fn states_of_groups(&self, state: Value, stage: i64) -> Vec<Value> {
+        let values = &self.archive.values;
+        let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
+        let Some(base) = values.get(state, key) else { return Vec::new() };
+        if let Some(groups) = values.items(base) {
+            return groups.to_vec();
+        }
+        let groups = values.get(base, "state").and_then(|state| values.dict(state));
+        let mut groups = groups.unwrap_or_default().to_vec();
+        groups.sort_by_key(|(key, _)| whole_number(values, *key));
+        groups.into_iter().map(|(_, state)| state).collect()
+    }
+
+    /// What the optimizer knows of each number: the tensors of its state that have one dimension,
+    /// for each group in order.
+    fn moments(&self, of_groups: &[Value]) -> Result<Vec<(String, Vec<Flat>)>> {
+        let values = &self.archive.values;
+        if of_groups.is_empty() {
+            return Err(bad("it has no state of the optimizer"));
+        }
+        let mut moments: Vec<(String, Vec<Flat>)> = Vec::new();
+        for (group, state) in of_groups.iter().enumerate() {
+            for &(key, value) in values.dict(*state).unwrap_or_default() {
+                let (Some(name), Some(Node::Tensor(tensor))) =
+                    (values.text(key), values.node(value))
+                else {
+                    continue;
+                };
+                // The step, for example, is one number.
+                if values.tensors[*tensor as usize].shape.len() != 1 {
+                    continue;
+                }
+                let flat = self.flat(value, name)?;
+                match moments.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, flats)) if flats.len() == group => flats.push(flat),
+                    None if group == 0 => moments.push((name.to_owned(), vec![flat])),
+                    _ => return Err(bad(format!("not every group has {name}"))),
+                }
+            }
+        }
+        Ok(moments)
+    }
+}
+
+/// The names and shapes of a dictionary.
+fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
+    let items = values.dict(dict).ok_or_else(|| bad("a list of shapes is no dictionary"))?;
+    let shape = |&(name, shape): &(Value, Value)| {
+        let dims = values.items(shape)?.iter().map(|&dim| whole_number(values, dim));
+        let dims = dims.map(|dim| usize::try_from(dim?).ok()).collect::<Option<Vec<_>>>()?;
+        Some((values.text(name)?.to_owned(), dims))
+    };
+    let shapes = items.iter().map(shape).collect::<Option<_>>();
+    shapes.ok_or_else(|| bad("a shape is no list of numbers"))
+}
+
+/// A list of numbers for each group.
+fn numbers_of_groups(values: &Values, groups: Value) -> Option<Vec<Vec<usize>>> {
+    let number = |&it: &Value| whole_number(values, it).and_then(|it| usize::try_from(it).ok());
+    let group = |&group: &Value| values.items(group)?.iter().map(number).collect();
+    values.items(groups)?.iter().map(group).collect()
+}
+
+/// A number, or an item of an enumeration, which is called with its number.
+fn whole_number(values: &Values, value: Value) -> Option<i64> {
+    match (value, values.node(value)) {
+        (Value::Int(number), _) => Some(number),
+        (_, Some(Node::Object { parts, .. })) => match values.items(*parts.first()?)? {
+            [Value::Int(number)] => Some(*number),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn bad(problem: impl Into<String>) -> Error {
+    ErrorKind::BadDirectory { problem: problem.into() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_a_file_has() {
+        let file =
+            |is_optimizer, rank, model_rank| Some(StateFile { is_optimizer, rank, model_rank });
+        for (name, expected) in [
+            ("mp_rank_00_model_states.pt", file(false, None, 0)),
+            ("mp_rank_03_model_states.pt", file(false, None, 3)),
+            ("zero_pp_rank_12_mp_rank_00_model_states.pt", file(false, Some(12), 0)),
+            ("zero_pp_rank_1_mp_rank_00_optim_states.pt", file(true, Some(1), 0)),
+            ("bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", file(true, Some(1), 0)),
+            ("layer_00-model_00-model_states.pt", None),
+            ("layer_0_expert_1_mp_rank_00_model_states.pt", None),
+            ("expp_rank_0_mp_rank_00_optim_states.pt", None),
+            ("zero_pp_rank_x_mp_rank_00_optim_states.pt", None),
+            ("zero_pp_rank__mp_rank__optim_states.pt", None),
+            ("model.pt", None),
+        ] {
+            assert_eq!(StateFile::of(name), expected, "{name}");
+        }
+    }
+}

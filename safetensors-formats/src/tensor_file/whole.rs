@@ -1,0 +1,263 @@
+//! [`Whole`]: the tensors of a directory, of which each lies in pieces in one or several files.
+//!
+//! Core puts the pieces together ([`Assembled`]), and checks that they make whole tensors. Here is
+//! what it reads them from: files, and pieces whose elements do not lie in C order.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use safetensors_core::checkpoint::{self, Assembled, Piece};
+use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::{Dtype, Metadata, ReadAt, shape};
+
+use super::build::check_expansion;
+use super::{Container, Content, Data, Place, Stored, TensorFile};
+use crate::error::{Error, Result, to_io};
+use crate::input::Input;
+use crate::window::Window;
+use crate::zipped::Zipped;
+use crate::{Format, Limits};
+
+/// What the files of a directory hold.
+#[derive(Debug)]
+pub(crate) struct Directory<S> {
+    /// Each file that holds tensors, with its path.
+    pub(crate) files: Vec<(PathBuf, Arc<Input<S>>)>,
+    pub(crate) tensors: Vec<WholeTensor>,
+    /// The other names of tensors, each with the name that has the bytes.
+    pub(crate) aliases: Vec<(String, String)>,
+    /// The names of values that are no tensors.
+    pub(crate) plain_values: Vec<String>,
+    /// The archives that have checksums.
+    pub(crate) archives: Vec<Archived>,
+}
+
+impl<S> Directory<S> {
+    /// No tensors yet, in these files, of which there is at least one.
+    pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
+        let (tensors, aliases) = (Vec::new(), Vec::new());
+        Self { files, tensors, aliases, plain_values: Vec::new(), archives: Vec::new() }
+    }
+}
+
+/// A tensor and its pieces.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WholeTensor {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) stored: Option<Stored>,
+    /// The number of the file of each piece, what it is of the tensor, and its bytes in the file.
+    pub(crate) pieces: Vec<(usize, Region, Data)>,
+}
+
+/// Which elements of a tensor a piece has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// A box: its first position and its extent in each dimension.
+    Box { offsets: Vec<usize>, sizes: Vec<usize> },
+    /// Consecutive elements of the tensor, counted in C order.
+    Flat { first: usize, len: usize },
+}
+
+/// An archive that is a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Archived {
+    pub(crate) file: usize,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+impl Region {
+    /// All of a tensor of this shape.
+    pub(crate) fn whole(shape: &[usize]) -> Self {
+        Self::Box { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
+    }
+
+    fn byte_len(&self, dtype: Dtype) -> Result<u64> {
+        Ok(match self {
+            Self::Box { sizes, .. } => shape::byte_len(dtype, sizes)?,
+            Self::Flat { len, .. } => shape::byte_len(dtype, &[*len])?,
+        })
+    }
+
+    /// The piece that begins at a byte of a source.
+    fn at(self, source: usize, offset: u64) -> Piece {
+        match self {
+            Self::Box { offsets, sizes } => Piece::new(source, offset, offsets, sizes),
+            Self::Flat { first, len } => Piece::flat(source, offset, first, len),
+        }
+    }
+}
+
+/// The tensors of a directory, as the bytes of one safetensors file.
+#[derive(Debug)]
+pub(crate) struct Whole<S> {
+    assembled: Assembled<Origin<S>>,
+    files: Vec<Arc<Input<S>>>,
+    archives: Vec<Archived>,
+    limits: Limits,
+}
+
+impl<S: ReadAt> Whole<S> {
+    pub(super) fn assembled(&self) -> &Assembled<Origin<S>> {
+        &self.assembled
+    }
+
+    pub(super) fn files(&self) -> &[Arc<Input<S>>] {
+        &self.files
+    }
+
+    /// Reads every archive, and compares its checksums. Returns how many there are.
+    pub(super) fn verify_checksums(&self) -> Result<u64> {
+        let mut checked = 0;
+        for &Archived { file, start, len } in &self.archives {
+            let input = &self.files[file];
+            let window = Window::new(&input.source, start, len).ok_or_else(|| {
+                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+                Error::from(error).in_file(&input.file)
+            })?;
+            let archive = Zipped::open(Input::new(window, input.file.as_ref()), &self.limits)?;
+            checked += archive.verify_checksums()?;
+        }
+        Ok(checked)
+    }
+}
+
+impl<S: ReadAt + 'static> TensorFile<S> {
+    /// The tensors of a directory.
+    ///
+    /// # Errors
+    ///
+    /// Those of core for pieces that overlap or leave gaps.
+    pub(crate) fn of_directory(
+        format: Format,
+        directory: Directory<S>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let Directory { files, tensors, aliases, mut plain_values, archives } = directory;
+        plain_values.sort_unstable();
+        let inputs: Vec<_> = files.iter().map(|(_, input)| Arc::clone(input)).collect();
+        let lens = inputs.iter().map(|input| input.source.byte_len());
+        let (file_len, mut all) = (lens.fold(0, u64::saturating_add), 0_u64);
+        let (mut names, mut stored) = (HashSet::new(), BTreeMap::new());
+        let mut sources: Vec<_> =
+            files.into_iter().map(|(path, input)| (path, Origin::File(input))).collect();
+        let mut wholes = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let WholeTensor { name, dtype, shape, stored: how, pieces } = tensor;
+            let located = |error: Error| error.in_tensor(&name);
+            let byte_len = shape::byte_len(dtype, &shape).map_err(|kind| located(kind.into()))?;
+            all = all.saturating_add(byte_len);
+            check_expansion(file_len, all).map_err(located)?;
+            let pieces = pieces.into_iter().map(|(file, region, data)| {
+                if let Data::Plain(Place::At(offset)) = data {
+                    return Ok(region.at(file, offset));
+                }
+                let container = Container::File(Arc::clone(&inputs[file]));
+                let byte_len = region.byte_len(dtype)?;
+                sources
+                    .push((sources[file].0.clone(), Origin::Piece { container, data, byte_len }));
+                Ok(region.at(sources.len() - 1, 0))
+            });
+            let pieces = pieces.collect::<Result<Vec<_>>>().map_err(located)?;
+            names.insert(name.clone());
+            stored.extend(how.map(|how| (name.clone(), how)));
+            wholes.push(checkpoint::WholeTensor { name, dtype, shape, pieces });
+        }
+        let mut metadata = Metadata::from_iter(aliases);
+        names.extend(metadata.keys().cloned());
+        metadata.insert("format".into(), "pt".into());
+        let assembled = Assembled::new(sources, wholes, &metadata)?;
+        let whole = Whole { assembled, files: inputs, archives, limits: limits.clone() };
+        let content = Content::Directory(Box::new(whole));
+        let (unindexed, notes) = (Vec::new(), Vec::new());
+        let file = Self {
+            format,
+            content,
+            names,
+            stored,
+            unindexed,
+            notes,
+            #[cfg(feature = "gguf")]
+            split: None,
+            plain_values,
+        };
+        file.inputs().try_for_each(Input::check_unchanged)?;
+        Ok(file)
+    }
+}
+
+/// What pieces are read from.
+#[derive(Debug)]
+pub(crate) enum Origin<S> {
+    /// A file, in which they lie as they are.
+    File(Arc<Input<S>>),
+    /// One piece that lies in another way, or cannot be read.
+    Piece { container: Container<S>, data: Data, byte_len: u64 },
+}
+
+impl<S> Origin<S> {
+    fn source(&self) -> &S {
+        match self {
+            Self::File(input) => &input.source,
+            Self::Piece { container, .. } => &container.input().source,
+        }
+    }
+}
+
+impl<S: ReadAt> ReadAt for Origin<S> {
+    fn byte_len(&self) -> u64 {
+        match self {
+            Self::File(input) => input.source.byte_len(),
+            Self::Piece { byte_len, .. } => *byte_len,
+        }
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match self {
+            Self::File(input) => input.source.read_exact_at(buf, offset),
+            Self::Piece { container, data, .. } => data.read(container, buf, offset).map_err(to_io),
+        }
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        match self {
+            Self::File(input) => input.source.read_ranges_at(ranges),
+            Self::Piece { .. } => {
+                ranges.iter_mut().try_for_each(|it| self.read_exact_at(it.bytes, it.offset))
+            }
+        }
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        if let Self::File(input) = self {
+            input.source.will_read(ranges);
+        }
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        if let Self::File(input) = self {
+            input.source.has_read(range);
+        }
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.source().requests()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.source().check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.source().may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.source().is_replaced()
+    }
+}
