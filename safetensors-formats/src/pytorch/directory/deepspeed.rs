@@ -24,6 +24,7 @@ const UNIVERSAL: &str = "zero";
 const WIDTH: u64 = 4;
 
 /// Reads what the files say, and finds where each parameter lies.
+#[expect(clippy::redundant_closure, reason = "the function itself is of one lifetime only")]
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
     let open = |name: &&String, _: &mut ()| folder.open(name);
@@ -320,7 +321,7 @@ impl Plan<'_> {
         let is_divided = self.partitions[0].stage == 3;
         let mut known: HashSet<String> =
             directory.tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let mut fragments: HashMap<String, Vec<(usize, Data, Vec<usize>, Dtype)>> = HashMap::new();
+        let mut fragments: HashMap<String, Vec<Fragment>> = HashMap::new();
         let mut first = None;
         for (file, mut state) in models.into_iter().enumerate() {
             let of_rank = std::mem::take(&mut state.fragments);
@@ -360,12 +361,12 @@ impl Plan<'_> {
     }
 }
 
+/// What a rank has of a parameter that is not trained: the number of the file, the numbers, their
+/// shape and type.
+type Fragment = (usize, Data, Vec<usize>, Dtype);
+
 /// A parameter that is not trained: whole on rank 0, or in ranges that are as long on each rank.
-fn frozen(
-    name: &str,
-    shape: &[usize],
-    ranks: Vec<(usize, Data, Vec<usize>, Dtype)>,
-) -> Result<WholeTensor> {
+fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTensor> {
     let len = count(shape)?;
     let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };
     let (range, mut pieces) = (len.div_ceil(ranks.len()), Vec::new());
