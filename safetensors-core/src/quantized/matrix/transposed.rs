@@ -27,8 +27,8 @@ impl Unit {
         row / width * width.div_ceil(self.codes) + row % width / self.codes
     }
 
-    /// The bytes from one row of these many units to the next. Rows that are whole pages apart would
-    /// share a few lines of the cache.
+    /// The bytes from one row of these many units to the next. Rows that are whole pages apart
+    /// would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
