@@ -34,7 +34,7 @@ fn every_command_has_whole_tensors() {
         &["show", "IN", "grid"][..],
         &["show", "IN", "grid", "1:, 2"],
         &["stats", "IN", "--filter", "grid"],
-        &["digest", "--tensors", "IN"],
+        &["digest", "IN"],
     ] {
         let of = |input: &str| {
             let args: Vec<_> = args.iter().map(|it| if *it == "IN" { input } else { it }).collect();

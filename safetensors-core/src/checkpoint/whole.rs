@@ -8,7 +8,7 @@ use super::store::{FileKind, LocalStore, Store};
 use super::{Assembled, Checkpoint, CheckpointFile, dcp, locate};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::hash::remove_record;
-use crate::header::{Limits, Metadata};
+use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::ReadAt;
 
 /// The name that stands for all files of a directory.
@@ -111,6 +111,7 @@ fn gather<T: Store>(
         metadata.entry(key.clone()).or_insert_with(|| value.clone());
     }
     dcp::forget(&mut metadata);
+    metadata.remove(ATTEMPT_KEY);
     // Digests of parts are none of whole tensors.
     remove_record(&mut metadata);
     let source = |file: CheckpointFile<T::File>| (file.path, file.archive.into_source());

@@ -275,7 +275,7 @@ impl Codes {
         let bits = 8 / N;
         let turned = if self.order == Order::HighFirst { 8 - bits } else { 0 };
         by_rule!(self, number => pairs.for_each(|(values, &byte)| {
-            *values = std::array::from_fn(|at| number(u32::from(byte) >> (at * bits ^ turned)));
+            *values = std::array::from_fn(|at| number(u32::from(byte) >> ((at * bits) ^ turned)));
         }));
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -216,7 +217,7 @@ fn what_does_not_make_up_a_tensor_is_refused() {
 #[derive(Clone, Default)]
 struct Odd {
     bytes: Vec<u8>,
-    fails: bool,
+    fails: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
@@ -231,7 +232,7 @@ impl ReadAt for Odd {
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         self.heard.lock().unwrap().push(format!("{} ranges", ranges.len()));
-        if self.fails {
+        if self.fails.load(Ordering::Relaxed) {
             return Err(io::Error::other("it is far away"));
         }
         self.bytes.read_ranges_at(ranges)
@@ -250,20 +251,24 @@ impl ReadAt for Odd {
     }
 
     fn check_unchanged(&self) -> io::Result<()> {
-        if self.fails { Err(io::Error::other("it changed")) } else { Ok(()) }
+        if self.fails.load(Ordering::Relaxed) {
+            Err(io::Error::other("it changed"))
+        } else {
+            Ok(())
+        }
     }
 
     fn is_replaced(&self) -> io::Result<bool> {
-        Ok(self.fails)
+        Ok(self.fails.load(Ordering::Relaxed))
     }
 }
 
 #[test]
 fn what_a_source_says_and_hears_is_passed_on() {
-    let odd = |fails| Odd { bytes: vec![7; 8], fails, heard: Arc::default() };
+    let odd = || Odd { bytes: vec![7; 8], ..Odd::default() };
     let pieces =
         || vec![Piece::new(0, 1, vec![0, 0], vec![2, 1]), Piece::new(1, 2, vec![0, 1], vec![2, 2])];
-    let (one, two) = (odd(false), odd(false));
+    let (one, two) = (odd(), odd());
     let sources = vec![("one".into(), one.clone()), ("two".into(), two.clone())];
     let checkpoint = open(sources, (Dtype::U8, &[2, 3]), pieces()).unwrap();
     let source = checkpoint.files()[0].safetensors().source();
@@ -282,8 +287,7 @@ fn what_a_source_says_and_hears_is_passed_on() {
     assert_eq!((a, b), ([7], [7]));
     assert_eq!(two.heard.lock().unwrap().last().unwrap(), "2 ranges");
 
-    let sources = vec![("one".into(), odd(false)), ("two".into(), odd(true))];
-    let checkpoint = open(sources, (Dtype::U8, &[2, 3]), pieces()).unwrap();
+    two.fails.store(true, Ordering::Relaxed);
     assert!(checkpoint.files()[0].safetensors().source().is_replaced().unwrap());
     let error = checkpoint.check_unchanged().unwrap_err().to_string();
     assert!(error.contains("two: it changed"), "{error}");

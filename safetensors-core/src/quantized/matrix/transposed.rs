@@ -27,8 +27,8 @@ impl Unit {
         row / width * width.div_ceil(self.codes) + row % width / self.codes
     }
 
-    /// The bytes from one row of these many units to the next. Rows that are whole pages apart would
-    /// share a few lines of the cache.
+    /// The bytes from one row of these many units to the next. Rows that are whole pages apart
+    /// would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
@@ -240,10 +240,11 @@ fn turn_words<const N: usize>(lines: &mut [[u64; LINE / 8]; 8]) {
     let (mut apart, mut bits, mut low) = (4 / N, 32, u64::MAX >> 32);
     while apart > 0 {
         for line in (0..8 / N).filter(|line| line & apart == 0) {
-            for word in 0..LINE / 8 {
-                let [one, other] = [lines[line][word], lines[line + apart][word]];
-                lines[line][word] = one & low | (other & low) << bits;
-                lines[line + apart][word] = one >> bits & low | other & !low;
+            let (above, below) = lines.split_at_mut(line + apart);
+            for (first, second) in above[line].iter_mut().zip(&mut below[0]) {
+                let (one, other) = (*first, *second);
+                *first = one & low | (other & low) << bits;
+                *second = one >> bits & low | other & !low;
             }
         }
         (apart, bits) = (apart / 2, bits / 2);
