@@ -2,6 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The most bytes that are kept. It is enough for the tiles of 2 MiB that as many threads as most
+/// machines have read at once.
+const MOST_KEPT: usize = 64 << 20;
+
 /// Buffers that nothing is in any more. All weights of a checkpoint share them.
 #[derive(Debug, Default)]
 pub(super) struct Spare(Mutex<Vec<Vec<u8>>>);
@@ -25,8 +29,13 @@ impl Spare {
         }
     }
 
+    /// Keeps memory, up to a limit: it may be kept as long as the checkpoint is open.
     pub(super) fn put(&self, bytes: Vec<u8>) {
-        self.lock().push(bytes);
+        let mut spare = self.lock();
+        let kept: usize = spare.iter().map(Vec::capacity).sum();
+        if bytes.capacity() <= MOST_KEPT.saturating_sub(kept) {
+            spare.push(bytes);
+        }
     }
 
     /// Frees all memory.
@@ -37,5 +46,19 @@ impl Spare {
     /// The list is whole even if a thread has panicked.
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_has_a_limit() {
+        let (spare, len) = (Spare::default(), MOST_KEPT / 4);
+        (0..9).for_each(|_| spare.put(Vec::with_capacity(len)));
+        let kept: usize = spare.lock().iter().map(Vec::capacity).sum();
+        assert!((len..=MOST_KEPT).contains(&kept));
+        assert_eq!(spare.take(3).len(), 3);
     }
 }

@@ -167,7 +167,7 @@ impl Tiles {
                     let problem = format!("{} overlaps {}", place(two), place(one));
                     return BadTiles { tile: Some(other.number), kind: bad(problem) };
                 }
-                left -= 1;
+                left = left.saturating_sub(one.sizes.len());
                 if left == 0 {
                     return BadTiles { tile: None, kind: bad("some of them overlap".into()) };
                 }
@@ -177,8 +177,8 @@ impl Tiles {
     }
 }
 
-/// The most pairs of boxes that are compared for the text of an error.
-const MOST_COMPARED: u32 = 1 << 20;
+/// The most dimensions of pairs of boxes that are compared for the text of an error.
+const MOST_COMPARED: usize = 1 << 20;
 
 /// A prime number, 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;

@@ -94,7 +94,9 @@ impl Matrix {
         const MOST: usize = 1 << 18;
         let unit = self.unit();
         let (pitch, side) = (unit.pitch(lines.len()), LINE / unit.bytes);
-        let step = (MOST * lines.len() / out.len().max(1)).max(side) / side * side;
+        // On 32 bits, the product may be larger than a `usize`. The quotient is at most `MOST`.
+        let step = MOST as u64 * lines.len() as u64 / out.len().max(1) as u64;
+        let step = (step as usize).max(side) / side * side;
         for first in lines.clone().step_by(step) {
             let some = first..lines.end.min(first + step);
             let mut raw = self.fetch_lines(files, spare, some.clone(), across.clone())?;
