@@ -127,7 +127,8 @@ impl ShardOptions {
     ///
     /// Only saves of ranks on the local disk ask for it:
     /// [`RankSaver`](crate::ranks::RankSaver) and
-    /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks).
+    /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks). Every other save fails with
+    /// [`ErrorKind::Io`].
     ///
     /// ```
     /// use safetensors_core::ranks::{RankRules, RankSaver};

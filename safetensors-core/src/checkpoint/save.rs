@@ -182,6 +182,12 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
     options.check_beside()?;
+    if options.dcp {
+        let problem = "only ranks save files of PyTorch's distributed checkpoints: use RankSaver or \
+                       Rewrite::save_ranks";
+        let unsupported = std::io::Error::new(std::io::ErrorKind::Unsupported, problem);
+        return Err(ErrorKind::Io(unsupported).into());
+    }
     let ShardOptions { max_shard_size, file_pattern, save_options, .. } = options;
     let mut aliases = BTreeMap::new();
     if let Some(tied) = &save_options.tied {
