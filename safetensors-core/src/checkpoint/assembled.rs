@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use super::whole_tensor::{Placed, WholeTensor};
-use super::{Checkpoint, CheckpointFile};
-use crate::error::{ErrorKind, Quoted, Result};
-use crate::header::{HeaderEntry, Limits, Metadata, encode};
-use crate::io::{FileSource, ReadAt, ReadRange, Requests, SafeTensors};
+#[cfg(doc)]
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{HeaderEntry, Metadata, encode};
+use crate::io::{FileSource, ReadAt, ReadRange, Requests};
 use crate::load::streaming::PIECE;
 use crate::load::tiled::TiledBlock;
 use crate::tensor::shape::byte_len;
@@ -18,8 +19,8 @@ use crate::tensor::shape::byte_len;
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
-/// [`Checkpoint::assembled`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the
-/// files that the ranks of a job have saved with PyTorch. An index lists the tensors of all files
+/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files that
+/// the ranks of a job have saved with PyTorch. An index lists the tensors of all files
 /// once; here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
@@ -74,6 +75,25 @@ impl<S: ReadAt> Assembled<S> {
     /// A file of these tensors, in this order, with this metadata. The sources come with the paths
     /// that errors call them, and the pieces of the tensors name them by their numbers.
     ///
+    /// ```
+    /// use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
+    /// use safetensors_core::{Checkpoint, Dtype};
+    ///
+    /// // Two files with bytes of a matrix of 2 × 3: the left column, and the other two.
+    /// let sources = vec![("left".into(), vec![1_u8, 4]), ("right".into(), vec![2, 3, 5, 6])];
+    /// let pieces = vec![
+    ///     TensorPiece::new(0, 0, vec![0, 0], vec![2, 1]),
+    ///     TensorPiece::new(1, 0, vec![0, 1], vec![2, 2]),
+    /// ];
+    /// let matrix = WholeTensor { name: "m".into(), dtype: Dtype::U8, shape: vec![2, 3], pieces };
+    /// let both = Assembled::new(sources, vec![matrix], &Default::default())?;
+    /// let checkpoint = Checkpoint::from_source(both, "both")?;
+    /// let matrix = checkpoint.tensor("m")?;
+    /// assert_eq!(matrix.read()?.as_slice::<u8>()?, [1, 2, 3, 4, 5, 6]);
+    /// assert_eq!(matrix.slice((.., 0..2))?.read()?.as_slice::<u8>()?, [1, 2, 4, 5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for pieces that do not make up
@@ -116,53 +136,10 @@ impl<S: ReadAt> Assembled<S> {
     }
 }
 
-impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// A checkpoint of tensors that are made of pieces of other files, see [`Assembled::new`]. The
-    /// path stands for all of them in errors and in [`CheckpointFile::path`].
-    ///
-    /// ```
-    /// use safetensors_core::checkpoint::{Piece, WholeTensor};
-    /// use safetensors_core::{Checkpoint, Dtype};
-    ///
-    /// // Two files with bytes of a matrix of 2 × 3: the left column, and the other two.
-    /// let sources = vec![("left".into(), vec![1_u8, 4]), ("right".into(), vec![2, 3, 5, 6])];
-    /// let pieces = vec![
-    ///     Piece::new(0, 0, vec![0, 0], vec![2, 1]),
-    ///     Piece::new(1, 0, vec![0, 1], vec![2, 2]),
-    /// ];
-    /// let matrix = WholeTensor { name: "m".into(), dtype: Dtype::U8, shape: vec![2, 3], pieces };
-    /// let checkpoint =
-    ///     Checkpoint::assembled("both", sources, vec![matrix], &Default::default())?;
-    /// let matrix = checkpoint.tensor("m")?;
-    /// assert_eq!(matrix.read()?.as_slice::<u8>()?, [1, 2, 3, 4, 5, 6]);
-    /// assert_eq!(matrix.slice((.., 0..2))?.read()?.as_slice::<u8>()?, [1, 2, 4, 5]);
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Assembled::new`]; [`ErrorKind::DuplicateTensor`].
-    pub fn assembled(
-        path: impl Into<PathBuf>,
-        sources: Vec<(PathBuf, S)>,
-        tensors: Vec<WholeTensor>,
-        metadata: &Metadata,
-    ) -> Result<Self> {
-        let path = path.into();
-        // The headers of the sources have kept to the limits.
-        let mut limits = Limits::default();
-        (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
-        let source = Assembled::new(sources, tensors, metadata);
-        let archive = source.and_then(|source| SafeTensors::from_source_with(source, &limits));
-        let archive = archive.map_err(|error| error.in_path(&path))?;
-        Self::from_single(CheckpointFile { path, archive })
-    }
-}
-
 impl<S: ReadAt> Whole<S> {
     /// The segments that have bytes of a range, and the part of the range in each, counted from its
     /// start.
-    fn segments_of(&self, range: &Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
+    fn segments_of(&self, range: Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
         let first = self.segments.partition_point(|segment| segment.end <= range.start);
         let (start, end) = (range.start, range.end);
         self.segments[first..].iter().take_while(move |segment| segment.start < end).map(
@@ -173,13 +150,10 @@ impl<S: ReadAt> Whole<S> {
         )
     }
 
-    /// The bytes of the sources that are read for a range: at most one range of each piece.
-    fn below(&self, range: Range<u64>, below: &mut BTreeMap<usize, Vec<Range<u64>>>) {
-        for (segment, part) in self.segments_of(&range) {
-            for (source, bytes) in segment.placed.sources_of(part) {
-                below.entry(source).or_default().push(bytes);
-            }
-        }
+    /// The bytes of the sources that are read for a range: at most one range of each piece, with the
+    /// number of its source.
+    fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        self.segments_of(range).flat_map(|(segment, part)| segment.placed.sources_of(part))
     }
 
     /// Reads blocks of tensors: what lies in one source with one call.
@@ -195,14 +169,25 @@ impl<S: ReadAt> Whole<S> {
         }
         for (source, (tensor, mut ranges)) in wanted {
             let (path, source) = &self.sources[source];
-            source.read_ranges_at(&mut ranges).map_err(|error| {
-                let tensor = Quoted(tensor);
-                let problem = format!("{}: {error} (for tensor {tensor})", path.display());
-                io::Error::new(error.kind(), problem)
-            })?;
+            source
+                .read_ranges_at(&mut ranges)
+                .map_err(|error| Error::io(error, path).in_tensor(tensor).through_io())?;
         }
         blocks.into_iter().for_each(|(_, block)| block.finish());
         Ok(())
+    }
+}
+
+/// The most ranges of the sources that are held to tell the sources of them.
+const MOST_HELD: usize = 1 << 10;
+
+impl<S: ReadAt> ReadAt for Whole<S> {
+    fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
     }
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
@@ -220,7 +205,7 @@ impl<S: ReadAt> Whole<S> {
             let of_header = header.len().min(range.bytes.len());
             let (head, mut rest) = range.bytes.split_at_mut(of_header);
             head.copy_from_slice(&header[..of_header]);
-            for (segment, part) in self.segments_of(&(start + of_header as u64..end)) {
+            for (segment, part) in self.segments_of(start + of_header as u64..end) {
                 let (bytes, more) = rest.split_at_mut((part.end - part.start) as usize);
                 for (number, bytes) in bytes.chunks_mut(most).enumerate() {
                     let start = part.start + (number * most) as u64;
@@ -237,105 +222,97 @@ impl<S: ReadAt> Whole<S> {
         self.read_blocks(blocks)
     }
 
-    fn requests(&self) -> Option<Requests> {
-        self.sources.first().and_then(|(_, source)| source.requests())
-    }
-}
-
-impl<S: ReadAt> ReadAt for Assembled<S> {
-    fn byte_len(&self) -> u64 {
-        match &self.content {
-            Content::Stored(source) => source.byte_len(),
-            Content::Whole(whole) => whole.byte_len,
-        }
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match &self.content {
-            Content::Stored(source) => source.read_exact_at(buf, offset),
-            Content::Whole(whole) => whole.read_ranges_at(&mut [ReadRange { offset, bytes: buf }]),
-        }
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        match &self.content {
-            Content::Stored(source) => source.read_ranges_at(ranges),
-            Content::Whole(whole) => whole.read_ranges_at(ranges),
-        }
-    }
-
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        match &self.content {
-            Content::Stored(source) => source.will_read(ranges),
-            Content::Whole(whole) => {
-                let mut below = BTreeMap::new();
-                ranges.for_each(|range| whole.below(range, &mut below));
-                for (source, ranges) in below {
-                    whole.sources[source].1.will_read(&mut ranges.into_iter());
+        let mut below = ranges.flat_map(|range| self.below(range));
+        loop {
+            let mut wanted = BTreeMap::<usize, Vec<Range<u64>>>::new();
+            for (source, range) in below.by_ref().take(MOST_HELD) {
+                let ranges = wanted.entry(source).or_default();
+                match ranges.last_mut() {
+                    Some(last) if last.end == range.start => last.end = range.end,
+                    _ => ranges.push(range),
                 }
+            }
+            if wanted.is_empty() {
+                return;
+            }
+            for (source, ranges) in wanted {
+                self.sources[source].1.will_read(&mut ranges.into_iter());
             }
         }
     }
 
     fn has_read(&self, range: Range<u64>) {
-        match &self.content {
-            Content::Stored(source) => source.has_read(range),
-            Content::Whole(whole) => {
-                let mut below = BTreeMap::new();
-                whole.below(range, &mut below);
-                for (source, ranges) in below {
-                    let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
-                    let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
-                    whole.sources[source].1.has_read(start..end);
-                }
-            }
-        }
+        self.below(range).for_each(|(source, bytes)| self.sources[source].1.has_read(bytes));
     }
 
     fn requests(&self) -> Option<Requests> {
-        match &self.content {
-            Content::Stored(source) => source.requests(),
-            Content::Whole(whole) => whole.requests(),
-        }
+        self.sources.first().and_then(|(_, source)| source.requests())
     }
 
     fn check_unchanged(&self) -> io::Result<()> {
-        match &self.content {
-            Content::Stored(source) => source.check_unchanged(),
-            Content::Whole(whole) => whole.sources.iter().try_for_each(|(path, source)| {
-                source.check_unchanged().map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-                })
-            }),
-        }
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        match &self.content {
-            Content::Stored(source) => source.may_change_unseen(),
-            // The header is none of the sources'.
-            Content::Whole(_) => false,
-        }
+        self.sources.iter().try_for_each(|(path, source)| {
+            source.check_unchanged().map_err(|error| Error::io(error, path).through_io())
+        })
     }
 
     fn is_replaced(&self) -> io::Result<bool> {
-        match &self.content {
-            Content::Stored(source) => source.is_replaced(),
-            Content::Whole(whole) => {
-                for (_, source) in &whole.sources {
-                    if source.is_replaced()? {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
+        for (_, source) in &self.sources {
+            if source.is_replaced()? {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+}
+
+impl<S: ReadAt> Assembled<S> {
+    fn content(&self) -> &dyn ReadAt {
+        match &self.content {
+            Content::Stored(source) => source,
+            Content::Whole(whole) => &**whole,
+        }
+    }
+}
+
+impl<S: ReadAt> ReadAt for Assembled<S> {
+    fn byte_len(&self) -> u64 {
+        self.content().byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content().read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self.content().read_ranges_at(ranges)
+    }
+
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        self.content().will_read(ranges);
+    }
+
+    fn has_read(&self, range: Range<u64>) {
+        self.content().has_read(range);
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        self.content().requests()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.content().check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.content().may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.content().is_replaced()
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
-        match &self.content {
-            Content::Stored(source) => source.as_any(),
-            Content::Whole(_) => None,
-        }
+        self.content().as_any()
     }
 }

@@ -11,9 +11,10 @@ use crate::io::{FileSource, SafeTensors};
 /// Gives the files of all ranks their names, all of which are written. The directory has no other
 /// files of tensors ([`check_alone`]).
 ///
-/// No single file decides what the directory opens as. The last file goes first: it has the ends of
-/// divided tensors, so until their other parts follow, they have a gap, which readers find. An
-/// attempt that is interrupted here can be repeated.
+/// No single file decides what the directory opens as. Each says how many there are, so nothing
+/// opens until all are there. The last file goes first: it has the ends of divided tensors, so until
+/// their other parts follow, they have a gap, which PyTorch finds as well. An attempt that is
+/// interrupted here can be repeated.
 pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,

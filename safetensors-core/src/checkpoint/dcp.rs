@@ -11,14 +11,17 @@
 //! No file has the shape of the whole. It ends where the last part does, so a last part that is
 //! missing cannot be noticed. Rules: `torch/distributed/checkpoint/hf_storage.py` of torch 2.15.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::CheckpointFile;
-use super::whole_tensor::{Piece, WholeTensor};
+use super::whole_tensor::{TensorPiece, WholeTensor};
 use crate::error::{Error, RankProblem, Result};
-use crate::header::{DCP_KEY, DCP_VERSION_KEY, Metadata, TensorInfo, UniqueMap};
+use crate::header::{
+    ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, TensorInfo, UniqueMap,
+};
 
 /// Where the part of a tensor belongs.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,28 +43,79 @@ pub(super) fn refuse<S>(file: &CheckpointFile<S>) -> Result<()> {
     Err(Error::from(RankProblem::PartsOfTensors).in_path(&file.path))
 }
 
-/// Fails if one of these tensors of a file, which an index names, does not begin at its first
-/// element. PyTorch writes `DCP_SHARDING_INFO` and an index if one rank saves whole tensors.
-pub(super) fn refuse_indexed<S>(file: &CheckpointFile<S>, names: &[String]) -> Result<()> {
-    if !has_parts(file) {
-        return Ok(());
-    }
+/// Fails if a tensor of a file, which an index names, does not begin at its first element.
+pub(super) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
     let saved = saved_parts(file)?;
-    let begins = |name: &&String| {
-        saved.get(*name).is_some_and(|part| part.saved_offsets.iter().all(|&offset| offset == 0))
-    };
-    match names.iter().find(|name| !begins(name)) {
-        Some(name) => {
-            Err(Error::from(RankProblem::PartsOfTensors).in_tensor(name).in_path(&file.path))
-        }
+    match saved.iter().find(|(_, part)| part.saved_offsets.iter().any(|&offset| offset > 0)) {
+        Some((name, _)) => Err(bad("the index names a part".into(), file).in_tensor(name)),
         None => Ok(()),
     }
+}
+
+/// The error of an index that names a file, while another file of its directory has parts.
+pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
+    bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 
 /// Removes what says of a file that it has parts.
 pub(super) fn forget(metadata: &mut Metadata) {
     metadata.remove(DCP_KEY);
     metadata.remove(DCP_VERSION_KEY);
+    metadata.remove(FILES_KEY);
+}
+
+/// Fails if files, all of which have parts, are not those of one save, or not all of them, as far as
+/// they tell.
+///
+/// Those of our ranks have the name of their save, and the number of its files. Those of PyTorch
+/// have numbers in their names. A rank writes the ones that it has tensors of, so that each number
+/// must be there once, and not for each rank.
+pub(super) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
+    let Some(first) = files.first() else { return Ok(()) };
+    let of = |file: &CheckpointFile<S>, key| file.archive.metadata().get(key).cloned();
+    if let Some(other) = files.iter().find(|file| of(file, ATTEMPT_KEY) != of(first, ATTEMPT_KEY)) {
+        let save =
+            |file| of(file, ATTEMPT_KEY).map_or("no known save".into(), |it| format!("{it:?}"));
+        let (one, two, name) = (save(other), save(first), name_of(&first.path));
+        let problem = format!("ranks of two saves: the file is of {one}, and {name:?} of {two}");
+        return Err(bad(problem, other));
+    }
+    let found = files.len();
+    let counts = || files.iter().filter_map(|file| Some((file, of(file, FILES_KEY)?)));
+    if let Some((file, count)) = counts().find(|(_, count)| *count != found.to_string()) {
+        let problem = format!("the save has {count} files with parts, and {found} are there");
+        return Err(bad(problem, file));
+    }
+    if counts().next().is_some() {
+        return Ok(());
+    }
+    let numbered = || files.iter().filter_map(|file| Some((file, numbers_of(&file.path)?)));
+    let Some((first, (_, count))) = numbered().next() else { return Ok(()) };
+    if let Some((other, (_, found))) = numbered().find(|(_, (_, of))| *of != count) {
+        let name = name_of(&first.path);
+        let problem = format!("files of two saves: it is one of {found}, and {name:?} of {count}");
+        return Err(bad(problem, other));
+    }
+    let numbers: BTreeSet<_> = numbered().map(|(_, (number, _))| number).collect();
+    match (1..=count).find(|number| !numbers.contains(number)) {
+        Some(number) => {
+            let problem = format!("no file is number {number} of the {count} that its name counts");
+            Err(bad(problem, first))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The last part of a path.
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// Of a name such as `shard-00001-model-00002-of-00003.safetensors`, the last two numbers.
+fn numbers_of(path: &Path) -> Option<(usize, usize)> {
+    let name = name_of(path).strip_prefix("shard-")?.strip_suffix(".safetensors")?;
+    let (number, count) = name.split_once("-model-")?.1.split_once("-of-")?;
+    Some((number.parse().ok()?, count.parse().ok()?))
 }
 
 /// Says in the metadata of a file where its tensors begin.
@@ -95,7 +149,7 @@ pub(super) fn whole_tensors<S>(files: &[CheckpointFile<S>]) -> Result<Vec<WholeT
                 .map_err(|problem| bad(problem, file).in_tensor(info.name()))?;
             let offset = header.data_start() + info.data_offsets().start;
             let offsets = offsets.unwrap_or_default().to_vec();
-            let piece = Piece::new(number, offset, offsets, info.shape().to_vec());
+            let piece = TensorPiece::new(number, offset, offsets, info.shape().to_vec());
             tensors[position].pieces.push(piece);
         }
     }

@@ -57,7 +57,7 @@ pub use save::{SavedShards, save_sharded, save_sharded_to};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
-pub use whole_tensor::{Piece, WholeTensor};
+pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};
 use crate::header::{Metadata, TensorInfo};

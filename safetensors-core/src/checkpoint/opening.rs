@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::index::Index;
+use super::locate::files_of;
 use super::siblings::Siblings;
 use super::store::{Store, Version};
 use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp};
@@ -39,36 +40,47 @@ pub(super) fn open_from<T: Store>(
     limits: &Limits,
     locate: impl Fn() -> Result<CheckpointPath>,
 ) -> Result<Checkpoint<T::File>> {
+    until_settled(path, || match locate() {
+        Ok(located) => match open_located(store, &located, limits) {
+            Ok(Some(mut checkpoint)) => {
+                checkpoint.siblings = Some(Arc::clone(&siblings));
+                checkpoint.is_of_directory = located.path() != path;
+                Ok(Some(checkpoint))
+            }
+            Err(error) if !has_moved(&located, locate()) => Err(error),
+            Ok(None) | Err(_) => Ok(None),
+        },
+        // If a second look succeeds, the directory was listed while its files were replaced.
+        Err(_) if locate().is_ok() => Ok(None),
+        Err(error) => Err(or_parts(store, path, error, limits)),
+    })
+}
+
+/// Opens what is at a path, and tries again while that is `None`, because its files change.
+pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>) -> Result<C> {
     for attempt in 0..ATTEMPTS {
-        let error = match locate() {
-            Ok(located) => match open_located(store, &located, limits) {
-                Ok(Some(mut checkpoint)) => {
-                    checkpoint.siblings = Some(siblings);
-                    checkpoint.is_of_directory = located.path() != path;
-                    return Ok(checkpoint);
-                }
-                Ok(None) => None,
-                Err(error) => (!has_moved(&located, locate())).then_some(error),
-            },
-            // If a second look succeeds, the directory was listed while its files were replaced.
-            Err(error) => locate().is_err().then(|| or_parts(store, path, error, limits)),
-        };
-        if let Some(error) = error {
-            return Err(error);
+        if let Some(opened) = open()? {
+            return Ok(opened);
         }
         thread::sleep(LONGEST_PAUSE * attempt / ATTEMPTS);
     }
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
 }
 
-/// The error of a directory without a checkpoint, or that its files have parts of tensors.
+/// The error of a directory without a checkpoint, or that its files have parts of tensors. The first
+/// file that opens decides; of the others, whoever opens all of them finds what is wrong.
 fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> Error {
     let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return error };
     let is_file =
         |name: &String| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
-    let Some(first) = found.first().filter(|_| found.iter().all(is_file)) else { return error };
-    match open_shard(store, &path.join(first), limits) {
-        Ok(file) if dcp::has_parts(&file) => Error::from(RankProblem::PartsOfTensors).in_path(path),
+    if !found.iter().all(is_file) {
+        return error;
+    }
+    let mut opened = found.iter().map(|name| open_shard(store, &path.join(name), limits));
+    match opened.find_map(Result::ok) {
+        Some(file) if dcp::has_parts(&file) => {
+            Error::from(RankProblem::PartsOfTensors).in_path(path)
+        }
         _ => error,
     }
 }
@@ -99,7 +111,33 @@ fn open_located<T: Store>(
         return Ok(None);
     }
     let (index, shards) = opened?;
+    if let Some(file) = shards.iter().find(|file| dcp::has_parts(file)) {
+        refuse_indexed(store, path, (file, &shards), limits)?;
+    }
     Checkpoint::from_shards(shards, &index, path, before).map(Some)
+}
+
+/// Fails if an index may name a part of a tensor, beside which there are others.
+///
+/// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves whole tensors. Then each begins at its
+/// first element, and all files are those of the index.
+fn refuse_indexed<T: Store>(
+    store: &T,
+    index: &Path,
+    (file, shards): (&CheckpointFile<T::File>, &[CheckpointFile<T::File>]),
+    limits: &Limits,
+) -> Result<()> {
+    shards.iter().try_for_each(dcp::refuse_indexed)?;
+    let directory = index.parent().unwrap_or(Path::new(""));
+    let has_parts = |name: &String| {
+        let path = directory.join(name);
+        shards.iter().all(|shard| shard.path != path)
+            && open_shard(store, &path, limits).is_ok_and(|file| dcp::has_parts(&file))
+    };
+    match files_of(store, directory)?.iter().find(|name| has_parts(name)) {
+        Some(other) => Err(dcp::beside_index(file, other)),
+        None => Ok(()),
+    }
 }
 
 fn open_shards<T: Store>(
@@ -189,7 +227,6 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Self> {
         let mut places = Vec::new();
         for (file, (shard, names)) in index.shards().enumerate() {
-            dcp::refuse_indexed(&shards[file], names)?;
             let header = shards[file].archive.header();
             let start = places.len();
             for name in names {

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::opening::open_shards_at;
+use super::opening::{open_shards_at, until_settled};
 use super::store::{FileKind, LocalStore, Store};
 use super::{Assembled, Checkpoint, CheckpointFile, dcp, locate};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
-use crate::io::ReadAt;
+use crate::io::{ReadAt, SafeTensors};
 
 /// The name that stands for all files of a directory.
 const ALL: &str = "*.safetensors";
@@ -18,15 +18,17 @@ impl Checkpoint<Assembled> {
     /// [`open`](Checkpoint::open) that also opens a directory to which ranks of PyTorch have saved
     /// parts of tensors in safetensors files: those of `torch.distributed.checkpoint` with
     /// `HuggingFaceStorageWriter(save_distributed=True)`, or of
-    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors. Their
-    /// parts are found when they are read, and any slice reads its bytes only.
+    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors. Opening
+    /// reads the headers of all files. A read of a tensor, or of a slice, takes the bytes it needs
+    /// from each.
     ///
     /// `Checkpoint::open` refuses such files. Everything else opens in the same way as there.
     ///
     /// The parts may be boxes in any number of dimensions. All `*.safetensors` files of the
-    /// directory must have parts. The files do not say which shape a tensor has, nor how many
-    /// ranks have saved. It ends where the last part does: so **a missing last part is not
-    /// noticed**, unless the caller compares the shapes, for example by
+    /// directory must have parts, and be of one save. Those of `ShardOptions::dcp` say how many they
+    /// are. Those of PyTorch say neither that nor which shape a tensor has. It ends where the last
+    /// part does: so **a missing last part of theirs is not noticed**, unless the caller compares
+    /// the shapes, for example by
     /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
@@ -51,8 +53,9 @@ impl Checkpoint<Assembled> {
     /// # Errors
     ///
     /// Those of [`open`](Checkpoint::open); [`RankProblem::BadParts`] for parts that overlap or
-    /// leave a gap, for parts of one name that differ in their dtype or their number of dimensions,
-    /// and for a malformed `DCP_SHARDING_INFO`; [`RankProblem::PartsOfTensors`] for the path of a
+    /// leave a gap, for files that are missing or of two saves, for parts of one name that differ in
+    /// their dtype or their number of dimensions, and for a malformed `DCP_SHARDING_INFO`;
+    /// [`RankProblem::PartsOfTensors`] for the path of a
     /// file with parts.
     pub fn open_whole(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_whole_in(LocalStore, path, &Limits::default())
@@ -71,40 +74,62 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         limits: &Limits,
     ) -> Result<Self> {
         let (store, path) = (Arc::new(store), path.as_ref());
-        match Checkpoint::open_in(Arc::clone(&store), path, limits) {
-            Ok(checkpoint) => Ok(checkpoint.map_sources(Assembled::stored)),
+        until_settled(path, || match Checkpoint::open_in(Arc::clone(&store), path, limits) {
+            Ok(checkpoint) => Ok(Some(checkpoint.map_sources(Assembled::stored))),
             Err(error) if is_of_parts(&error) && is_directory(&*store, path) => {
-                let gathered = gather(&*store, path, limits)?;
-                Ok(Self { siblings: Some(store), is_of_directory: true, ..gathered })
+                let gathered = gather(&*store, path, limits)?.map(|gathered| {
+                    let siblings = Some(Arc::clone(&store) as _);
+                    Self { siblings, is_of_directory: true, ..gathered }
+                });
+                Ok(gathered)
             }
             Err(error) => Err(error),
-        }
+        })
     }
 }
 
 fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
-        && error.tensor().is_none()
 }
 
 fn is_directory<T: Store>(store: &T, path: &Path) -> bool {
     matches!(store.kind(path), Ok(Some(FileKind::Directory)))
 }
 
-/// The whole tensors of all files of a directory, each of which must have parts.
+/// The whole tensors of all files of a directory, each of which must have parts. `None` if the files
+/// were replaced meanwhile, so that they may not belong together.
 fn gather<T: Store>(
     store: &T,
     directory: &Path,
     limits: &Limits,
-) -> Result<Checkpoint<Assembled<T::File>>> {
+) -> Result<Option<Checkpoint<Assembled<T::File>>>> {
     let names = locate::files_of(store, directory)?;
     let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
-    let files = open_shards_at(store, &paths, limits)?;
+    let files = open_shards_at(store, &paths, limits);
+    let mut has_changed = locate::files_of(store, directory)? != names;
+    for file in files.iter().flatten() {
+        let is_replaced = file.archive.source().is_replaced();
+        has_changed |= is_replaced.map_err(|error| Error::io(error, &file.path))?;
+    }
+    if has_changed {
+        return Ok(None);
+    }
+    let files = files?;
     if !files.iter().all(dcp::has_parts) {
         // Some are parts, and some are not: which ones are meant?
         let none = ErrorKind::NoCheckpoint { found: names, below: Vec::new() };
         return Err(Error::from(none).in_path(directory));
     }
+    assemble(directory, files, limits).map(Some)
+}
+
+/// The whole tensors of these files, all of which have parts.
+fn assemble<S: ReadAt>(
+    directory: &Path,
+    files: Vec<CheckpointFile<S>>,
+    limits: &Limits,
+) -> Result<Checkpoint<Assembled<S>>> {
+    dcp::check_complete(&files)?;
     let tensors = dcp::whole_tensors(&files)?;
     let mut metadata = Metadata::new();
     for (key, value) in files.iter().flat_map(|file| file.archive.metadata()) {
@@ -114,7 +139,14 @@ fn gather<T: Store>(
     metadata.remove(ATTEMPT_KEY);
     // Digests of parts are none of whole tensors.
     remove_record(&mut metadata);
-    let source = |file: CheckpointFile<T::File>| (file.path, file.archive.into_source());
+    let source = |file: CheckpointFile<S>| (file.path, file.archive.into_source());
     let sources = files.into_iter().map(source).collect();
-    Checkpoint::assembled(directory.join(ALL), sources, tensors, &metadata)
+    // The header of all files is longer than those of each, which have kept to the limits.
+    let mut limits = limits.clone();
+    (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
+    let path = directory.join(ALL);
+    let source = Assembled::new(sources, tensors, &metadata);
+    let archive = source.and_then(|source| SafeTensors::from_source_with(source, &limits));
+    let archive = archive.map_err(|error| error.in_path(&path))?;
+    Checkpoint::from_single(CheckpointFile { path, archive })
 }

@@ -1,4 +1,4 @@
-//! [`WholeTensor`]: a tensor, and the [`Piece`]s of files that make it up.
+//! [`WholeTensor`]: a tensor, and the [`TensorPiece`]s of files that make it up.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,20 +18,20 @@ pub struct WholeTensor {
     pub dtype: Dtype,
     /// The shape.
     pub shape: Vec<usize>,
-    /// All [boxes](Piece::new), or all [flat](Piece::flat). A tensor without elements needs none.
-    pub pieces: Vec<Piece>,
+    /// All [boxes](TensorPiece::new), or all [flat](TensorPiece::flat). A tensor without elements needs none.
+    pub pieces: Vec<TensorPiece>,
 }
 
 /// Some elements of a [`WholeTensor`] that lie together in a file, in C order.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct TensorPiece {
     source: usize,
     offset: u64,
     place: Tile,
     is_flat: bool,
 }
 
-impl Piece {
+impl TensorPiece {
     /// A box: of each dimension of the tensor, `sizes` positions from `offsets` on. Its elements
     /// begin at byte `offset` of the source with the number `source`.
     pub fn new(source: usize, offset: u64, offsets: Vec<usize>, sizes: Vec<usize>) -> Self {

@@ -251,6 +251,17 @@ impl Error {
         self
     }
 
+    /// The error on its way through [`std::io::Error`], from which [`From`] takes it again: of a
+    /// file that another source is read from.
+    #[cfg(feature = "std")]
+    pub(crate) fn through_io(self) -> std::io::Error {
+        let kind = match self.kind() {
+            ErrorKind::Io(error) => error.kind(),
+            _ => std::io::ErrorKind::Other,
+        };
+        std::io::Error::new(kind, ThroughIo(self))
+    }
+
     /// An input or output error of `path`.
     #[cfg(feature = "std")]
     pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {
@@ -258,8 +269,22 @@ impl Error {
     }
 }
 
+/// What [`Error::through_io`] makes.
+#[cfg(feature = "std")]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct ThroughIo(Error);
+
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
+        #[cfg(feature = "std")]
+        let kind = match kind {
+            ErrorKind::Io(error) => match error.downcast() {
+                Ok(ThroughIo(error)) => return error,
+                Err(error) => ErrorKind::Io(error),
+            },
+            kind => kind,
+        };
         let (file, tensor, similar, looks_like) = (None, None, Vec::new(), None);
         Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
     }

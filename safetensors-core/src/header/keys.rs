@@ -36,6 +36,10 @@ pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 #[cfg(feature = "std")]
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
+/// The key of the number of files that ranks have saved together, where no index names them.
+#[cfg(feature = "std")]
+pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
+
 /// The key of the positions of the parts of tensors that a file of PyTorch's distributed
 /// checkpoints has.
 #[cfg(feature = "std")]

@@ -26,8 +26,8 @@ pub use attributes::{attribute_key, attributes};
 pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "std")]
 pub(crate) use keys::{
-    ATTEMPT_KEY, AXIS_PREFIX, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FORMAT_KEY, PARTS_KEY,
-    SHA256_KEY,
+    ATTEMPT_KEY, AXIS_PREFIX, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FILES_KEY, FORMAT_KEY,
+    PARTS_KEY, SHA256_KEY,
 };
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 #[cfg(feature = "std")]

@@ -8,7 +8,7 @@ use super::plan::{RankPlan, RankTensor};
 use crate::checkpoint::{Index, ShardOptions, record_dcp, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Digest;
-use crate::header::{ATTEMPT_KEY, FORMAT_KEY, Metadata};
+use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 use crate::save::SaveOptions;
 
 /// The files of a checkpoint that ranks save.
@@ -158,6 +158,7 @@ impl<'p> RankFiles<'p> {
         if self.is_dcp {
             let parts = parts.iter().map(|part| (part.name.as_str(), part.offsets.clone()));
             record_dcp(&mut options.metadata, parts);
+            options.metadata.insert(FILES_KEY.into(), self.files.len().to_string());
         }
         options
     }

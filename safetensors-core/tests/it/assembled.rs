@@ -1,12 +1,12 @@
 //! Tensors that are made of pieces of other files.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::{fmt, io};
 
 use proptest::prelude::*;
-use safetensors_core::checkpoint::{Assembled, Piece, WholeTensor};
+use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
 use safetensors_core::error::RankProblem;
 use safetensors_core::header::Metadata;
 use safetensors_core::io::{ReadRange, Requests};
@@ -57,16 +57,17 @@ fn sources(pieces: &[Vec<u8>], count: usize) -> (Sources, Vec<(usize, u64)>) {
 fn open<S: ReadAt>(
     sources: Vec<(PathBuf, S)>,
     (dtype, shape): (Dtype, &[usize]),
-    pieces: Vec<Piece>,
+    pieces: Vec<TensorPiece>,
 ) -> Result<Checkpoint<Assembled<S>>> {
     let whole = WholeTensor { name: "w".into(), dtype, shape: shape.to_vec(), pieces };
     let small = WholeTensor {
         name: "after".into(),
         dtype: Dtype::U8,
         shape: vec![1],
-        pieces: vec![Piece::new(0, 0, vec![0], vec![1])],
+        pieces: vec![TensorPiece::new(0, 0, vec![0], vec![1])],
     };
-    Checkpoint::assembled("all", sources, vec![whole, small], &Metadata::new())
+    let source = Assembled::new(sources, vec![whole, small], &Metadata::new());
+    Checkpoint::from_source(source.map_err(|error| error.in_path("all"))?, "all")
 }
 
 proptest! {
@@ -84,7 +85,7 @@ proptest! {
         let (sources, starts) = sources(&bytes, count);
         let notes: Vec<_> = sources.iter().map(|(_, source)| source.clone()).collect();
         let pieces = boxes.iter().zip(&starts).map(|((at, size), (source, offset))| {
-            Piece::new(*source, *offset, at.clone(), size.clone())
+            TensorPiece::new(*source, *offset, at.clone(), size.clone())
         });
         let checkpoint = open(sources, (Dtype::U16, &shape), pieces.collect()).unwrap();
         let tensor = checkpoint.tensor("w").unwrap();
@@ -117,7 +118,7 @@ proptest! {
         let bytes: Vec<_> = parts.iter().map(|&(at, len)| bytes_of(&view, &[at], &[len])).collect();
         let (sources, starts) = sources(&bytes, 2);
         let pieces = parts.iter().zip(&starts).map(|(&(first, len), &(source, offset))| {
-            Piece::flat(source, offset, first, len)
+            TensorPiece::flat(source, offset, first, len)
         });
         let checkpoint = open(sources, (Dtype::U32, &[3, 4, 5]), pieces.collect()).unwrap();
         let tensor = checkpoint.tensor("w").unwrap();
@@ -148,7 +149,7 @@ fn only_what_is_needed_is_read() {
     let (sources, starts) = sources(&bytes, 4);
     let notes: Vec<_> = sources.iter().map(|(_, source)| source.clone()).collect();
     let pieces = boxes.iter().zip(&starts).map(|((at, size), (source, offset))| {
-        Piece::new(*source, *offset, at.to_vec(), size.to_vec())
+        TensorPiece::new(*source, *offset, at.to_vec(), size.to_vec())
     });
     let checkpoint = open(sources, (Dtype::U8, &[rows, columns]), pieces.collect()).unwrap();
     let tensor = checkpoint.tensor("w").unwrap();
@@ -180,7 +181,7 @@ fn what_does_not_make_up_a_tensor_is_refused() {
         open(sources, (dtype, shape), pieces).unwrap_err()
     };
     let new = |source, offset, at: &[usize], size: &[usize]| {
-        Piece::new(source, offset, at.to_vec(), size.to_vec())
+        TensorPiece::new(source, offset, at.to_vec(), size.to_vec())
     };
     for (pieces, file, text) in [
         (vec![], "all", "0 of the 6 elements"),
@@ -191,9 +192,9 @@ fn what_does_not_make_up_a_tensor_is_refused() {
         (vec![new(1, 1, &[0, 0], &[2, 3])], "two", "12 bytes from byte 1 on, in a file of 12"),
         (vec![new(1, u64::MAX, &[0, 0], &[2, 3])], "two", "in a file of 12"),
         (vec![new(2, 0, &[0, 0], &[2, 3])], "all", "there is no source 2"),
-        (vec![new(0, 0, &[0, 0], &[1, 3]), Piece::flat(1, 0, 3, 3)], "two", "beside a box"),
-        (vec![Piece::flat(0, 0, 0, 3), Piece::flat(1, 0, 2, 3)], "two", "overlaps"),
-        (vec![Piece::flat(0, 0, 0, 3), Piece::flat(1, 0, 4, 3)], "two", "does not lie"),
+        (vec![new(0, 0, &[0, 0], &[1, 3]), TensorPiece::flat(1, 0, 3, 3)], "two", "beside a box"),
+        (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 2, 3)], "two", "overlaps"),
+        (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 4, 3)], "two", "does not lie"),
     ] {
         let error = refused(Dtype::U16, &[2, 3], pieces);
         let is_bad =
@@ -204,14 +205,28 @@ fn what_does_not_make_up_a_tensor_is_refused() {
     let columns = vec![new(0, 0, &[0, 0], &[2, 1]), new(1, 0, &[0, 1], &[2, 1])];
     let error = refused(Dtype::F4, &[2, 2], columns);
     assert!(matches!(error.kind(), ErrorKind::SliceInsideByte { .. }), "{error}");
-    let huge = refused(Dtype::U16, &[usize::MAX, 3], vec![Piece::flat(0, 0, 0, 3)]);
+    let huge = refused(Dtype::U16, &[usize::MAX, 3], vec![TensorPiece::flat(0, 0, 0, 3)]);
     assert!(matches!(huge.kind(), ErrorKind::ShapeOverflow { .. }), "{huge}");
     // A name twice.
     let whole = |pieces| WholeTensor { name: "w".into(), dtype: Dtype::U8, shape: vec![0], pieces };
     let sources = vec![("one".into(), vec![0_u8])];
     let twice = vec![whole(vec![]), whole(vec![])];
-    Checkpoint::assembled("all", sources, twice, &Metadata::new()).unwrap_err();
+    let twice = Assembled::new(sources, twice, &Metadata::new()).unwrap();
+    let error = Checkpoint::from_source(twice, "all").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }
+
+/// An error of a type that callers may look for.
+#[derive(Debug)]
+struct Far;
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is far away")
+    }
+}
+
+impl std::error::Error for Far {}
 
 /// A source that fails, changes, waits and notes what it hears.
 #[derive(Clone, Default)]
@@ -232,8 +247,8 @@ impl ReadAt for Odd {
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         self.heard.lock().unwrap().push(format!("{} ranges", ranges.len()));
-        if self.fails.load(Ordering::Relaxed) {
-            return Err(io::Error::other("it is far away"));
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, Far));
         }
         self.bytes.read_ranges_at(ranges)
     }
@@ -251,23 +266,24 @@ impl ReadAt for Odd {
     }
 
     fn check_unchanged(&self) -> io::Result<()> {
-        if self.fails.load(Ordering::Relaxed) {
-            Err(io::Error::other("it changed"))
-        } else {
-            Ok(())
-        }
+        let fails = self.fails.load(Ordering::SeqCst);
+        if fails { Err(io::Error::other("it changed")) } else { Ok(()) }
     }
 
     fn is_replaced(&self) -> io::Result<bool> {
-        Ok(self.fails.load(Ordering::Relaxed))
+        Ok(self.fails.load(Ordering::SeqCst))
     }
 }
 
 #[test]
 fn what_a_source_says_and_hears_is_passed_on() {
     let odd = || Odd { bytes: vec![7; 8], ..Odd::default() };
-    let pieces =
-        || vec![Piece::new(0, 1, vec![0, 0], vec![2, 1]), Piece::new(1, 2, vec![0, 1], vec![2, 2])];
+    let pieces = || {
+        vec![
+            TensorPiece::new(0, 1, vec![0, 0], vec![2, 1]),
+            TensorPiece::new(1, 2, vec![0, 1], vec![2, 2]),
+        ]
+    };
     let (one, two) = (odd(), odd());
     let sources = vec![("one".into(), one.clone()), ("two".into(), two.clone())];
     let checkpoint = open(sources, (Dtype::U8, &[2, 3]), pieces()).unwrap();
@@ -287,11 +303,42 @@ fn what_a_source_says_and_hears_is_passed_on() {
     assert_eq!((a, b), ([7], [7]));
     assert_eq!(two.heard.lock().unwrap().last().unwrap(), "2 ranges");
 
-    two.fails.store(true, Ordering::Relaxed);
+    two.fails.store(true, Ordering::SeqCst);
     assert!(checkpoint.files()[0].safetensors().source().is_replaced().unwrap());
     let error = checkpoint.check_unchanged().unwrap_err().to_string();
-    assert!(error.contains("two: it changed"), "{error}");
+    assert_eq!(error, "two: it changed");
+    // The error is that of the source, with its type.
     let error = checkpoint.tensor("w").unwrap().read().unwrap_err();
-    assert!(error.to_string().contains("two: it is far away"), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("w"), Some("all")));
+    assert_eq!(error.to_string(), "two: tensor \"w\": it is far away");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), Some("two")));
+    assert!(error.other::<Far>().is_some());
+    let source = checkpoint.files()[0].safetensors().source();
+    let error = source.read_exact_at(&mut [0; 6], source.byte_len() - 7).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert_eq!(error.to_string(), "two: tensor \"w\": it is far away");
+}
+
+/// The ranges of a source that are in memory for it to hear of have a limit.
+#[test]
+fn sources_hear_of_many_pieces_in_turns() {
+    let odd = || Odd { bytes: vec![7; 4000], ..Odd::default() };
+    let (one, two) = (odd(), odd());
+    let sources = vec![("one".into(), one.clone()), ("two".into(), two.clone())];
+    // In one source the pieces touch, in the other they do not.
+    let piece = |at: usize| match at % 2 {
+        0 => TensorPiece::new(0, at as u64 / 2, vec![at], vec![1]),
+        _ => TensorPiece::new(1, at as u64, vec![at], vec![1]),
+    };
+    let checkpoint = open(sources, (Dtype::U8, &[4000]), (0..4000).map(piece).collect()).unwrap();
+    let source = checkpoint.files()[0].safetensors().source();
+    let range = source.byte_len() - 4001..source.byte_len() - 1;
+    source.will_read(&mut std::iter::once(range.clone()));
+    let heard = std::mem::take(&mut *one.heard.lock().unwrap());
+    assert_eq!(heard.first().unwrap(), "will [0..512]");
+    assert_eq!((heard.len(), heard.last().unwrap().as_str()), (4, "will [1536..2000]"));
+    let heard = std::mem::take(&mut *two.heard.lock().unwrap());
+    assert!(heard.len() == 4 && heard.iter().all(|text| text.matches("..").count() <= 512));
+    // Not all bytes from the first piece to the last.
+    source.has_read(range.end - 4..range.end);
+    assert_eq!(*two.heard.lock().unwrap(), ["has 3997..3998", "has 3999..4000"]);
 }

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, MemoryStore, Store, StoreEntry};
 use safetensors_core::checkpoint::{Assembled, save_sharded};
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
@@ -131,11 +132,179 @@ fn one_rank_is_a_whole_checkpoint() {
     save_sharded(&other, checkpoint.tensors().map(|it| (it.name(), it)), &ShardOptions::new())
         .unwrap();
     check(&Checkpoint::open(&other).unwrap(), &tensors);
-    // An index that names a part.
-    let tensors = [Divided::new("w", &[2, 2], &[(0, &[1, 0], &[1, 2])])];
+    // An index that names a part: by its place, or because another file has parts as well.
+    let second = [Divided::new("w", &[2, 2], &[(0, &[1, 0], &[1, 2])])];
+    let both = [Divided::new("w", &[4], &[(0, &[0], &[2]), (1, &[2], &[2])])];
+    for tensors in [&second, &both] {
+        save_parts(directory.path(), tensors);
+        for error in [
+            Checkpoint::open(directory.path()).unwrap_err(),
+            Checkpoint::open_whole(directory.path()).unwrap_err(),
+        ] {
+            let is_bad = matches!(problem(&error), RankProblem::BadParts { .. });
+            assert!(is_bad && error.to_string().contains("the index names"), "{error}");
+            assert!(error.file().is_some_and(|file| file.contains("shard-00001")), "{error}");
+        }
+    }
+}
+
+/// Whether opening a directory fails because its files are not those of one save.
+fn is_incomplete(directory: &Path, text: &str) -> bool {
+    let error = Checkpoint::open_whole(directory).unwrap_err();
+    let is_bad = matches!(problem(&error), RankProblem::BadParts { .. });
+    assert!(error.to_string().contains(text), "{error}");
+    is_bad && error.file().is_some()
+}
+
+/// Tensors that one rank saves have no gap if its file is missing.
+#[test]
+fn a_save_without_some_of_its_files_does_not_open() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("whole.safetensors");
+    save_whole(&path, &sample());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for (ranks, size) in [(1, 50), (2, 50), (3, 1 << 20)] {
+        let to = directory.path().join(ranks.to_string());
+        let rules = RankRules::new().parse_rule("*=replicate").unwrap();
+        let plan = rules.plan(&checkpoint, ranks).unwrap();
+        let options = ShardOptions::new().dcp(true).max_shard_size(size.into());
+        let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
+        assert!(saved.files.len() > 2);
+        let whole = Checkpoint::open_whole(&to).unwrap();
+        check(&whole, &sample());
+        assert!(!whole.metadata().contains_key("safetensors_bridge.files"));
+        let count = saved.files.len();
+        for file in &saved.files {
+            let (file, hidden) = (to.join(file), to.join("hidden"));
+            fs::rename(&file, &hidden).unwrap();
+            let text = format!("the save has {count} files with parts, and {} are", count - 1);
+            assert!(is_incomplete(&to, &text));
+            fs::rename(hidden, file).unwrap();
+        }
+    }
+    // PyTorch counts the files in their names. Not each rank has a file of each number.
+    let other = directory.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let tensors =
+        [Divided::new("a", &[2], &[(0, &[0], &[2])]), Divided::new("b", &[2], &[(1, &[0], &[2])])];
+    save_parts(&other, &tensors);
+    let name = |number| other.join(format!("shard-00001-model-{number}.safetensors"));
+    fs::rename(file_of(&other, 0), name("00001-of-00002")).unwrap();
+    fs::rename(file_of(&other, 1), name("00002-of-00002")).unwrap();
+    check(&Checkpoint::open_whole(&other).unwrap(), &tensors);
+    fs::rename(name("00002-of-00002"), name("00003-of-00002")).unwrap();
+    assert!(is_incomplete(&other, "no file is number 2 of the 2"));
+    fs::rename(name("00003-of-00002"), name("00001-of-00003")).unwrap();
+    assert!(is_incomplete(&other, "files of two saves"));
+}
+
+#[test]
+fn parts_of_two_saves_are_not_mixed() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("whole.safetensors");
+    save_whole(&path, &sample());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let to = |attempt| directory.path().join(attempt);
+    for attempt in ["one", "two"] {
+        let options = ShardOptions::new().dcp(true);
+        let plan = plan(&checkpoint, 2);
+        Rewrite::of(&checkpoint).save_ranks(to(attempt), &plan, attempt, &options).unwrap();
+    }
+    fs::copy(file_of(&to("two"), 1), file_of(&to("one"), 1)).unwrap();
+    let text = "shard-00002-model-00001-of-00001.safetensors: the parts of ranks are malformed: \
+                ranks of two saves: the file is of \"two\", and \
+                \"shard-00001-model-00001-of-00001.safetensors\" of \"one\"";
+    assert!(is_incomplete(&to("one"), text));
+    // Some that PyTorch has saved.
+    save_parts(directory.path(), &sample()[..1]);
+    fs::remove_file(path).unwrap();
+    fs::copy(file_of(&to("two"), 1), file_of(directory.path(), 1)).unwrap();
+    assert!(is_incomplete(directory.path(), "of \"two\""));
+    assert!(is_incomplete(directory.path(), "no known save"));
+}
+
+/// A store in which another save replaces the files while they are opened.
+struct Switching {
+    stores: [MemoryStore; 2],
+    opened: AtomicUsize,
+}
+
+impl Switching {
+    fn now(&self) -> &MemoryStore {
+        &self.stores[usize::from(self.opened.load(Ordering::SeqCst) > 2)]
+    }
+}
+
+impl Store for Switching {
+    type File = <MemoryStore as Store>::File;
+
+    fn open(&self, path: &Path) -> Result<Self::File, Error> {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        self.now().open(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>, Error> {
+        self.now().kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>, Error> {
+        self.now().list(directory)
+    }
+}
+
+#[test]
+fn files_that_are_replaced_meanwhile_are_opened_again() {
+    let store = |tensors: &[Divided]| -> MemoryStore {
+        let directory = tempdir().unwrap();
+        save_parts(directory.path(), tensors);
+        let names = safetensors_testing::files::names_in(directory.path());
+        let file = |name: String| (format!("s/{name}"), fs::read(directory.path().join(&name)));
+        names.into_iter().map(file).map(|(name, bytes)| (name, bytes.unwrap())).collect()
+    };
+    let mut after = sample();
+    after.push(Divided::new("new", &[2], &[(4, &[0], &[2])]));
+    let stores = [store(&sample()), store(&after)];
+    let store = Switching { stores, opened: AtomicUsize::new(0) };
+    check(&Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap(), &after);
+}
+
+#[test]
+fn the_limits_of_the_caller_hold_for_all_files_together() {
+    let directory = tempdir().unwrap();
+    let tensors =
+        [Divided::new("a", &[2], &[(0, &[0], &[2])]), Divided::new("b", &[2], &[(1, &[0], &[2])])];
     save_parts(directory.path(), &tensors);
-    assert!(is_part(&Checkpoint::open(directory.path()).unwrap_err()));
-    assert!(is_part(&Checkpoint::open_whole(directory.path()).unwrap_err()));
+    let mut limits = Limits::default();
+    limits.tensors = 2;
+    check(&Checkpoint::open_whole_in(LocalStore, directory.path(), &limits).unwrap(), &tensors);
+    limits.tensors = 1;
+    let error = Checkpoint::open_whole_in(LocalStore, directory.path(), &limits).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
+}
+
+/// Whichever file is malformed, the others tell that they have parts, and the error is its own.
+#[test]
+fn a_malformed_file_among_parts() {
+    for rank in 0..4 {
+        let directory = tempdir().unwrap();
+        save_parts(directory.path(), &sample());
+        let file = file_of(directory.path(), rank);
+        fs::write(&file, b"short").unwrap();
+        assert!(is_part(&Checkpoint::open(directory.path()).unwrap_err()));
+        let error = Checkpoint::open_whole(directory.path()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooShort { found: 5 }), "{error}");
+        assert_eq!(error.file(), file.to_str());
+    }
+}
+
+#[test]
+fn only_ranks_save_parts() {
+    let directory = tempdir().unwrap();
+    let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    let options = ShardOptions::new().dcp(true);
+    let error = save_sharded(directory.path(), [("w", view)], &options).unwrap_err();
+    assert!(error.to_string().contains("only ranks save"), "{error}");
+    assert!(safetensors_testing::files::names_in(directory.path()).is_empty());
 }
 
 #[test]
