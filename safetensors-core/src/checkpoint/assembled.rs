@@ -19,9 +19,9 @@ use crate::tensor::shape::byte_len;
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
-/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files that
-/// the ranks of a job have saved with PyTorch. An index lists the tensors of all files
-/// once; here one tensor has pieces in several files, in any number of dimensions.
+/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files
+/// that the ranks of a job have saved with PyTorch. An index lists the tensors of all files once;
+/// here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
 }
@@ -150,8 +150,8 @@ impl<S: ReadAt> Whole<S> {
         )
     }
 
-    /// The bytes of the sources that are read for a range: at most one range of each piece, with the
-    /// number of its source.
+    /// The bytes of the sources that are read for a range: at most one range of each piece, with
+    /// the number of its source.
     fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         self.segments_of(range).flat_map(|(segment, part)| segment.placed.sources_of(part))
     }

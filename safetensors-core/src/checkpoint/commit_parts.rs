@@ -12,8 +12,8 @@ use crate::io::{FileSource, SafeTensors};
 /// files of tensors ([`check_alone`]).
 ///
 /// No single file decides what the directory opens as. Each says how many there are, so nothing
-/// opens until all are there. The last file goes first: it has the ends of divided tensors, so until
-/// their other parts follow, they have a gap, which PyTorch finds as well. An attempt that is
+/// opens until all are there. The last file goes first: it has the ends of divided tensors, so
+/// until their other parts follow, they have a gap, which PyTorch finds as well. An attempt that is
 /// interrupted here can be repeated.
 pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,

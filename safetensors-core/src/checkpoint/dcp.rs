@@ -64,8 +64,8 @@ pub(super) fn forget(metadata: &mut Metadata) {
     metadata.remove(FILES_KEY);
 }
 
-/// Fails if files, all of which have parts, are not those of one save, or not all of them, as far as
-/// they tell.
+/// Fails if files, all of which have parts, are not those of one save, or not all of them, as far
+/// as they tell.
 ///
 /// Those of our ranks have the name of their save, and the number of its files. Those of PyTorch
 /// have numbers in their names. A rank writes the ones that it has tensors of, so that each number

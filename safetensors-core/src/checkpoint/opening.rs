@@ -67,8 +67,8 @@ pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
 }
 
-/// The error of a directory without a checkpoint, or that its files have parts of tensors. The first
-/// file that opens decides; of the others, whoever opens all of them finds what is wrong.
+/// The error of a directory without a checkpoint, or that its files have parts of tensors. The
+/// first file that opens decides; of the others, whoever opens all of them finds what is wrong.
 fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> Error {
     let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return error };
     let is_file =
@@ -119,8 +119,8 @@ fn open_located<T: Store>(
 
 /// Fails if an index may name a part of a tensor, beside which there are others.
 ///
-/// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves whole tensors. Then each begins at its
-/// first element, and all files are those of the index.
+/// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves whole tensors. Then each begins at
+/// its first element, and all files are those of the index.
 fn refuse_indexed<T: Store>(
     store: &T,
     index: &Path,

@@ -122,8 +122,8 @@ impl ShardOptions {
     /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
     /// files, whatever the [pattern](ShardOptions::file_pattern) says. A part has the name of its
     /// tensor, and `DCP_SHARDING_INFO` in the metadata says where it belongs. The metadata of the
-    /// options goes into each file. There is no index, so the directory must have no other files of
-    /// tensors, and a save replaces none.
+    /// options goes into each file, with the number of all files. There is no index, so the
+    /// directory must have no other files of tensors, and a save replaces none.
     ///
     /// Only saves of ranks on the local disk ask for it:
     /// [`RankSaver`](crate::ranks::RankSaver) and

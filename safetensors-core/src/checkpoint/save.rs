@@ -183,8 +183,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
 ) -> Result<ShardPlan> {
     options.check_beside()?;
     if options.dcp {
-        let problem = "only ranks save files of PyTorch's distributed checkpoints: use RankSaver or \
-                       Rewrite::save_ranks";
+        let problem = "only ranks save files of PyTorch's distributed checkpoints: use \
+                       RankSaver or Rewrite::save_ranks";
         let unsupported = std::io::Error::new(std::io::ErrorKind::Unsupported, problem);
         return Err(ErrorKind::Io(unsupported).into());
     }

@@ -18,17 +18,17 @@ impl Checkpoint<Assembled> {
     /// [`open`](Checkpoint::open) that also opens a directory to which ranks of PyTorch have saved
     /// parts of tensors in safetensors files: those of `torch.distributed.checkpoint` with
     /// `HuggingFaceStorageWriter(save_distributed=True)`, or of
-    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors. Opening
-    /// reads the headers of all files. A read of a tensor, or of a slice, takes the bytes it needs
-    /// from each.
+    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors.
+    /// Opening reads the headers of all files. A read of a tensor, or of a slice, takes the bytes
+    /// it needs from each.
     ///
     /// `Checkpoint::open` refuses such files. Everything else opens in the same way as there.
     ///
     /// The parts may be boxes in any number of dimensions. All `*.safetensors` files of the
-    /// directory must have parts, and be of one save. Those of `ShardOptions::dcp` say how many they
-    /// are. Those of PyTorch say neither that nor which shape a tensor has. It ends where the last
-    /// part does: so **a missing last part of theirs is not noticed**, unless the caller compares
-    /// the shapes, for example by
+    /// directory must have parts, and be of one save. Those of `ShardOptions::dcp` say how many
+    /// they are. Those of PyTorch say neither that nor which shape a tensor has. It ends where the
+    /// last part does: so **a missing last part of theirs is not noticed**, unless the caller
+    /// compares the shapes, for example by
     /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
@@ -53,10 +53,9 @@ impl Checkpoint<Assembled> {
     /// # Errors
     ///
     /// Those of [`open`](Checkpoint::open); [`RankProblem::BadParts`] for parts that overlap or
-    /// leave a gap, for files that are missing or of two saves, for parts of one name that differ in
-    /// their dtype or their number of dimensions, and for a malformed `DCP_SHARDING_INFO`;
-    /// [`RankProblem::PartsOfTensors`] for the path of a
-    /// file with parts.
+    /// leave a gap, for files that are missing or of two saves, for parts of one name that differ
+    /// in their dtype or their number of dimensions, and for a malformed `DCP_SHARDING_INFO`;
+    /// [`RankProblem::PartsOfTensors`] for the path of a file with parts.
     pub fn open_whole(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_whole_in(LocalStore, path, &Limits::default())
     }
@@ -96,8 +95,8 @@ fn is_directory<T: Store>(store: &T, path: &Path) -> bool {
     matches!(store.kind(path), Ok(Some(FileKind::Directory)))
 }
 
-/// The whole tensors of all files of a directory, each of which must have parts. `None` if the files
-/// were replaced meanwhile, so that they may not belong together.
+/// The whole tensors of all files of a directory, each of which must have parts. `None` if the
+/// files were replaced meanwhile, so that they may not belong together.
 fn gather<T: Store>(
     store: &T,
     directory: &Path,

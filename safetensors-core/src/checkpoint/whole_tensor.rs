@@ -18,7 +18,8 @@ pub struct WholeTensor {
     pub dtype: Dtype,
     /// The shape.
     pub shape: Vec<usize>,
-    /// All [boxes](TensorPiece::new), or all [flat](TensorPiece::flat). A tensor without elements needs none.
+    /// All [boxes](TensorPiece::new), or all [flat](TensorPiece::flat). A tensor without elements
+    /// needs none.
     pub pieces: Vec<TensorPiece>,
 }
 

@@ -296,10 +296,6 @@ pub enum ErrorKind {
     NoDigest,
 
     // Files and checkpoints.
-    /// The caller's progress callback ended the work.
-    #[cfg(feature = "std")]
-    #[error("cancelled")]
-    Cancelled,
     /// The operating system failed.
     #[cfg(feature = "std")]
     #[error("{0}")]
@@ -431,20 +427,24 @@ pub enum ErrorKind {
     /// A checkpoint does not match the tensors in memory that it is loaded into.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
-    /// Something is wrong with ranks, their plan, or what they save.
+
+    // What is wrong with one subject: the type of the problem says more.
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Ranks { problem: RankProblem },
-    /// Something is wrong with quantised weights, or with what describes them.
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Quantization { problem: QuantizationProblem },
-    /// Something is wrong with an adapter, or it does not fit the checkpoint.
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Adapter { problem: AdapterProblem },
-    /// Something is wrong with the state of an optimizer.
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Optimizer { problem: OptimizerProblem },
+
+    // The caller.
+    /// The caller's progress callback ended the work.
+    #[cfg(feature = "std")]
+    #[error("cancelled")]
+    Cancelled,
 }

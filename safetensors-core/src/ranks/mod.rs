@@ -56,7 +56,10 @@
 //!
 //! The length of the part is that of the tensor in the file. The parts of a tensor meet without gap
 //! and overlap. The metadata of the index, or of the one file if there is no index, has the name of
-//! the save's attempt as `safetensors_bridge.attempt`.
+//! the save's attempt as `safetensors_bridge.attempt`. Files of [`ShardOptions::dcp`] have no
+//! index, so each has that name, and the number of all of them as `safetensors_bridge.files`.
+//!
+//! [`ShardOptions::dcp`]: crate::ShardOptions::dcp
 
 mod attempt;
 mod division;

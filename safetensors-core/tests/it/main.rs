@@ -17,6 +17,7 @@ mod cached;
 mod commits;
 mod convert;
 mod dcp;
+mod dcp_saves;
 mod destinations;
 mod digests;
 mod editing;
