@@ -317,4 +317,15 @@ mod tests {
         wrong[count - 1].offsets[1] = 0;
         assert!(problem(&[1 << 20, count], &wrong).contains("overlap"));
     }
+
+    /// Comparing two boxes of many dimensions takes as long as comparing many of few.
+    #[test]
+    fn compared_dimensions_are_counted() {
+        let more = [1; 1022];
+        let column =
+            |at| tile(&[&[0, at][..], &[0; 1022]].concat(), &[&[2, 1], &more[..]].concat());
+        let shape = [&[2, 60], &more[..]].concat();
+        let wrong: Vec<_> = (0..60).map(|at| column(at.min(58))).collect();
+        assert!(problem(&shape, &wrong).contains("some of them overlap"));
+    }
 }
