@@ -47,7 +47,8 @@ pub enum RankProblem {
     BadPlan { problem: String },
 
     // Parts in files.
-    /// The record of the parts of a file is malformed, or the parts do not make up a tensor.
+    /// The record of the parts of a file is malformed, the parts do not make up a tensor, or the
+    /// files with parts are not those of one save.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
     /// A file has parts of tensors that ranks have saved with PyTorch, and is opened as if they were

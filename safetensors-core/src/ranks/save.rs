@@ -40,7 +40,7 @@ use crate::tensor::TensorSource;
 ///
 /// [`ShardOptions::dcp`] saves what PyTorch's distributed checkpoints do, without an index and to a
 /// directory of its own. While the files of such a save get their names, the directory has some of
-/// them.
+/// them, and does not open.
 ///
 /// [`ShardOptions::max_shard_size`] divides the parts of one rank further. All ranks need the same
 /// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
