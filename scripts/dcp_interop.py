@@ -25,7 +25,7 @@ try:
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file, save_file
     from torch.distributed.checkpoint import HuggingFaceStorageReader
-    from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
+    from torch.distributed.checkpoint import _consolidate_hf_safetensors as hf
 except ImportError as missing:
     print(f"SKIPPED: {missing}. Install torch (CPU) and safetensors.", file=sys.stderr)
     sys.exit(77)
@@ -183,7 +183,7 @@ def check_writing(program, temp):
         whole = temp / f"consolidated-{ranks}-{size}"
         whole.mkdir()
         names = dict.fromkeys(tensors, 1)
-        consolidate_safetensors_files(str(out), str(whole), fqn_to_index_mapping=names)
+        hf.consolidate_safetensors_files(str(out), str(whole), fqn_to_index_mapping=names)
         check_same(tensors, load_file(next(whole.glob("*.safetensors"))), "torch consolidates ours")
     print("write: torch's reader and its consolidation accept the files of 1, 2 and 4 ranks")
 
@@ -208,7 +208,7 @@ def time_both(program, temp, mib):
             out.mkdir()
             began = time.perf_counter()
             names = dict.fromkeys(tensors, 1)
-            consolidate_safetensors_files(
+            hf.consolidate_safetensors_files(
                 str(directory), str(out), num_threads=2, fqn_to_index_mapping=names
             )
             times["torch"].append(time.perf_counter() - began)

@@ -6,9 +6,9 @@
 
 The fixtures in safetensors-testing/fixtures/optimizer are what the tests of both adapters read:
 training checkpoints of a small model after BEFORE steps, and the losses of PyTorch's own
-continuation. The check goes the other way. The tests of the adapters train, save for PyTorch, and go
-on; PyTorch goes on from what they saved, with the lines that the documentation shows, and every loss
-must be the same within the rounding.
+continuation. The check goes the other way. The tests of the adapters train, save for PyTorch, and
+go on; PyTorch goes on from what they saved, with the lines that the documentation shows, and every
+loss must be the same within the rounding.
 """
 
 import json

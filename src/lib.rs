@@ -149,8 +149,9 @@
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
 //! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
 //! real weights; `CONTRIBUTING.md` says how to get them. `hub_to_candle` goes from the name of a
-//! repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address. `ndarray_science` is a simulation that writes its steps,
-//! `ndarray_struct` has a struct of arrays as its state, and `ndarray_npz` converts archives.
+//! repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address.
+//! `ndarray_science` is a simulation that writes its steps, `ndarray_struct` has a struct of arrays
+//! as its state, and `ndarray_npz` converts archives.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

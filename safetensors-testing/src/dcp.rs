@@ -102,6 +102,37 @@ pub fn save_parts(directory: &Path, tensors: &[Divided]) {
     }
 }
 
+/// Saves the tensors of a checkpoint as two ranks do that have half of the rows each.
+pub fn save_rows(directory: &Path, checkpoint: &Checkpoint<impl ReadAt>) {
+    let tensors = checkpoint.read_all(&Default::default()).unwrap();
+    let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    for rank in 0..2 {
+        let (mut parts, mut info) = (Vec::new(), Vec::new());
+        for (name, tensor) in names.iter().zip(&tensors) {
+            let rows = tensor.shape().first().copied().unwrap_or(1);
+            let middle = rows.div_ceil(2);
+            let (start, end) = if rank == 0 { (0, middle) } else { (middle, rows) };
+            if start == end {
+                continue;
+            }
+            let (mut at, mut shape) = (vec![0; tensor.shape().len()], tensor.shape().to_vec());
+            if let (Some(at), Some(len)) = (at.first_mut(), shape.first_mut()) {
+                (*at, *len) = (start, end - start);
+            }
+            let row = tensor.bytes().len() / rows;
+            let bytes = &tensor.bytes()[start * row..end * row];
+            parts.push((*name, tensor.dtype(), shape, bytes));
+            info.push(format!("{name:?}: {{\"saved_offsets\": {at:?}}}"));
+        }
+        let info = format!("{{{}}}", info.join(", "));
+        let metadata = [("DCP_SHARDING_INFO", &*info), ("DCP_VERSION", "1.0")];
+        let parts = parts.iter().map(|(name, dtype, shape, bytes)| {
+            (*name, TensorView::new(*dtype, shape, bytes).unwrap())
+        });
+        save(file_of(directory, rank), parts, &SaveOptions::new().metadata(metadata)).unwrap();
+    }
+}
+
 /// Saves the same tensors to one file, whole.
 pub fn save_whole(path: &Path, tensors: &[Divided]) {
     let bufs: Vec<_> = tensors.iter().map(|it| (it.name, it.values())).collect();

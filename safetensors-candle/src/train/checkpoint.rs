@@ -8,7 +8,7 @@ use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
 use super::pytorch::Source;
-use super::slots::{fill, in_first_path};
+use super::slots::fill;
 use super::values::TensorSlot;
 use super::variables::{Variable, distinct, named, set};
 use super::{AdamW, Loaded, StateOptions};
@@ -200,7 +200,7 @@ pub fn save_sharded<'a>(
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open`] and of reading.
+/// - The errors of [`Checkpoint::open_whole`] and of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
 ///   another model, before any data is read. If names of one variable have different values, only
 ///   after reading.
@@ -227,7 +227,7 @@ impl StateOptions {
         path: impl AsRef<Path>,
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
-        self.load_from(&Checkpoint::open(path)?, state)
+        self.load_from(&Checkpoint::open_whole(path)?, state)
     }
 
     /// The same from a checkpoint that is already open, for example with limits or in memory.
@@ -265,7 +265,7 @@ impl StateOptions {
                 None => optimizer.settings_of(checkpoint, self, &mut mismatches),
                 Some(source) => source
                     .settings_of(optimizer, &mut mismatches)
-                    .map_err(|error| in_first_path(checkpoint, error))?,
+                    .map_err(|error| checkpoint.in_first_path(error))?,
             });
         }
         slots.extend(of_state);

@@ -94,7 +94,8 @@
 //! with safe_open("checkpoint.safetensors", "pt") as file:
 //!     model.load_state_dict({name: file.get_tensor(name) for name in model.state_dict()})
 //!     prefix = "safetensors_bridge.adamw."
-//!     saved = {key: float(value) for key, value in file.metadata().items() if key.startswith(prefix)}
+//!     metadata = file.metadata()
+//!     saved = {key: float(metadata[key]) for key in metadata if key.startswith(prefix)}
 //!     names = [name for name, _ in model.named_parameters()]  # the optimizer's order
 //!     state = {
 //!         name: {

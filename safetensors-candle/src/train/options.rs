@@ -94,8 +94,11 @@ impl StateOptions {
     }
 
     /// Says that the checkpoint is one of PyTorch's training, and where it has what. The variables
-    /// are loaded from the model there. Of its `AdamW`, or `Adam` without weight decay, the state is
-    /// loaded, the number of steps, and the hyperparameters, if the checkpoint has these.
+    /// are loaded from the model there. Of its `AdamW`, or `Adam` without weight decay, the state
+    /// is loaded, the number of steps, and the hyperparameters, if the checkpoint has these.
+    ///
+    /// Before PyTorch 2.7, no checkpoint says whether its optimizer is `Adam` or `AdamW`. With
+    /// weight decay, [`PyTorchTraining::decoupled_weight_decay`] must say that it is `AdamW`.
     ///
     /// Every parameter must have made the same number of steps, because candle's formula has one.
     /// Groups with other hyperparameters, and AMSGrad, are errors. Parameters of the optimizer that

@@ -52,7 +52,8 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's formula cannot go on with.
+    /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
+    /// formula cannot go on with.
     pub(super) fn settings_of(
         &self,
         optimizer: &AdamW,
@@ -63,8 +64,8 @@ impl<'a> Source<'a> {
         // Such as `max_exp_avg_sq`, without which AMSGrad would silently become AdamW.
         for (name, parameter) in state.parameters() {
             let others = parameter.kinds().filter(|kind| !KINDS.contains(kind));
-            let others = others.filter_map(|kind| parameter.tensor(kind));
-            mismatches.extend(others.map(|name| Mismatch::Extra { name }));
+            let others = others.map(|kind| Mismatch::Extra { name: state.tensor(name, kind) });
+            mismatches.extend(others);
             if parameter.steps().is_none() {
                 let name = state.tensor(name, "step");
                 mismatches.push(Mismatch::Missing { name });
@@ -81,16 +82,21 @@ impl<'a> Source<'a> {
         set(&mut params.lr, "lr")?;
         set(&mut params.eps, "eps")?;
         set(&mut params.weight_decay, "weight_decay")?;
+        let decays = state.setting("weight_decay")?.is_some_and(|decay: f64| decay != 0.0);
         if let Some([beta1, beta2]) = state.setting::<[f64; 2]>("betas")? {
             (params.beta1, params.beta2) = (beta1, beta2);
         }
-        for (setting, expected) in
-            [("amsgrad", false), ("maximize", false), ("decoupled_weight_decay", true)]
-        {
-            let found = state.setting(setting)?.unwrap_or(expected);
+        let decoupled = "decoupled_weight_decay";
+        for (setting, expected) in [("amsgrad", false), ("maximize", false), (decoupled, true)] {
+            let found: Option<bool> = state.setting(setting)?;
+            let is_decay = setting == decoupled;
+            // A tensor of another optimizer says more than a setting that is not there.
+            if is_decay && found.is_none() && decays && mismatches.is_empty() {
+                return Err(OptimizerProblem::AdamOrAdamW.into());
+            }
+            let found = found.unwrap_or(expected);
             // Without weight decay, Adam and AdamW are the same.
-            let matters = setting != "decoupled_weight_decay" || params.weight_decay != 0.0;
-            if found != expected && matters {
+            if found != expected && (!is_decay || params.weight_decay != 0.0) {
                 let expected = if expected { "true" } else { "false" };
                 let found = found.to_string();
                 return Err(OptimizerProblem::Setting { setting, expected, found }.into());

@@ -45,16 +45,7 @@ pub(super) fn fill<S: ReadAt>(
         let tensors = values.into_tensors(slots)?;
         Ok(Filled { tensors, missing: plan.missing, extra: plan.extra })
     };
-    fill().map_err(|error| in_first_path(checkpoint, error))
-}
-
-/// Adds the path of the index or of the first file to an error.
-pub(super) fn in_first_path<S>(checkpoint: &Checkpoint<S>, error: Error) -> Error {
-    let file = || checkpoint.files().first().map(|file| file.path());
-    match checkpoint.index_path().or_else(file) {
-        Some(path) => error.in_path(path),
-        None => error,
-    }
+    fill().map_err(|error| checkpoint.in_first_path(error))
 }
 
 /// Which tensor goes to which slots.

@@ -1,14 +1,16 @@
 //! `safetensors digest`: digests that show whether data has changed.
 
+use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::LazyTensor;
-use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{Edit, restore_header};
+use safetensors_core::error::RankProblem;
+use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
 
 use super::Run;
@@ -17,7 +19,7 @@ use crate::input;
 use crate::input::other;
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{Checkpoint, Opening, Source};
+use crate::input::{Opening, Source};
 use crate::model::totals::Totals;
 use crate::output::edit::{Way, check_on_disk, files_of, warn_of_restored};
 use crate::terminal::progress::Progress;
@@ -184,29 +186,56 @@ fn record_all(targets: &[Target], way: Way, out: &mut impl Write) -> anyhow::Res
 
 fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
-    for file in files_of(path)? {
-        if way.advised(restore_header(&file), &file)? {
-            warn_of_restored(&file);
+    let files = files_or_parts(path)?;
+    for file in &files {
+        if way.advised(restore_header(file), file)? {
+            warn_of_restored(file);
         }
     }
-    record(&input::open_file(path, Opening::default())?, way, out)
+    // Everything must be sound before anything is written. One file with parts is no checkpoint,
+    // and is checked when it is opened to be changed.
+    let data = match input::open_file(path, Opening::default()) {
+        Ok(checkpoint) => data_len(checkpoint.files()),
+        Err(error) if path.is_file() && is_of_parts(&error) => fs::metadata(path)?.len(),
+        Err(error) => return Err(error),
+    };
+    record(&files, data, way, out)
+}
+
+/// All files at a path, also those of a directory of parts of tensors. None is opened.
+fn files_or_parts(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let is_file =
+        |name: &String| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
+    files_of(path).or_else(|error| match error.downcast_ref().map(Error::kind) {
+        Some(ErrorKind::NoCheckpoint { found, .. })
+            if !found.is_empty() && found.iter().all(is_file) =>
+        {
+            Ok(found.iter().map(|name| path.join(name)).collect())
+        }
+        _ => Err(error),
+    })
+}
+
+fn is_of_parts(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(Error::kind);
+    matches!(kind, Some(ErrorKind::Ranks { problem: RankProblem::PartsOfTensors }))
 }
 
 /// Writes the digests of tensors into each file.
-fn record(checkpoint: &Checkpoint, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
-    let progress = Progress::bytes(data_len(checkpoint.files()));
+fn record(files: &[PathBuf], data: u64, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
+    let progress = Progress::bytes(data);
     let mut told = Ok(());
-    for shard in checkpoint.files() {
+    for file in files {
         let options = DigestOptions::new().progress(progress.counted());
-        let recorded = Edit::open(shard.path())
-            .map(|edit| edit.in_place(way.in_place).change_cached(way.force))
-            .and_then(|edit| edit.record_digests(&options)?.apply());
-        way.advised(recorded, shard.path())?;
-        let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
-        let tell = || {
-            writeln!(out, "{}: {digests} recorded", text::path(shard.path()))
-                .and_then(|()| out.flush())
-        };
+        let edit = Edit::open(file).map(|it| it.in_place(way.in_place).change_cached(way.force));
+        let recorded = edit.and_then(|edit| {
+            let count = edit.header().len() as u64;
+            edit.record_digests(&options)?.apply()?;
+            Ok(text::counted(count, "digest"))
+        });
+        let digests = way.advised(recorded, file)?;
+        let tell =
+            || writeln!(out, "{}: {digests} recorded", text::path(file)).and_then(|()| out.flush());
         // If a line cannot be printed, the remaining files are still recorded.
         told = told.and(progress.suspended(tell));
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::digest::{self, DigestOptions};
@@ -13,7 +14,7 @@ use super::Run;
 use crate::input::kind::{Expected, Judge};
 use crate::input::other;
 use crate::input::targets::{self, Target};
-use crate::input::{Checkpoint, Opening};
+use crate::input::{self, Checkpoint, Opening};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
@@ -155,11 +156,18 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         if check_other(&checkpoint, args, &mut outcome)? {
             return Ok(());
         }
-        for file in checkpoint.files() {
-            judge.judge(file.path(), None)?;
-            other::refuse_polyglot(file.safetensors().source(), file.path())?;
+        // Digests and layouts are those of files, also where the tensors of these are parts.
+        let is_in_parts = input::is_in_parts(&checkpoint);
+        let parts = if is_in_parts { target.parts()? } else { Vec::new() };
+        let opened = if is_in_parts { &parts[..] } else { slice::from_ref(&checkpoint) };
+        let mut findings = Vec::new();
+        for opened in opened {
+            for file in opened.files() {
+                judge.judge(file.path(), None)?;
+                other::refuse_polyglot(file.safetensors().source(), file.path())?;
+            }
+            findings.extend(opened.audit()?);
         }
-        let mut findings = checkpoint.audit()?;
         if args.digests {
             findings.extend(checkpoint.audit_values()?);
         }
@@ -169,16 +177,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         outcome.warnings.extend(told.map(|finding| finding.to_string()));
         if args.digests {
             let options = DigestOptions::new().threads(threads).progress(progress.uncounted());
-            for file in digest::verify(&checkpoint, &options)? {
-                outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
-                if file.checked.is_empty() && file.sha256.is_none() {
-                    let path = text::path(file.file);
-                    let warning = format!(
-                        "{path}: records no digests; `safetensors digest --record` writes them"
-                    );
-                    outcome.warnings.push(warning);
-                }
-            }
+            opened.iter().try_for_each(|opened| compare(opened, &options, &mut outcome))?;
         }
         Ok(())
     };
@@ -188,6 +187,24 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     }
     outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
     Some(outcome)
+}
+
+/// Compares files with the digests that they record.
+fn compare(
+    opened: &Checkpoint,
+    options: &DigestOptions,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    for file in digest::verify(opened, options)? {
+        outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
+        if file.checked.is_empty() && file.sha256.is_none() {
+            let path = text::path(file.file);
+            outcome.warnings.push(format!(
+                "{path}: records no digests; `safetensors digest --record` writes them"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a file of another format, which opening has done but for the checksums of archives.

@@ -118,6 +118,18 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
 }
 
+/// The files of whole tensors in a directory of the disk, each as a checkpoint of its own.
+pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
+    let parts = safetensors_core::Checkpoint::open_whole(directory)?.into_parts()?;
+    Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
+}
+
+/// Whether the tensors of a checkpoint are whole, and those of its files are not.
+pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
+    let is_of_all = |file: &CheckpointFile<Source>| file.path().ends_with("*.safetensors");
+    checkpoint.files().iter().any(is_of_all)
+}
+
 /// Whether a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]

@@ -66,6 +66,14 @@ impl Target {
         }
     }
 
+    /// The files of whole tensors that are in parts, each as a checkpoint of its own.
+    pub(crate) fn parts(&self) -> anyhow::Result<Vec<Checkpoint>> {
+        match address::of(&self.path) {
+            Some(address) => address::parts(address),
+            None => input::parts(&self.path),
+        }
+    }
+
     /// Whether the file was found, and is not there any more. A save removes the files that it
     /// replaces, also between the search and the check.
     pub(crate) fn is_gone(&self) -> bool {
@@ -176,13 +184,22 @@ fn expand(path: &Path) -> Vec<Target> {
 
 /// Puts the directory in place of files that have parts of the same tensors.
 fn take_parts_together(paths: &mut Vec<PathBuf>) {
-    let directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
-    let has_parts = |directory: &&Path| {
-        safetensors_core::Checkpoint::open(directory).is_err_and(|error| is_of_parts(&error))
+    let mut directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
+    for path in paths.iter() {
+        let is_index = path.extension().is_some_and(|extension| extension == "json");
+        if is_index || path.file_name().is_some_and(|name| name == "model.safetensors") {
+            // The directory opens as this one.
+            path.parent().map(|directory| directories.remove(directory));
+        }
+    }
+    let has_parts = |path: &Path| {
+        safetensors_core::Checkpoint::open(path).is_err_and(|error| is_of_parts(&error))
     };
-    let divided: BTreeSet<PathBuf> =
-        directories.into_iter().filter(has_parts).map(Path::to_owned).collect();
-    paths.retain(|path| path.parent().is_none_or(|directory| !divided.contains(directory)));
+    directories.retain(|directory| has_parts(directory));
+    let divided: BTreeSet<PathBuf> = directories.into_iter().map(Path::to_owned).collect();
+    let is_in_divided =
+        |path: &Path| path.parent().is_some_and(|directory| divided.contains(directory));
+    paths.retain(|path| !(is_in_divided(path) && has_parts(path)));
     paths.extend(divided);
 }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
-use safetensors_core::{Checkpoint, ErrorKind};
+use safetensors_core::{ErrorKind, SafeTensors};
 
 use crate::input;
 use crate::input::{address, other};
@@ -132,9 +133,11 @@ pub(crate) fn warn_of_restored(file: &Path) {
 
 /// Warns of errors in metadata that claims to follow the ModelSpec standard.
 fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
-    let checkpoint = Checkpoint::open(file)?;
-    if ModelSpec::is_in(checkpoint.metadata()) {
-        let findings = validate(checkpoint.metadata()).into_iter();
+    // A file with parts of tensors has metadata, too, and is no checkpoint.
+    let source = FileSource::open(file)?;
+    let opened = SafeTensors::from_source(source).map_err(|error| error.in_path(file))?;
+    if ModelSpec::is_in(opened.metadata()) {
+        let findings = validate(opened.metadata()).into_iter();
         let errors = findings.filter(|finding| finding.level == Level::Error);
         errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
     }

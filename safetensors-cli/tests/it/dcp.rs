@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, SafeTensors, SaveOptions, TensorView, save};
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
 
 use crate::convert::{convert, list};
 use crate::fixtures::*;
+use crate::other_formats::fixture;
 
 /// A directory with parts, and one file of the same tensors.
 fn both(dir: &Path) {
@@ -127,4 +128,78 @@ fn a_part_is_refused() {
     run_in(dir.path(), &["verify", "twice"])
         .failure()
         .stderr(predicate::str::contains("[2] from [2] on overlaps [3] from [0] on"));
+}
+
+#[test]
+fn digests_and_layouts_are_those_of_the_parts() {
+    let dir = temp_dir();
+    both(dir.path());
+    let verify = |path: &str| run_in(dir.path(), &["verify", "--digests", path]);
+    verify("parts").success().stderr(predicate::str::contains("records no digests").count(4));
+    let recorded = predicate::str::contains("recorded").count(4);
+    run_in(dir.path(), &["digest", "--record", "parts"]).success().stdout(recorded);
+    verify("parts")
+        .success()
+        .stdout(predicate::str::contains("12 digests right"))
+        .stderr(predicate::str::is_empty());
+    // Again, one by itself, in place.
+    let part = file_of(Path::new("parts"), 1);
+    let args = ["digest", "--record", "--in-place", part.to_str().unwrap()];
+    run_in(dir.path(), &args).success();
+    verify(".").success().stderr(predicate::str::contains("whole.safetensors: records no digests"));
+
+    let part = dir.path().join(part);
+    let sound = fs::read(&part).unwrap();
+    let mut flipped = sound.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&part, flipped).unwrap();
+    let stderr = predicate::str::contains("shard-00002").and(predicate::str::contains("XXH3"));
+    verify("parts").failure().stderr(stderr);
+
+    let header = usize::from(sound[0]) + (usize::from(sound[1]) << 8);
+    let mut padded = sound.clone();
+    padded[8 + header - 1] = b'\n';
+    fs::write(&part, padded).unwrap();
+    let strict = || run_in(dir.path(), &["verify", "--strict", "parts"]);
+    strict().failure().stderr(predicate::str::contains("shard-00002"));
+
+    // The values of a part are an archive, and those of another one follow it.
+    let zip = fs::read(fixture("stored.npz")).unwrap();
+    fs::create_dir(dir.path().join("both")).unwrap();
+    for (rank, bytes) in [&zip[..], &[0; 9]].into_iter().enumerate() {
+        let info = format!(r#"{{"w": {{"saved_offsets": [{}]}}}}"#, rank * zip.len());
+        let options = SaveOptions::new().metadata([("DCP_SHARDING_INFO", info)]);
+        let shape = [bytes.len()];
+        let values = TensorView::from_slice(&shape, bytes).unwrap();
+        save(file_of(&dir.path().join("both"), rank), [("w", values)], &options).unwrap();
+    }
+    let stderr = predicate::str::contains("shard-00001").and(predicate::str::contains("ZIP"));
+    run_in(dir.path(), &["verify", "both"]).failure().stderr(stderr);
+}
+
+#[test]
+fn the_metadata_of_a_part_is_changed() {
+    let dir = temp_dir();
+    both(dir.path());
+    let part = file_of(Path::new("parts"), 1);
+    for options in [&[][..], &["--in-place"]] {
+        let value = format!("key={}", options.len());
+        let args = [&["metadata", "set", part.to_str().unwrap(), &value], options].concat();
+        run_in(dir.path(), &args).success().stderr(predicate::str::is_empty());
+    }
+    let edited = SafeTensors::from_source(fs::read(dir.path().join(&part)).unwrap()).unwrap();
+    assert_eq!(edited.metadata()["key"], "1");
+    run_in(dir.path(), &["verify", "--strict", "parts"]).success();
+}
+
+#[test]
+fn files_beside_parts_are_targets_of_their_own() {
+    let dir = temp_dir();
+    both(dir.path());
+    fs::rename(dir.path().join("whole.safetensors"), dir.path().join("parts/whole.safetensors"))
+        .unwrap();
+    run_in(dir.path(), &["verify", "."])
+        .failure()
+        .stdout(predicate::str::contains("whole.safetensors: ok"))
+        .stderr(predicate::str::contains("DCP_SHARDING_INFO").not());
 }

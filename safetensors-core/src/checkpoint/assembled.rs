@@ -69,6 +69,14 @@ impl<S> Assembled<S> {
         };
         stored.into_iter().chain(whole.iter().map(|(_, source)| source))
     }
+
+    /// The sources with their paths. That of a file as it is has this one.
+    pub(super) fn into_sources(self, path: PathBuf) -> Vec<(PathBuf, S)> {
+        match self.content {
+            Content::Stored(source) => vec![(path, source)],
+            Content::Whole(whole) => whole.sources,
+        }
+    }
 }
 
 impl<S: ReadAt> Assembled<S> {

@@ -241,11 +241,7 @@ impl<S> Checkpoint<S> {
         self.get(name).ok_or_else(|| {
             let aliases = self.aliases().map(|(alias, _)| alias);
             let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
-            let error = Error::not_found(name, names);
-            match self.index.as_deref().or_else(|| self.files().first().map(CheckpointFile::path)) {
-                Some(path) => error.in_path(path),
-                None => error,
-            }
+            self.in_first_path(Error::not_found(name, names))
         })
     }
 
@@ -270,6 +266,16 @@ impl<S> Checkpoint<S> {
     /// The files, in order of their names.
     pub fn files(&self) -> &[CheckpointFile<S>] {
         self.catalog.files()
+    }
+
+    /// Adds the path of the index or of the first file to an error.
+    #[doc(hidden)]
+    pub fn in_first_path(&self, error: Error) -> Error {
+        let first = || self.files().first().map(CheckpointFile::path);
+        match self.index_path().or_else(first) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
     }
 
     /// The path of the index, if there is one.

@@ -211,10 +211,15 @@ impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
     pub(super) fn from_single(shard: CheckpointFile<S>) -> Result<Self> {
         dcp::refuse(&shard)?;
-        let places = (0..shard.archive.header().len())
+        Ok(Self::of_file(shard))
+    }
+
+    /// The same of a file that may have parts of tensors.
+    pub(super) fn of_file(file: CheckpointFile<S>) -> Self {
+        let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
             .collect();
-        Ok(Self::assemble(vec![shard], places, None))
+        Self::assemble(vec![file], places, None)
     }
 
     /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the

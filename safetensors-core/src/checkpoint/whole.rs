@@ -1,6 +1,6 @@
 //! [`Checkpoint::open_whole`]: also what ranks have saved with PyTorch opens, as whole tensors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::opening::{open_shards_at, until_settled};
@@ -84,6 +84,30 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
             }
             Err(error) => Err(error),
         })
+    }
+}
+
+impl<S: ReadAt> Checkpoint<Assembled<S>> {
+    /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
+    /// their [digests](crate::digest) and their [layout](Checkpoint::audit). A tensor that is in
+    /// parts has the shape of its part there. The headers are read again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`from_source`](Checkpoint::from_source), but for parts.
+    pub fn into_parts(self) -> Result<Vec<Checkpoint<S>>> {
+        let siblings = self.siblings;
+        let (files, _) = self.catalog.into_parts();
+        let sources = files.into_iter().flat_map(|file| {
+            let CheckpointFile { path, archive } = file;
+            archive.into_source().into_sources(path)
+        });
+        let part = |(path, source): (PathBuf, S)| {
+            let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
+            let file = CheckpointFile { path, archive };
+            Ok(Checkpoint { siblings: siblings.clone(), ..Checkpoint::of_file(file) })
+        };
+        sources.map(part).collect()
     }
 }
 

@@ -41,6 +41,12 @@ pub enum OptimizerProblem {
     /// The optimizer cannot do what a setting asks for.
     #[error("its setting {setting} should be {expected}, found {}", Escaped(.found))]
     Setting { setting: &'static str, expected: &'static str, found: String },
+    /// The file does not say whether weight decay is decoupled.
+    #[error(
+        "its weight decay may be Adam's or AdamW's, which PyTorch tells since 2.7: if it is \
+         AdamW's, say so with PyTorchTraining::decoupled_weight_decay(true)"
+    )]
+    AdamOrAdamW,
     /// A number of steps is not a whole number that fits.
     #[error("the number of steps should be a whole number from 0 to {limit}, found {found}")]
     BadStep { limit: u64, found: f64 },
@@ -51,6 +57,9 @@ pub enum OptimizerProblem {
     )]
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
     /// The tensors of a parameter are not the state of an optimizer that the library has.
-    #[error("{} has the state of no optimizer that is known here: {}", Quoted(.name), NameList(.found))]
+    #[error(
+        "{} has the state of no optimizer that is known here: {}",
+        Quoted(.name), NameList(.found)
+    )]
     UnknownOptimizer { name: String, found: Vec<String> },
 }

@@ -53,9 +53,9 @@ pub fn load<F: Framework>(
     Ok(loaded)
 }
 
-/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor. If the options [dequantise
-/// weights](LoadOptions::scaled_weights), the weights of every [scheme](crate::quantized) are read
-/// as numbers.
+/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor. If the
+/// options [dequantise weights](LoadOptions::scaled_weights), the weights of every
+/// [scheme](crate::quantized) are read as numbers.
 ///
 /// # Errors
 ///

@@ -97,6 +97,16 @@ impl Groups {
         }
     }
 
+    /// Adds a setting to the groups that do not have it.
+    pub(super) fn complete(&mut self, setting: &str, value: Value) {
+        for group in &mut self.groups {
+            let found = group.entry(setting.into()).or_default();
+            if found.is_null() {
+                *found = value.clone();
+            }
+        }
+    }
+
     pub(super) fn bad(&self, expected: &'static str) -> Error {
         OptimizerProblem::BadGroups { key: self.key.clone(), expected }.into()
     }

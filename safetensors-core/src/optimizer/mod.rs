@@ -1,9 +1,9 @@
 //! The state of an optimizer in PyTorch's training checkpoints, by the names of the parameters.
 //!
 //! A program that trains with PyTorch saves `{"model": model.state_dict(), "optimizer":
-//! optimizer.state_dict()}`. [`PyTorchTraining`] says where the two are in a checkpoint. The modules
-//! `train` of the adapters load them, so that training that began in PyTorch goes on in Rust. Such a
-//! file, opened by `safetensors-formats` or converted by `safetensors convert`, has:
+//! optimizer.state_dict()}`. [`PyTorchTraining`] says where the two are in a checkpoint. The
+//! modules `train` of the adapters load them, so that training that began in PyTorch goes on in
+//! Rust. Such a file, opened by `safetensors-formats` or converted by `safetensors convert`, has:
 //!
 //! | tensor | |
 //! |---|---|
@@ -13,13 +13,13 @@
 //!
 //! | metadata | |
 //! |---|---|
-//! | `optimizer.param_groups` | the settings of each group, as JSON: `[{"lr": 0.001, …, "params": [0, 1]}]` |
+//! | `optimizer.param_groups` | the settings of each group: `[{"lr": 0.001, …, "params": [0, 1]}]` |
 //!
 //! # Which parameter a number is
 //!
-//! A number is the position of a parameter in the groups of the optimizer. Nothing in the file leads
-//! from there to a name, unless the parameters were given with names (`param_names`, PyTorch 2.6 and
-//! later). So the caller gives the names in that order, with
+//! A number is the position of a parameter in the groups of the optimizer. Nothing in the file
+//! leads from there to a name, unless the parameters were given with names (`param_names`, PyTorch
+//! 2.6 and later). So the caller gives the names in that order, with
 //! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are
 //! `[name for name, _ in model.named_parameters()]`. The order is never guessed: two parameters of
 //! one shape would change places without a trace. The order of `model.state_dict()` is another one:
@@ -63,8 +63,8 @@ use crate::io::ReadAt;
 ///
 /// let training = PyTorchTraining::new().parameters(["head.weight"]);
 /// let state = training.state(&checkpoint)?;
+/// assert_eq!(state.tensor("head.weight", "exp_avg"), "optimizer.state.0.exp_avg");
 /// let head = state.get("head.weight").unwrap();
-/// assert_eq!(head.tensor("exp_avg"), Some("optimizer.state.0.exp_avg".into()));
 /// assert_eq!((head.steps(), state.setting::<f64>("lr")?), (Some(3), Some(0.01)));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -73,6 +73,7 @@ pub struct PyTorchTraining {
     model: String,
     optimizer: String,
     parameters: Vec<String>,
+    decoupled: Option<bool>,
 }
 
 impl Default for PyTorchTraining {
@@ -84,7 +85,8 @@ impl Default for PyTorchTraining {
 impl PyTorchTraining {
     /// The model is under the key `model`, and the optimizer under `optimizer`.
     pub fn new() -> Self {
-        Self { model: "model".into(), optimizer: "optimizer".into(), parameters: Vec::new() }
+        let (model, optimizer) = ("model".into(), "optimizer".into());
+        Self { model, optimizer, parameters: Vec::new(), decoupled: None }
     }
 
     /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Keys inside each
@@ -112,12 +114,23 @@ impl PyTorchTraining {
         self
     }
 
+    /// Says whether the weight decay is decoupled, as that of `AdamW` is, and that of `Adam` is
+    /// not. It counts for groups of parameters that do not say it: PyTorch before 2.7 writes the
+    /// same ones for both.
+    #[must_use]
+    pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
+        self.decoupled = Some(is_decoupled);
+        self
+    }
+
     /// The name that a parameter or buffer of the model has in the checkpoint.
+    #[doc(hidden)]
     pub fn in_model(&self, name: &str) -> String {
         join(&self.model, name)
     }
 
     /// Whether a tensor of the checkpoint belongs to the model.
+    #[doc(hidden)]
     pub fn is_of_model(&self, tensor: &str) -> bool {
         let is_below = |key: &str| tensor.starts_with(&join(key, ""));
         is_below(&self.model) && (!self.model.is_empty() || !is_below(&self.optimizer))
@@ -129,13 +142,16 @@ impl PyTorchTraining {
     /// # Errors
     ///
     /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if it is not
-    /// known which parameter each number is, or if the parameter groups are not those of this state;
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
+    /// known which parameter each number is, or if the parameter groups are not those of this
+    /// state; [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
     /// parameter; the errors of reading.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
         let state = || {
             let prefix = join(&self.optimizer, "state.");
-            let groups = Groups::of(checkpoint, &join(&self.optimizer, "param_groups"))?;
+            let mut groups = Groups::of(checkpoint, &join(&self.optimizer, "param_groups"))?;
+            if let Some(is_decoupled) = self.decoupled {
+                groups.complete("decoupled_weight_decay", is_decoupled.into());
+            }
             let owners = Owners::of(checkpoint, &prefix)?;
             let names = self.names(&owners, &groups)?;
             OptimizerState::new(checkpoint, prefix, owners, &names, groups)

@@ -115,6 +115,7 @@ impl OptimizerState {
     }
 
     /// Whether a tensor of the checkpoint belongs to the state.
+    #[doc(hidden)]
     pub fn has(&self, tensor: &str) -> bool {
         tensor.starts_with(&self.prefix)
     }
@@ -124,8 +125,8 @@ impl OptimizerState {
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`]. Parameters that did not get
-    /// a gradient at each step made fewer steps.
+    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`]. Parameters that did not
+    /// get a gradient at each step made fewer steps.
     pub fn steps(&self) -> Result<Option<u64>> {
         let mut steps = self.parameters().filter_map(|(name, state)| Some((name, state.steps?)));
         let Some((name, first)) = steps.next() else { return Ok(None) };
@@ -154,11 +155,6 @@ impl ParameterState {
     /// The kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not among them.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
-    }
-
-    /// The name in the checkpoint of the tensor of this kind, if there is one.
-    pub fn tensor(&self, kind: &str) -> Option<String> {
-        self.kinds.contains(kind).then(|| format!("{}{kind}", self.prefix))
     }
 
     /// How many steps the parameter made; `None` if its optimizer does not count them.

@@ -36,11 +36,11 @@ pub(crate) use config::bad_config;
 pub use quantize::{Quantization, QuantizationError};
 pub(crate) use quantize::{QuantizedPart, with_settings};
 
-use crate::checkpoint::{Checkpoint, CheckpointFile, Computed};
+use crate::checkpoint::{Checkpoint, Computed};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
 use model::{Model, Weight};
 
@@ -167,16 +167,5 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             (about, weight)
         };
         Ok(weights.into_iter().map(describe).collect())
-    }
-}
-
-impl<S> Checkpoint<S> {
-    /// Adds the path of the index or of the first file to an error.
-    pub(crate) fn in_first_path(&self, error: Error) -> Error {
-        let first = || self.files().first().map(CheckpointFile::path);
-        match self.index_path().or_else(first) {
-            Some(path) => error.in_path(path),
-            None => error,
-        }
     }
 }

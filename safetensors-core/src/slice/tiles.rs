@@ -248,12 +248,14 @@ mod tests {
             let tiles = cut(tile(&vec![0; shape.len()], &shape), &cuts);
             let found = Tiles::new(Dtype::U16, &shape, &tiles).unwrap();
             let bytes = shape.iter().product::<usize>() as u64 * 2;
-            let mut all: Vec<u64> = found.tiles.iter().flat_map(|it| it.runs.iter().flatten()).collect();
+            let all = found.tiles.iter().flat_map(|it| it.runs.iter().flatten());
+            let mut all: Vec<u64> = all.collect();
             all.sort_unstable();
             prop_assert!(all.into_iter().eq(0..bytes));
             for range in [0..bytes, 3..bytes / 2, bytes / 3..bytes] {
                 let expected = |it: &&PlacedTile| it.runs.pieces_in(range.clone()).next().is_some();
-                let expected: Vec<_> = found.tiles.iter().filter(expected).map(|it| it.number).collect();
+                let expected = found.tiles.iter().filter(expected).map(|it| it.number);
+                let expected: Vec<_> = expected.collect();
                 let within: Vec<_> = found.within(range.clone()).map(|it| it.number).collect();
                 prop_assert!(expected.iter().all(|number| within.contains(number)));
             }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, MemoryStore, Store, StoreEntry};
 use safetensors_core::checkpoint::{Assembled, save_sharded};
+use safetensors_core::digest::{self, DigestOptions};
+use safetensors_core::edit::Edit;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
 use safetensors_core::{
@@ -321,4 +323,34 @@ fn a_hostile_record_is_refused() {
         assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{info}: {error}");
         assert!(error.file().is_some() && error.to_string().len() < 1000, "{info}: {error}");
     }
+}
+
+#[test]
+fn each_part_is_a_file_with_digests() {
+    let directory = tempdir().unwrap();
+    save_parts(directory.path(), &sample());
+    for rank in 0..4 {
+        let edit = Edit::open(file_of(directory.path(), rank)).unwrap();
+        edit.record_digests(&DigestOptions::new()).unwrap().apply().unwrap();
+    }
+    let parts = || Checkpoint::open_whole(directory.path()).unwrap().into_parts().unwrap();
+    for (rank, part) in parts().iter().enumerate() {
+        assert_eq!(part.files()[0].path(), file_of(directory.path(), rank));
+        assert_eq!(part.audit().unwrap(), []);
+        let verified = digest::verify(part, &DigestOptions::new()).unwrap();
+        assert_eq!(verified[0].checked.len(), part.len());
+    }
+    let path = file_of(directory.path(), 2);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let error = digest::verify(&parts()[2], &DigestOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
+    assert_eq!(error.file(), path.to_str());
+    // A file as it is.
+    save_whole(&directory.path().join("whole.safetensors"), &sample());
+    let whole = Checkpoint::open_whole(directory.path().join("whole.safetensors")).unwrap();
+    let parts = whole.into_parts().unwrap();
+    assert_eq!(parts.len(), 1);
+    check(&parts[0], &sample());
 }

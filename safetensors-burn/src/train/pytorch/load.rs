@@ -26,23 +26,26 @@ use crate::{Burn, load};
 ///
 /// | PyTorch | burn | what the record has |
 /// |---|---|---|
-/// | `AdamW`, `Adam`, also with `amsgrad` | `AdamWConfig`, `AdamConfig` | moments and the number of steps of each parameter |
+/// | `AdamW`, `Adam`, also with `amsgrad` | `AdamWConfig`, `AdamConfig` | moments, number of steps |
 /// | `SGD` with `momentum` | `SgdConfig` with `MomentumConfig` | velocities |
-/// | `Adafactor` | `AdafactorConfig` | means of the squares of gradients, and the number of steps |
+/// | `Adafactor` | `AdafactorConfig` | means of the squares of gradients, number of steps |
 ///
 /// - Names and shapes are those of [PyTorch's layers](crate::pytorch#layers): the moments of a
 ///   linear layer are transposed with its weight. If the module has other names than PyTorch's
 ///   model, give the module's in [`PyTorchTraining::parameters`].
 /// - The settings are those of the optimizer that the record is loaded into: burn has none in its
 ///   records. Set all of them. burn's defaults differ from PyTorch's: for `AdamWConfig` the epsilon
-///   (1e-5, not 1e-8) and the weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening (0.1,
-///   not 0). PyTorch's `Adafactor` has its first epsilon at another place, and 1.2e-7 by default:
-///   only with `eps=(1e-30, 1e-3)` it computes what burn's does. [`OptimizerState::setting`] has what the checkpoint says. Groups with settings of their
-///   own are burn's `with_group`.
+///   (1e-5, not 1e-8) and the weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening
+///   (0.1, not 0). PyTorch's `Adafactor` has its first epsilon at another place, and 1.2e-7 by
+///   default: only with `eps=(1e-30, 1e-3)` it computes what burn's does.
+///   [`OptimizerState::setting`] has what the checkpoint says. Groups with settings of their own
+///   are burn's `with_group`.
 /// - Every parameter that is trained needs a state, and every state a parameter. A module on a
 ///   device without autodiff does not say which of its tensors are trained: all of them are, then.
-/// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before or
-///   after, as long as its parameters keep their ids.
+/// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before
+///   or after, as long as its parameters keep their ids.
+/// - A distributed checkpoint (DCP), which [`Checkpoint::open_whole`] opens, has names in place of
+///   numbers. It needs no [`PyTorchTraining::parameters`].
 ///
 /// ```no_run
 /// use burn::module::Module;
@@ -61,7 +64,7 @@ use crate::{Burn, load};
 ///     // `[name for name, _ in model.named_parameters()]`, for AdamW(model.parameters()).
 ///     let names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
 ///     let training = PyTorchTraining::new().parameters(names);
-///     let record = load_pytorch_optimizer(model, &Checkpoint::open(path)?, &training)?;
+///     let record = load_pytorch_optimizer(model, &Checkpoint::open_whole(path)?, &training)?;
 ///     let config = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(1e-2);
 ///     Ok(config.init().load_record(record))
 /// }
@@ -69,8 +72,9 @@ use crate::{Burn, load};
 ///
 /// # Errors
 ///
-/// The errors of [`PyTorchTraining::state`]; [`ErrorKind::Mismatches`] with all differences from the
-/// module; [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; those of reading.
+/// The errors of [`PyTorchTraining::state`]; [`ErrorKind::Mismatches`] with all differences from
+/// the module; [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; those of
+/// reading.
 pub fn load_pytorch_optimizer<S: ReadAt>(
     module: &impl Module,
     checkpoint: &Checkpoint<S>,
@@ -83,13 +87,7 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
         plan.compare(&module)?;
         plan.read()
     };
-    load().map_err(|error| {
-        let file = || checkpoint.files().first().map(|file| file.path());
-        match checkpoint.index_path().or_else(file) {
-            Some(path) => error.in_path(path),
-            None => error,
-        }
-    })
+    load().map_err(|error| checkpoint.in_first_path(error))
 }
 
 /// A parameter, by its id in burn and its path in the module, and how PyTorch stores it.
@@ -104,8 +102,8 @@ struct Owner<'a> {
 struct Plan<'a, S> {
     state: &'a OptimizerState,
     checkpoint: &'a Checkpoint<S>,
-    /// The name in the checkpoint and how it stores the value; the name in the record, and the id of
-    /// the parameter.
+    /// The name in the checkpoint and how it stores the value; the name in the record, and the id
+    /// of the parameter.
     tensors: Vec<(String, StoredParameter, String, u64)>,
     scalars: BTreeMap<String, Scalar>,
     paths: BTreeMap<String, String>,
@@ -160,9 +158,10 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let &Owner { id, path, parameter, ref stored } = owner;
         let Some(of) = self.state.get(&stored.tensor) else { return Ok(()) };
         let named = |kind: &str| self.state.tensor(&stored.tensor, kind);
+        let has_kind = |kind: &str| of.kinds().any(|found| found == kind);
         let has = |kinds: &&Kinds| {
-            let mut names = kinds.tensors.iter().map(|kind| kind.pytorch);
-            kinds.fit(parameter.shape.len(), stored) && names.any(|name| of.tensor(name).is_some())
+            let mut kinds_of = kinds.tensors.iter().map(|kind| kind.pytorch);
+            kinds.fit(parameter.shape.len(), stored) && kinds_of.any(&has_kind)
         };
         let Some(Kinds { tensors, steps, .. }) = OPTIMIZERS.iter().find(has) else {
             let (name, found) = (stored.tensor.clone(), of.kinds().map(String::from).collect());
@@ -170,7 +169,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         };
         for kind in *tensors {
             let name = named(kind.pytorch);
-            if of.tensor(kind.pytorch).is_some() {
+            if has_kind(kind.pytorch) {
                 let tensor = self.checkpoint.tensor(&name)?;
                 self.mismatches.extend(differences(&tensor, kind, parameter, stored));
                 let in_record = format!("{id}.{}", kind.burn);

@@ -22,14 +22,27 @@ use crate::pytorch::{StoredParameter, put};
 /// The whole numbers that F32 counts without a gap.
 const MOST_STEPS: u64 = 1 << 24;
 
-/// Saves the record of an optimizer for PyTorch: `state.NAME.exp_avg` and so on, with PyTorch's names
-/// and shapes of the parameters of a module, and `state.NAME.step`.
+/// Saves the record of an optimizer for PyTorch: `state.NAME.exp_avg` and so on, with PyTorch's
+/// names and shapes of the parameters of a module, and `state.NAME.step`.
 ///
-/// It is what [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads, for the same optimizers, with
-/// `PyTorchTraining::new().optimizer("")`. The model is saved by
+/// It is what [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads, for the same
+/// optimizers, with `PyTorchTraining::new().optimizer("")`. The model is saved by
 /// [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch). A parameter that is tied has its
 /// state under each of its names. States that burn would never use again, because the module has no
 /// parameter of their id, are left out.
+///
+/// ```no_run
+/// use burn::optim::ModuleOptimizer;
+/// use safetensors_burn::train::save_pytorch_optimizer;
+/// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+/// use safetensors_core::{Result, SaveOptions};
+///
+/// fn back<M: ModuleSnapshot>(model: &M, optimizer: &ModuleOptimizer) -> Result<()> {
+///     model.save_into(&mut CheckpointStore::from_file("model.safetensors").pytorch(true))?;
+///     let record = optimizer.to_record();
+///     save_pytorch_optimizer("optimizer.safetensors", model, record, &SaveOptions::new())
+/// }
+/// ```
 ///
 /// PyTorch loads the two files so, into an optimizer that was made with its settings:
 ///
@@ -50,9 +63,9 @@ const MOST_STEPS: u64 = 1 << 24;
 ///
 /// # Errors
 ///
-/// [`OptimizerProblem::UnknownOptimizer`] for another optimizer, [`OptimizerProblem::NoState`] if the
-/// module has no parameter of the record's states, and [`OptimizerProblem::BadStep`] for more steps
-/// than F32 counts, in an [`ErrorKind::Optimizer`]; [`ErrorKind::Mismatches`] if only a part of the
+/// [`OptimizerProblem::UnknownOptimizer`] for another optimizer, [`OptimizerProblem::NoState`] if
+/// the module has no parameter of the record's states, and [`OptimizerProblem::BadStep`] for more
+/// steps than F32 counts, in an [`ErrorKind::Optimizer`]; [`ErrorKind::Mismatches`] if only a part of the
 /// parameters that PyTorch has in one tensor has a state; the errors of [`save`](crate::save()).
 pub fn save_pytorch_optimizer(
     path: impl AsRef<Path>,

@@ -10,6 +10,7 @@ use safetensors_candle::{load, save};
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ErrorKind, Metadata, SaveOptions, TensorBuf, serialize};
+use safetensors_testing::dcp::save_rows;
 use safetensors_testing::optimizer::{NAMES, fixture, interop_dir, largest_difference};
 
 /// How far losses and tensors may be from PyTorch's, as a part of the largest value. Both compute in
@@ -147,10 +148,19 @@ fn a_state_by_names_needs_no_order() {
     });
     let options = StateOptions::new().pytorch(PyTorchTraining::new());
     let params = ParamsAdamW { lr: 0.02, weight_decay: 0.1, ..ParamsAdamW::default() };
-    let (mut by_name, mut by_number) = (Training::new(params.clone()), Training::new(params));
+    let (mut by_name, mut by_number) =
+        (Training::new(params.clone()), Training::new(params.clone()));
     by_name.load(&checkpoint, &options);
     by_number.load(&unchanged("adamw.safetensors"), &names());
-    assert_eq!(by_name.steps(9), by_number.steps(9));
+    let losses = by_name.steps(9);
+    assert_eq!(losses, by_number.steps(9));
+
+    // What two ranks have saved, by the path of their directory.
+    let dir = tempfile::tempdir().unwrap();
+    save_rows(dir.path(), &checkpoint);
+    let mut by_path = Training::new(params);
+    options.load(dir.path(), (&by_path.var_map, &mut by_path.optimizer)).unwrap();
+    assert_eq!(losses, by_path.steps(9));
 }
 
 /// What an error says, after which nothing may have changed.
@@ -250,6 +260,23 @@ fn settings_and_steps_that_candle_cannot_have_are_refused() {
         let is_it = matches!(found, OptimizerProblem::Setting { setting: s, .. } if s == setting);
         assert!(is_it, "{found}");
     }
+    // Before PyTorch 2.7, Adam and AdamW have the same groups.
+    let old = r#"[{"lr": 0.02, "weight_decay": 0.1, "params": [0, 1, 2, 3]}]"#;
+    let found = problem(&with_groups(old), &names());
+    assert!(matches!(found, OptimizerProblem::AdamOrAdamW), "{found}");
+    let said = |is_decoupled| {
+        let training = PyTorchTraining::new().parameters(NAMES);
+        StateOptions::new().pytorch(training.decoupled_weight_decay(is_decoupled))
+    };
+    let found = problem(&with_groups(old), &said(false));
+    assert!(matches!(found, OptimizerProblem::Setting { .. }), "{found}");
+    training.load(&with_groups(old), &said(true));
+    training.load(&with_groups(&old.replace("0.1", "0.0")), &names());
+    assert_eq!(training.optimizer.params().weight_decay, 0.0);
+    // What the file says counts.
+    let adam = old.replace("{", r#"{"decoupled_weight_decay": false, "#);
+    let found = problem(&with_groups(&adam), &said(true));
+    assert!(matches!(found, OptimizerProblem::Setting { .. }), "{found}");
     let with_step = |value: f32| {
         changed("adamw.safetensors", |tensors, _| {
             let step = tensors.iter_mut().find(|(name, _)| name == "optimizer.state.2.step");

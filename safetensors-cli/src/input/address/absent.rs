@@ -37,6 +37,10 @@ pub(super) fn open(
     Err(without(address))
 }
 
+pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
+    Err(without(address))
+}
+
 pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
     Err(without(address))
 }

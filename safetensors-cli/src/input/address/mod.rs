@@ -57,6 +57,12 @@ pub(crate) fn open_or(
     there::open(address, otherwise)
 }
 
+/// The files of whole tensors at an address, each as a checkpoint of its own.
+pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
+    refuse_memory(address)?;
+    there::parts(address)
+}
+
 /// Refuses an address that nothing can be saved to, before anything is read.
 pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
     refuse_memory(address).map_err(wrong_usage)?;

@@ -44,6 +44,13 @@ pub(super) fn open(
     }
 }
 
+/// The files of whole tensors at an address, each as a checkpoint of its own.
+pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
+    let opened = remote::open(address).map_err(|error| advise(error, address))?;
+    let parts = opened.into_parts()?;
+    Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
+}
+
 /// The checkpoint at an address, if there is one.
 pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
     match remote::open(address) {

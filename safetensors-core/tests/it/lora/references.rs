@@ -11,6 +11,7 @@ use safetensors_core::{
     Checkpoint, Dtype, LoadOptions, ReadAt, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     TensorView, save, save_sharded,
 };
+use safetensors_testing::dcp::save_rows;
 use safetensors_testing::lora::Merge;
 
 use super::{adapter, base};
@@ -258,4 +259,21 @@ fn a_quantised_base_is_dequantised_first() {
     let merged = merged.merged([adapter()]).unwrap();
     let read = merged.tensor("q.weight").unwrap().read().unwrap();
     assert_eq!(read.as_slice::<f32>().unwrap(), [1.5, 2.5, 2.5, 4.5]);
+}
+
+/// A directory to which ranks of PyTorch have saved opens as their adapter.
+#[test]
+fn an_adapter_in_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = ["head.lora_A.weight", "head.lora_B.weight"];
+    let whole = base(&[(names[0], &[2, 3]), (names[1], &[4, 2])]);
+    save_rows(directory.path(), &whole);
+    let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2}"#;
+    std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    let merged = base(&[("head.weight", &[4, 3])]);
+    let merged = merged.merged([Adapter::open(directory.path()).unwrap()]).unwrap();
+    // B and A count up from 1, and so does the base, to which their product is added.
+    let product = [9, 12, 15, 19, 26, 33, 29, 40, 51, 39, 54, 69];
+    let expected: Vec<_> = product.iter().zip(1..).map(|(sum, base)| (sum + base) as f32).collect();
+    assert_eq!(numbers(merged.tensor("head.weight").unwrap().read().unwrap()), expected);
 }
