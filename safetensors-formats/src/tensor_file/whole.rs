@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::{self, Assembled, Piece};
+use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::{Dtype, Metadata, ReadAt, shape};
 
@@ -85,10 +85,10 @@ impl Region {
     }
 
     /// The piece that begins at a byte of a source.
-    fn at(self, source: usize, offset: u64) -> Piece {
+    fn at(self, source: usize, offset: u64) -> TensorPiece {
         match self {
-            Self::Box { offsets, sizes } => Piece::new(source, offset, offsets, sizes),
-            Self::Flat { first, len } => Piece::flat(source, offset, first, len),
+            Self::Box { offsets, sizes } => TensorPiece::new(source, offset, offsets, sizes),
+            Self::Flat { first, len } => TensorPiece::flat(source, offset, first, len),
         }
     }
 }
