@@ -118,10 +118,8 @@ fn what_trainers_wrote_is_read_as_whole_tensors() {
 fn values_that_are_no_tensors_are_listed_and_tensors_in_them_are_read() {
     let checkpoint = open(&in_memory("values")).unwrap();
     let file = checkpoint.files()[0].safetensors().source();
-    let mut plain = file.plain_values().to_vec();
-    plain.sort_unstable();
-    let expected = ["big", "list", "nested.deep.flag", "none", "number", "pair", "text"];
-    assert_eq!(plain, expected);
+    let plain = r#""big", "list", "nested.deep.flag", "none", "number", "pair", "text""#;
+    assert!(file.notes().contains(&format!("left out: 7 values: {plain}")), "{:?}", file.notes());
     // PyTorch does not enter tuples: the value is one object, with a tensor in it.
     assert!(checkpoint.get("tuple.0").is_some());
 }
