@@ -7,6 +7,7 @@ use super::hub_server::repo::Access;
 use super::hub_server::{Origin, Server as Hub, TOKEN};
 use super::web::{Fault, Server as Web};
 use super::*;
+use crate::other_formats::fixture;
 
 /// Commands that only read, each with their arguments before and after the path.
 const READING: [(&[&str], &[&str]); 10] = [
@@ -133,6 +134,53 @@ fn a_bucket_that_the_environment_describes() {
     assert!(shown.contains("s3://bucket/models/a.safetensors"), "{shown}");
     let log = server.take_log();
     assert!(log.iter().all(|request| request.headers["authorization"].contains("AKIATESTING")));
+}
+
+#[test]
+fn files_of_other_formats_at_an_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Web::new();
+    for name in [
+        "gguf/split-00001-of-00003.gguf",
+        "gguf/split-00002-of-00003.gguf",
+        "gguf/split-00003-of-00003.gguf",
+        "pytorch/script.pt",
+        "pytorch/sharded/pytorch_model.bin.index.json",
+        "pytorch/sharded/pytorch_model-00001-of-00002.bin",
+        "pytorch/sharded/pytorch_model-00002-of-00002.bin",
+        "numpy/arrays.npz",
+    ] {
+        let path = fixture(name);
+        if name.ends_with(".npz") && !path.exists() {
+            continue;
+        }
+        server = server.with(&format!("bucket/{name}"), fs::read(path).unwrap());
+    }
+    for name in [
+        "gguf/split-00002-of-00003.gguf",
+        "pytorch/script.pt",
+        "pytorch/sharded/pytorch_model.bin.index.json",
+        "pytorch/sharded",
+    ] {
+        let here = fixture(name);
+        let here = here.to_str().unwrap();
+        let s3 = format!("s3://bucket/{name}");
+        let web = server.address(&format!("bucket/{name}"));
+        for there in [&s3, &web] {
+            // A web server does not list its directories.
+            let shown = output(of_bucket(safetensors(dir.path(), &["diff", here, there]), &server));
+            assert!(shown.contains("equal"), "{there}: {shown}");
+        }
+        let args = ["convert", &s3, "out.safetensors"];
+        output(of_bucket(safetensors(dir.path(), &args), &server));
+        output(safetensors(dir.path(), &["diff", here, "out.safetensors"]));
+        fs::remove_file(dir.path().join("out.safetensors")).unwrap();
+    }
+    // What is wrong with it is said of the address.
+    let server = Web::new().with("model.safetensors", b"no header of anything".to_vec());
+    let address = server.address("model.safetensors");
+    let said = error(safetensors(dir.path(), &["inspect", &address]), 1);
+    assert!(said.starts_with(&format!("error: {address}: ")), "{said}");
 }
 
 #[test]
