@@ -10,8 +10,8 @@ use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::{Dtype, ReadAt};
 
-use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::frozen::add_frozen;
+use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, item};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -88,8 +88,9 @@ impl<'a> Names<'a> {
             }
             let files = if file.is_optimizer { &mut optimizers } else { &mut models };
             if files.insert(file.rank.unwrap_or(0), name).is_some() {
-                return Err(bad(format!("two files are of the rank of {quoted}"))
-                    .in_path(&folder.path));
+                return Err(
+                    bad(format!("two files are of the rank of {quoted}")).in_path(&folder.path)
+                );
             }
         }
         let in_order = |files: BTreeMap<usize, &'a String>, end: &str| match (0..)

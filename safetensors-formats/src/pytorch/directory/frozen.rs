@@ -42,9 +42,9 @@ pub(super) fn add_frozen<S>(
             continue;
         }
         match fragments.remove(name) {
-            Some(of_ranks) => directory.tensors.push(
-                frozen(name, shape, of_ranks).map_err(|error| error.in_tensor(name))?,
-            ),
+            Some(of_ranks) => directory
+                .tensors
+                .push(frozen(name, shape, of_ranks).map_err(|error| error.in_tensor(name))?),
             None if elsewhere.contains(name) => {}
             None => {
                 let problem = "it is not trained, and no file has its numbers";

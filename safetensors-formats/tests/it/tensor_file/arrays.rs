@@ -96,9 +96,8 @@ fn an_array_of_a_type_that_is_not_known_is_listed_by_name() {
     let made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R";
     let scalar = [b"cnumpy.core.multiarray\nscalar\n", &dtype[..], b"C\x02ab\x86R"].concat();
     let buffer = b"cnumpy.core.numeric\n_frombuffer\n(C\x02ab";
-    let of_order = |dtype: &[u8], order: &[u8]| {
-        [&buffer[..], dtype, b"K\x01\x85U\x01", order, b"tR"].concat()
-    };
+    let of_order =
+        |dtype: &[u8], order: &[u8]| [&buffer[..], dtype, b"K\x01\x85U\x01", order, b"tR"].concat();
     let known = b"cnumpy\ndtype\nU\x02f2\x85R";
     for (array, class) in [
         ([&made[..], &state].concat(), "numpy.core.multiarray._reconstruct"),
