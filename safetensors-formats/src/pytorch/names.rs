@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::settings::Settings;
 use super::values::{Node, Value, Values};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
@@ -110,16 +109,17 @@ pub(super) fn collect(
     Ok(search.found)
 }
 
-struct Search<'a> {
-    values: &'a Values,
+/// A search for what has a name.
+pub(super) struct Search<'a> {
+    pub(super) values: &'a Values,
     found: Collected,
     /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
     /// The bytes of the path, with a dot behind each key.
     path_len: u64,
     /// The values that may still be visited: a pickle can use one value in many places.
-    steps: usize,
-    /// The bytes that names may still have.
+    pub(super) steps: usize,
+    /// The bytes that names and settings may still have.
     text_left: u64,
     limits: &'a Limits,
 }
@@ -184,10 +184,7 @@ impl<'a> Search<'a> {
         if self.values.dict(state).is_none() || self.values.items(groups).is_none() {
             return Ok(false);
         }
-        let limit = self.limits.directory_bytes;
-        let (values, steps) = (self.values, &mut self.steps);
-        let json =
-            Settings { values, steps, text_left: &mut self.text_left, limit }.json(groups)?;
+        let json = self.json(groups, 0)?;
         let path = self.path.iter().map(AsRef::as_ref).chain([OPTIMIZER[1]]);
         let name = path.collect::<Vec<&str>>().join(".");
         self.found.settings.extend(json.map(|json| (name, json.to_string())));
@@ -201,7 +198,7 @@ impl<'a> Search<'a> {
     }
 
     /// Counts the bytes of a text that is kept.
-    fn keep_text(&mut self, bytes: u64) -> Result<()> {
+    pub(super) fn keep_text(&mut self, bytes: u64) -> Result<()> {
         let limit = self.limits.directory_bytes;
         let left = self.text_left.checked_sub(bytes);
         self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;

@@ -403,3 +403,33 @@ fn whole(name: &str, shape: &[usize], pieces: Vec<(usize, Region, Data)>) -> Who
     let (name, shape) = (name.to_owned(), shape.to_vec());
     WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_cut_anywhere() {
+        // The numbers are the bytes where they begin. Some ranges are empty.
+        let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
+        let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
+        let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
+        for at in 0..=5 {
+            for len in 0..=5 - at {
+                let mut found = Vec::new();
+                for (file, region, data) in row.cut(at, len).unwrap() {
+                    let (Region::Flat { first, len }, Data::Plain(Place::At(start))) =
+                        (region, data)
+                    else {
+                        panic!("{at} {len}");
+                    };
+                    assert_eq!(first, found.len());
+                    found.extend((0..len as u64).map(|number| (file, start + number * WIDTH)));
+                }
+                assert_eq!(found, all[at..at + len]);
+            }
+            let error = row.cut(at, 6 - at).unwrap_err().to_string();
+            assert!(error.contains("its numbers end at 6 of a row of 5"), "{error}");
+        }
+    }
+}
