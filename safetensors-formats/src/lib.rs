@@ -82,7 +82,6 @@ mod polyglot;
 #[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]
 pub mod pytorch;
 mod tensor_file;
-#[cfg(feature = "pytorch")]
 mod window;
 mod zipped;
 

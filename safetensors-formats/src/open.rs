@@ -7,13 +7,14 @@ use std::sync::Arc;
 use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
-use safetensors_core::io::{FileSource, Requests};
+use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::format::Format;
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
+use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
@@ -96,11 +97,9 @@ where
             return Err(Error::from(ErrorKind::UnknownFormat).in_path(path));
         }
     }
-    #[cfg(feature = "gguf")]
-    let options = &Options { is_part: true, ..options.clone() };
     let open = |path: &Path| {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
-        TensorFile::from_source(source, path, options)
+        open_source(source, path, options)
     };
     let file = open(path)?;
     #[cfg(feature = "gguf")]
@@ -128,7 +127,7 @@ impl Format {
         Ok(match Start::of(start) {
             Start::Format(format) => Some(format),
             Start::Zip => {
-                let input = Input::new(Borrowed(source), Path::new(""));
+                let input = Input::new(Window::whole(source), Path::new(""));
                 match Zipped::open(input, &Options::new().limits) {
                     // The input has no name that the error could have.
                     Err(error) if matches!(error.other(), Some(ErrorKind::TwoFormats { .. })) => {
@@ -166,7 +165,12 @@ impl<S: ReadAt> TensorFile<S> {
     /// The errors of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        open_source(source, path, options)
+        let file = open_source(source, path, options)?;
+        #[cfg(feature = "gguf")]
+        if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {
+            return Err(Error::from(ErrorKind::SplitGguf { number, count }).in_path(path));
+        }
+        Ok(file)
     }
 }
 
@@ -203,10 +207,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
     let is_pickle = |name: &String| {
         name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
     };
-    if names.iter().any(is_pickle) {
-        return Some(Format::Pytorch);
-    }
-    if names.iter().any(|name| is_exported(name)) {
+    if names.iter().any(|name| is_pickle(name) || is_exported(name)) {
         return Some(Format::Pytorch);
     }
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
@@ -219,34 +220,12 @@ pub(crate) fn is_exported(member: &str) -> bool {
         .any(|name| member.strip_suffix(name).is_some_and(|it| it.is_empty() || it.ends_with('/')))
 }
 
-/// A source that is only lent.
-#[derive(Debug)]
-struct Borrowed<'a, S>(&'a S);
-
-impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
-    fn byte_len(&self) -> u64 {
-        self.0.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.0.read_exact_at(buf, offset)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.0.requests()
-    }
-
-    fn check_unchanged(&self) -> std::io::Result<()> {
-        self.0.check_unchanged()
-    }
-}
-
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
 fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<TensorFile<S>> {
     if !source.may_change_unseen() {
         return open_input(Input::new(source, path), path, options);
     }
-    let before = open_input(Input::new(Borrowed(&source), path), path, options)?.into_layout();
+    let before = open_input(Input::new(Window::whole(&source), path), path, options)?.into_layout();
     let file = open_input(Input::new(source, path), path, options)?;
     if !file.has_layout(&before) {
         let error = std::io::Error::other("the file changed while it was opened");

@@ -24,9 +24,6 @@ pub struct Options {
     /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
     #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
-    /// Whether the file may be one part of a split file, because the others are opened, too.
-    #[cfg(feature = "gguf")]
-    pub(crate) is_part: bool,
 }
 
 impl Options {

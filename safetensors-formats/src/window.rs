@@ -1,12 +1,15 @@
-//! [`Window`]: a range of a file, read as if it were a file.
+//! [`Window`]: a range of a file, or all of it, lent and read as if it were a file.
 
 use std::io;
 
 use safetensors_core::ReadAt;
-use safetensors_core::io::{ReadRange, Requests};
+#[cfg(feature = "pytorch")]
+use safetensors_core::io::ReadRange;
+use safetensors_core::io::Requests;
 
 /// The bytes at the start and at the end of a range that are read at once. The archive of one
 /// tensor has everything but the elements there.
+#[cfg(feature = "pytorch")]
 const AHEAD: u64 = 4 << 10;
 
 /// A range of a file, such as one of several archives in a row.
@@ -21,6 +24,7 @@ pub(crate) struct Window<'a, S> {
 
 impl<'a, S: ReadAt> Window<'a, S> {
     /// The bytes from `start` on. `None` if the file ends before.
+    #[cfg(feature = "pytorch")]
     pub(crate) fn new(source: &'a S, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len)?;
         (end <= source.byte_len()).then_some(Self { source, start, len, ahead: Vec::new() })
@@ -32,6 +36,7 @@ impl<'a, S: ReadAt> Window<'a, S> {
     }
 
     /// Reads the first and last bytes of several windows of one file at once.
+    #[cfg(feature = "pytorch")]
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
         let (source, mut ranges) = (first.source, Vec::new());
@@ -79,7 +84,7 @@ impl<S: ReadAt> ReadAt for Window<'_, S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pytorch"))]
 mod tests {
     use super::*;
 

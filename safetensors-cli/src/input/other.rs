@@ -155,6 +155,12 @@ pub(crate) fn is_index(path: &Path) -> bool {
     stem.is_some_and(|stem| [".bin", ".pt", ".pth"].iter().any(|end| stem.ends_with(end)))
 }
 
+/// Whether a path may lead to one part of a split GGUF file, by its name.
+pub(crate) fn may_be_part(path: &Path) -> bool {
+    Format::from_name(path) == Some(Format::Gguf)
+        && path.file_name().is_some_and(|name| name.to_string_lossy().contains("-of-"))
+}
+
 /// The format of the file at a path, if it is one of these formats.
 pub(crate) fn detect(path: &Path) -> Option<Format> {
     let source = FileSource::open(path).ok()?;
@@ -184,12 +190,6 @@ pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     let source = source.as_any()?;
     let stored = || of(source.downcast_ref::<Computed<Source>>()?.stored());
     source.downcast_ref().or_else(stored)
-}
-
-/// The names of values that are no tensors, as files of other formats list them.
-pub(crate) fn plain_values(checkpoint: &Checkpoint) -> impl Iterator<Item = &String> {
-    let files = checkpoint.files().iter();
-    files.filter_map(|file| of(file.safetensors().source())).flat_map(TensorFile::plain_values)
 }
 
 /// Whether files of a checkpoint are of another format.

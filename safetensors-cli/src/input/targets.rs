@@ -10,7 +10,7 @@ use safetensors_core::{Error, ErrorKind};
 
 use crate::input::address;
 use crate::input::discover::FoundPaths;
-use crate::input::{self, Checkpoint, Opening};
+use crate::input::{self, Checkpoint, Opening, other};
 use crate::terminal::text;
 
 /// One file or checkpoint, or a path where there is none.
@@ -115,12 +115,33 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
         }
     }
     let missing = missing_indexes(&targets, &seen);
+    seen.extend(other_parts(&targets));
     for (shard, missing) in missing {
         let at = targets.iter().position(|target| target.path == shard).unwrap_or(targets.len());
         targets.insert(at, missing);
     }
     targets.retain(|target| seen.insert(identity(&target.path)));
     targets
+}
+
+/// The parts of split GGUF files but the first of each, which is opened with all others.
+fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
+    let mut others = BTreeSet::new();
+    let is_part = |target: &&Target| {
+        targets.len() > 1 && address::of(&target.path).is_none() && other::may_be_part(&target.path)
+    };
+    for target in targets.iter().filter(is_part) {
+        let first = identity(&target.path);
+        if others.contains(&first) {
+            continue;
+        }
+        // One that cannot be opened is reported when it is checked.
+        if let Ok(checkpoint) = target.open() {
+            let files = checkpoint.files().iter().map(|file| identity(file.path()));
+            others.extend(files.filter(|file| *file != first));
+        }
+    }
+    others
 }
 
 /// The indexes that found shards should have, by their names, and that are not there, each with the

@@ -408,6 +408,24 @@ fn torchscript_is_converted_and_what_is_left_out_is_counted() {
 }
 
 #[test]
+fn the_parts_of_a_split_gguf_file_are_one_input() {
+    let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
+    let dir = with(&[&parts[0], &parts[1], &parts[2], "gguf/plain.gguf"]);
+    // Only by its name.
+    let alone = dir.path().join("plain-00001-of-00002.gguf");
+    fs::rename(dir.path().join("plain.gguf"), &alone).unwrap();
+    fs::copy(&alone, dir.path().join("plain-00002-of-00002.gguf")).unwrap();
+    let names = ["00003", "00001", "00002"].map(|part| format!("split-{part}-of-00003.gguf"));
+    let others = ["plain-00001-of-00002.gguf", "plain-00002-of-00002.gguf"];
+    let names = names.iter().map(String::as_str).chain(others);
+    let args: Vec<_> = ["verify", "--json"].into_iter().chain(names).collect();
+    let json: serde_json::Value = serde_json::from_str(&output(dir.path(), &args)).unwrap();
+    let paths: Vec<_> =
+        json["results"].as_array().unwrap().iter().map(|it| it["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["split-00003-of-00003.gguf", others[0], others[1]]);
+}
+
+#[test]
 fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
     let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
     let dir = with(&parts.each_ref().map(String::as_str));

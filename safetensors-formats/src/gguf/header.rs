@@ -13,7 +13,7 @@ use super::split;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{
-    Blocks, Builder, Container, Data, Place, Reason, Split, Stored, Tensor, TensorFile,
+    Blocks, Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile,
 };
 use crate::{Format, Options};
 
@@ -67,9 +67,6 @@ fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<Ten
     }
     let mut keys = metadata::read(&mut reader, keys)?;
     let split = split::take(&mut keys.metadata).map_err(|problem| reader.problem(problem))?;
-    if let Some(Split { number, count, .. }) = split.filter(|_| !options.is_part) {
-        return Err(ErrorKind::SplitGguf { number, count }.into());
-    }
     let mut listed = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..tensors {

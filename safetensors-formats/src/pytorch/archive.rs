@@ -8,7 +8,7 @@ use safetensors_core::ReadAt;
 
 use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
-use super::{Members, build, pickle, root_of, script};
+use super::{Members, build, names, pickle, root_of, script};
 use crate::error::{ErrorKind, Result};
 use crate::input::stem;
 use crate::open::is_exported;
@@ -37,7 +37,8 @@ fn open_listed<S: ReadAt>(
 ) -> Result<TensorFile<S>> {
     let archive = Archive::read(zipped, &options.limits)?;
     let place = |storage| archive.place(storage);
-    let builder = build(&archive.values, archive.object, &stem(path), options, place)?;
+    let found = names::collect(&archive.values, archive.object, &stem(path), &options.limits)?;
+    let builder = build(&archive.values, found, options, place)?;
     let built = builder.build(archive.zipped.input.source.byte_len(), &options.limits)?;
     let container = Container::Zip(archive.zipped, Scratch::default());
     TensorFile::new(Format::Pytorch, built, container)

@@ -12,7 +12,7 @@ use safetensors_core::ReadAt;
 
 use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
-use super::{build, pickle};
+use super::{build, names, pickle};
 use crate::error::{ErrorKind, Result};
 use crate::input::stem;
 use crate::input::{Cursor, Input};
@@ -68,7 +68,8 @@ fn open_input<S: ReadAt>(
         })?;
         Ok((Place::At(start), byte_len))
     };
-    let builder = build(&values, root, &stem(path), options, place)?;
+    let found = names::collect(&values, root, &stem(path), limits)?;
+    let builder = build(&values, found, options, place)?;
     let built = builder.build(input.source.byte_len(), limits)?;
     TensorFile::new(Format::Pytorch, built, Container::File(Arc::clone(input)))
 }

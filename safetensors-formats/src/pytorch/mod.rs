@@ -56,8 +56,8 @@
 //!
 //! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one of each
 //!   rank, and files `__RANK_NUMBER.distcp`. Names are those of `.metadata`. FSDP and Megatron
-//!   (`torch_dist`) save so. [`plain_values`](crate::TensorFile::plain_values) names the values that
-//!   are no tensors.
+//!   (`torch_dist`) save so. [`notes`](crate::TensorFile::notes) name the values that are no
+//!   tensors.
 //! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
 //!   3 of ZeRO, the F32 weights are read. Parameters that are frozen, and buffers, have the dtype in
 //!   which they are stored.
@@ -121,8 +121,9 @@ pub(crate) use archive::open as open_archive;
 pub(crate) use directory::{Folder, open as open_directory};
 pub(crate) use index::open_index;
 pub(crate) use legacy::open as open_legacy;
+use names::Collected;
 use safetensors_core::Dtype;
-use values::{Kind, TensorRef, Value, Values};
+use values::{Kind, TensorRef, Values};
 
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -138,17 +139,15 @@ pub(crate) fn root_of(member: &str) -> Option<&str> {
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";
 
-/// Makes tensors of what a pickle holds. `place` says where a storage begins and how many bytes it
-/// has in the file.
+/// Makes tensors of what was found in a pickle. `place` says where a storage begins and how many
+/// bytes it has in the file.
 fn build(
     values: &Values,
-    root: Value,
-    alone: &str,
+    found: Collected,
     options: &Options,
     mut place: impl FnMut(usize) -> Result<(Place, u64)>,
 ) -> Result<Builder> {
-    let names::Collected { tensors: mut found, bytes, unreadable, left_out, settings } =
-        names::collect(values, root, alone, &options.limits)?;
+    let Collected { tensors: mut found, bytes, unreadable, left_out, settings } = found;
     let mut builder = Builder::default();
     builder.metadata.extend(settings);
     if !left_out.is_empty() {

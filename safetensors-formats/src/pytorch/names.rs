@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::settings::Settings;
 use super::values::{Node, Value, Values};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +34,7 @@ pub(super) struct Collected {
 }
 
 /// How many values a pickle has that are no tensors.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeftOut {
     numbers: u64,
     texts: u64,
@@ -110,16 +109,17 @@ pub(super) fn collect(
     Ok(search.found)
 }
 
-struct Search<'a> {
-    values: &'a Values,
+/// A search for what has a name.
+pub(super) struct Search<'a> {
+    pub(super) values: &'a Values,
     found: Collected,
     /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
     /// The bytes of the path, with a dot behind each key.
     path_len: u64,
     /// The values that may still be visited: a pickle can use one value in many places.
-    steps: usize,
-    /// The bytes that names may still have.
+    pub(super) steps: usize,
+    /// The bytes that names and settings may still have.
     text_left: u64,
     limits: &'a Limits,
 }
@@ -151,8 +151,9 @@ impl<'a> Search<'a> {
             Node::Dict { items, state } => {
                 self.refuse_tensors(*state, "an attribute of a dictionary")?;
                 self.check_keys(items)?;
-                self.settings(value)?;
+                let keeps_settings = self.settings(value)?;
                 for &(key, value) in items {
+                    let LeftOut { numbers, texts, .. } = self.found.left_out;
                     match values.key(key) {
                         Some(key) => self.below(key, value)?,
                         None if is_node(key) || is_node(value) => {
@@ -160,6 +161,10 @@ impl<'a> Search<'a> {
                             self.refuse_tensors(value, "a key that is not a text")?;
                         }
                         None => {}
+                    }
+                    if keeps_settings && values.text(key) == Some(OPTIMIZER[1]) {
+                        let left_out = &mut self.found.left_out;
+                        (left_out.numbers, left_out.texts) = (numbers, texts);
                     }
                 }
             }
@@ -171,21 +176,19 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Keeps the settings of an optimizer, if a dictionary is the state of one.
-    fn settings(&mut self, dict: Value) -> Result<()> {
+    /// Keeps the settings of an optimizer, if a dictionary is the state of one. Returns whether it
+    /// is.
+    fn settings(&mut self, dict: Value) -> Result<bool> {
         let [state, groups] = OPTIMIZER.map(|key| self.values.get(dict, key));
-        let Some((state, groups)) = state.zip(groups) else { return Ok(()) };
+        let Some((state, groups)) = state.zip(groups) else { return Ok(false) };
         if self.values.dict(state).is_none() || self.values.items(groups).is_none() {
-            return Ok(());
+            return Ok(false);
         }
-        let limit = self.limits.directory_bytes;
-        let (values, steps) = (self.values, &mut self.steps);
-        let json =
-            Settings { values, steps, text_left: &mut self.text_left, limit }.json(groups)?;
+        let json = self.json(groups, 0)?;
         let path = self.path.iter().map(AsRef::as_ref).chain([OPTIMIZER[1]]);
         let name = path.collect::<Vec<&str>>().join(".");
         self.found.settings.extend(json.map(|json| (name, json.to_string())));
-        Ok(())
+        Ok(true)
     }
 
     /// The name of what is visited.
@@ -195,7 +198,7 @@ impl<'a> Search<'a> {
     }
 
     /// Counts the bytes of a text that is kept.
-    fn keep_text(&mut self, bytes: u64) -> Result<()> {
+    pub(super) fn keep_text(&mut self, bytes: u64) -> Result<()> {
         let limit = self.limits.directory_bytes;
         let left = self.text_left.checked_sub(bytes);
         self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;

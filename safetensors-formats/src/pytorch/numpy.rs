@@ -67,7 +67,7 @@ pub(super) fn call(
 }
 
 /// What an array becomes with its state: `(version, shape, dtype, is_fortran, bytes)`. `None` for
-/// another object.
+/// another object, and for an array whose type is not known.
 pub(super) fn built(
     values: &mut Values,
     object: Value,
@@ -91,8 +91,7 @@ pub(super) fn built(
         _ => Order::C,
     };
     let shape = self::shape(values, shape)?;
-    let made = array(values, &Parts { dtype, shape, order, bytes })?;
-    Ok(Some(made.ok_or("the type of a NumPy array is not known")?))
+    array(values, &Parts { dtype, shape, order, bytes })
 }
 
 /// What an array is made of.
@@ -120,7 +119,8 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     let kind = match (parse_descr(&descr), letter) {
         (Ok((dtype, order)), _) => {
             is_swapped = order == ByteOrder::Big && dtype.alignment() > 1;
-            kinds::of_dtype(dtype).ok_or("the type of a NumPy array is not known")?
+            let Some(kind) = kinds::of_dtype(dtype) else { return Ok(None) };
+            kind
         }
         (_, Some('S' | 'U' | 'T')) => return Ok(Some(Node::Text(Box::default()))),
         (_, Some('O')) => {

@@ -292,8 +292,8 @@ impl Values {
         Ok(())
     }
 
-    /// Whether a tensor, a storage or an array is in a value, at any depth. Each value that is looked at counts
-    /// down `steps`.
+    /// Whether a tensor, a storage or an array is in a value, at any depth. Each value that is looked
+    /// at counts down `steps`.
     pub(super) fn holds_tensors(&self, value: Value, steps: &mut usize) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut left = vec![value];
@@ -330,5 +330,6 @@ fn holds_numbers((module, name): (&str, &str)) -> bool {
     // PyTorch makes a tensor without data so.
     (module.starts_with("torch") && name.starts_with("_rebuild_"))
         || (module == "array" && matches!(name, "array" | "_array_reconstructor"))
-        || (module.starts_with("numpy") && name.ends_with("reconstruct"))
+        || (module.starts_with("numpy")
+            && (name.ends_with("reconstruct") || matches!(name, "scalar" | "_frombuffer")))
 }

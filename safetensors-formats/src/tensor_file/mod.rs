@@ -80,7 +80,6 @@ pub struct TensorFile<S = FileSource> {
     notes: Vec<String>,
     #[cfg(feature = "gguf")]
     split: Option<Split>,
-    plain_values: Vec<String>,
 }
 
 /// Where the bytes of the safetensors file come from.
@@ -172,7 +171,6 @@ impl<S: ReadAt> TensorFile<S> {
             notes: built.notes,
             #[cfg(feature = "gguf")]
             split: built.split,
-            plain_values: Vec::new(),
         };
         file.inputs().try_for_each(Input::check_unchanged)?;
         Ok(file)
@@ -223,7 +221,8 @@ impl<S: ReadAt> TensorFile<S> {
     }
 
     /// What the file has beside its tensors, for a person to read: how many numbers and texts of a
-    /// file of PyTorch are left out. Empty if there is nothing to say.
+    /// file of PyTorch are left out, and the names of the first values of a directory that are.
+    /// Empty if there is nothing to say.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -238,12 +237,6 @@ impl<S: ReadAt> TensorFile<S> {
     #[cfg(feature = "gguf")]
     pub(crate) fn tensor_count(&self) -> usize {
         self.names.len()
-    }
-
-    /// The names of values that are no tensors, of a directory that lists its values by name. They
-    /// are not read. Tensors inside such a value are tensors here, under names below its name.
-    pub fn plain_values(&self) -> &[String] {
-        &self.plain_values
     }
 
     /// What opening one file has found: the header, and where the tensors are.

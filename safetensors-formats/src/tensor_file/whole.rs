@@ -29,8 +29,10 @@ pub(crate) struct Directory<S> {
     pub(crate) tensors: Vec<WholeTensor>,
     /// The other names of tensors, each with the name that has the bytes.
     pub(crate) aliases: Vec<(String, String)>,
-    /// The names of values that are no tensors.
-    pub(crate) plain_values: Vec<String>,
+    /// What is kept beside tensors, such as the settings of optimizers.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// What the files have beside that.
+    pub(crate) notes: Vec<String>,
     /// The archives that have checksums.
     pub(crate) archives: Vec<Archived>,
 }
@@ -38,8 +40,8 @@ pub(crate) struct Directory<S> {
 impl<S> Directory<S> {
     /// No tensors yet, in these files, of which there is at least one.
     pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
-        let (tensors, aliases) = (Vec::new(), Vec::new());
-        Self { files, tensors, aliases, plain_values: Vec::new(), archives: Vec::new() }
+        let (tensors, aliases, archives) = (Vec::new(), Vec::new(), Vec::new());
+        Self { files, tensors, aliases, metadata: BTreeMap::new(), notes: Vec::new(), archives }
     }
 }
 
@@ -138,8 +140,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         directory: Directory<S>,
         limits: &Limits,
     ) -> Result<Self> {
-        let Directory { files, tensors, aliases, mut plain_values, archives } = directory;
-        plain_values.sort_unstable();
+        let Directory { files, tensors, aliases, mut metadata, notes, archives } = directory;
         let inputs: Vec<_> = files.iter().map(|(_, input)| Arc::clone(input)).collect();
         let lens = inputs.iter().map(|input| input.source.byte_len());
         let (file_len, mut all) = (lens.fold(0, u64::saturating_add), 0_u64);
@@ -168,23 +169,21 @@ impl<S: ReadAt + 'static> TensorFile<S> {
             stored.extend(how.map(|how| (name.clone(), how)));
             wholes.push(checkpoint::WholeTensor { name, dtype, shape, pieces });
         }
-        let mut metadata = Metadata::from_iter(aliases);
-        names.extend(metadata.keys().cloned());
+        names.extend(aliases.iter().map(|(alias, _)| alias.clone()));
+        metadata.extend(aliases);
         metadata.insert("format".into(), "pt".into());
-        let assembled = Assembled::new(sources, wholes, &metadata)?;
+        let assembled = Assembled::new(sources, wholes, &Metadata::from_iter(metadata))?;
         let whole = Whole { assembled, files: inputs, archives, limits: limits.clone() };
         let content = Content::Directory(Box::new(whole));
-        let (unindexed, notes) = (Vec::new(), Vec::new());
         let file = Self {
             format,
             content,
             names,
             stored,
-            unindexed,
+            unindexed: Vec::new(),
             notes,
             #[cfg(feature = "gguf")]
             split: None,
-            plain_values,
         };
         file.inputs().try_for_each(Input::check_unchanged)?;
         Ok(file)

@@ -62,13 +62,6 @@ impl Source {
     ) -> anyhow::Result<Self> {
         let (mut numbers, mut kept) = (Vec::new(), Vec::new());
         let content = match Kind::of(path) {
-            _ if change.dequantizes()
-                && path.is_file()
-                && other::detect(path) == Some(Format::Gguf) =>
-            {
-                let opening = Opening { dequantize: true, ..Opening::default() };
-                Content::Checkpoint(Box::new(input::open_with(path, opening)?))
-            }
             Kind::Other(Format::Npy | Format::Npz) if address::of(path).is_some() => anyhow::bail!(
                 "{}: NumPy's files are read from the disk only; download it first",
                 input::name(path)
@@ -81,7 +74,8 @@ impl Source {
             }
             Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
                 let optimizer_state = change.takes_optimizer_state();
-                let opening = Opening { optimizer_state, ..Opening::default() };
+                let dequantize = change.dequantizes();
+                let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
                 let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
@@ -104,6 +98,11 @@ impl Source {
                 )));
             }
         };
+        Self::with_adapters(path, content, adapters).map(|source| Self { numbers, kept, ..source })
+    }
+
+    /// The content with adapters merged.
+    fn with_adapters(path: &Path, content: Content, adapters: &Adapters) -> anyhow::Result<Self> {
         let mut merged = HashMap::new();
         let content = match content {
             Content::Checkpoint(checkpoint) => {
@@ -122,6 +121,7 @@ impl Source {
             }
             _ => Vec::new(),
         };
+        let (numbers, kept) = (Vec::new(), Vec::new());
         Ok(Self { path: path.into(), content, whole, numbers, kept, merged })
     }
 

@@ -23,8 +23,6 @@ pub(super) struct Document<'a> {
     files: Vec<FileEntry>,
     tensors: TensorList<'a>,
     quantized_weights: Vec<WeightEntry<'a>>,
-    /// The names of values that are no tensors.
-    plain_values: Vec<&'a str>,
 }
 
 /// A quantised weight, and the tensors that store it.
@@ -51,6 +49,8 @@ struct FileEntry {
     data_start: u64,
     data_alignment: u64,
     misaligned_tensors: u64,
+    /// What a file of another format has beside its tensors.
+    notes: Vec<String>,
 }
 
 /// The tensors, each of which becomes an entry when it is written: there may be a million.
@@ -116,6 +116,7 @@ pub(super) fn document<'a>(
                 format: Some(file.format().to_string()),
                 tensors,
                 bytes: file.file_len(),
+                notes: file.notes().to_vec(),
                 ..FileEntry::default()
             },
             None => FileEntry {
@@ -130,6 +131,7 @@ pub(super) fn document<'a>(
                 data_start: layout.data_start,
                 data_alignment: layout.data_alignment,
                 misaligned_tensors: layout.misaligned_tensors,
+                notes: Vec::new(),
             },
         }
     });
@@ -141,6 +143,5 @@ pub(super) fn document<'a>(
         files: files.collect(),
         tensors: TensorList(tensors),
         quantized_weights: weights.iter().map(entry).collect(),
-        plain_values: other::plain_values(checkpoint).map(String::as_str).collect(),
     }
 }

@@ -56,8 +56,8 @@ pub(crate) struct Args {
     sort: Option<Sort>,
     /// Print everything as one JSON document
     ///
-    /// Its keys are index, metadata, total, dtypes, files, tensors and plain_values. Several PATHs have one
-    /// document around theirs
+    /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights. Several
+    /// PATHs have one document around theirs
     #[arg(long)]
     json: bool,
 }
@@ -123,7 +123,6 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     }
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
-    tables::plain_values(&checkpoint, args.flat, &mut out)?;
     writeln!(out)?;
     tables::files(&checkpoint, &layouts, &mut out)?;
     Ok(shown)

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
-use safetensors_core::framework::NameList;
 use safetensors_core::quantized::QuantizedWeight;
 
 use super::{Dtypes, Tensors};
@@ -203,25 +202,6 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
             rows.row([text::name(key), text::value(value)]);
         }
     })
-}
-
-/// The values of the checkpoint that are no tensors, by name; the first few without `all`.
-pub(super) fn plain_values(
-    checkpoint: &Checkpoint,
-    all: bool,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let names: Vec<_> = other::plain_values(checkpoint).cloned().collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    let count = text::counted(names.len() as u64, "value");
-    if !all {
-        return writeln!(out, "\n{count} that are no tensors: {}", NameList(&names));
-    }
-    writeln!(out)?;
-    let columns = [Column::name("value that is no tensor").rank(0)];
-    table::write(&columns, out, |rows| names.iter().for_each(|name| rows.row([text::name(name)])))
 }
 
 /// The files with their sizes and alignment, and the index. The size of a file includes its header.

@@ -47,8 +47,8 @@ pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     open_or(address, |_, _, error| Err(error.into()))
 }
 
-/// [`open`] for an address that may be one of a directory of another format, which `otherwise`
-/// opens: from its store, by its path, and with the error if it is none.
+/// [`open`] for an address that may be one of a file or a directory of another format, which
+/// `otherwise` opens: from its store, by its path, and with the error if it is none.
 pub(crate) fn open_or(
     address: &str,
     otherwise: impl FnOnce(there::Files, &Path, Error) -> anyhow::Result<Checkpoint>,

@@ -32,15 +32,22 @@ pub(super) fn open(
 ) -> anyhow::Result<Checkpoint> {
     match remote::open(address) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => match error.kind() {
-            // It may be a directory of another format.
-            ErrorKind::NoCheckpoint { found, .. } if found.is_empty() => {
-                let store = RemoteStore::new(address, &RemoteOptions::new())?;
-                let path = store.path();
-                otherwise(store, &path, error)
-            }
-            _ => Err(advise(error, address)),
-        },
+        Err(error) if is_of_access(&error) => Err(advise(error, address)),
+        // It may be a file or a directory of another format.
+        Err(error) => {
+            let store = RemoteStore::new(address, &RemoteOptions::new())?;
+            let path = store.path();
+            otherwise(store, &path, error)
+        }
+    }
+}
+
+/// Whether an error says nothing of the format: what was not read, or that there are several.
+fn is_of_access(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
+        ErrorKind::Io(_) => true,
+        _ => error.other::<safetensors_hub::ErrorKind>().is_some(),
     }
 }
 

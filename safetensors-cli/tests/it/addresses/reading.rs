@@ -7,6 +7,7 @@ use super::hub_server::repo::Access;
 use super::hub_server::{Origin, Server as Hub, TOKEN};
 use super::web::{Fault, Server as Web};
 use super::*;
+use crate::other_formats::fixture;
 
 /// Commands that only read, each with their arguments before and after the path.
 const READING: [(&[&str], &[&str]); 10] = [
@@ -133,6 +134,58 @@ fn a_bucket_that_the_environment_describes() {
     assert!(shown.contains("s3://bucket/models/a.safetensors"), "{shown}");
     let log = server.take_log();
     assert!(log.iter().all(|request| request.headers["authorization"].contains("AKIATESTING")));
+}
+
+/// The list of a directory of a bucket in which nothing is.
+const NOTHING: &str = "<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated>\
+                       </ListBucketResult>";
+
+#[test]
+fn files_of_other_formats_at_an_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new();
+    for name in [
+        "stored.npz",
+        "gguf/split-00001-of-00003.gguf",
+        "gguf/split-00002-of-00003.gguf",
+        "gguf/split-00003-of-00003.gguf",
+        "pytorch/script.pt",
+        "pytorch/sharded/pytorch_model.bin.index.json",
+        "pytorch/sharded/pytorch_model-00001-of-00002.bin",
+        "pytorch/sharded/pytorch_model-00002-of-00002.bin",
+    ] {
+        server.put(&format!("bucket/{name}"), fs::read(fixture(name)).unwrap());
+    }
+    // None of these is a directory of the bucket.
+    server.misbehave(|_, request| {
+        let is_list = request.path.trim_end_matches('/').split('?').next() == Some("/bucket");
+        is_list.then_some(Fault::Status(200, NOTHING))
+    });
+    for name in [
+        "stored.npz",
+        "gguf/split-00002-of-00003.gguf",
+        "pytorch/script.pt",
+        "pytorch/sharded/pytorch_model.bin.index.json",
+    ] {
+        let here = fixture(name);
+        let here = here.to_str().unwrap();
+        let s3 = format!("s3://bucket/{name}");
+        let web = server.address(&format!("bucket/{name}"));
+        for there in [&s3, &web] {
+            let shown = output(of_bucket(safetensors(dir.path(), &["diff", here, there]), &server));
+            assert!(shown.contains("equal"), "{there}: {shown}");
+        }
+    }
+    let args = ["convert", "s3://bucket/gguf/split-00001-of-00003.gguf", "out.safetensors"];
+    output(of_bucket(safetensors(dir.path(), &args), &server));
+    let expected = fixture("gguf/split.safetensors");
+    let diff = ["diff", "out.safetensors", expected.to_str().unwrap(), "--ignore-metadata"];
+    output(safetensors(dir.path(), &diff));
+    // What is wrong with it is said of the address.
+    let server = Web::new().with("model.safetensors", b"no header of anything".to_vec());
+    let address = server.address("model.safetensors");
+    let said = error(safetensors(dir.path(), &["inspect", &address]), 1);
+    assert!(said.starts_with(&format!("error: {address}: ")), "{said}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use safetensors_core::framework::in_parallel;
 use serde::Deserialize;
 
 use super::metadata::{Item, Metadata, TensorEntry};
-use super::{File, Folder, OPENED_AT_ONCE, add, in_one_piece, item, ranks};
+use super::{File, Folder, OPENED_AT_ONCE, add, bad, in_one_piece, item, left_out, ranks};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pytorch::{shape_of, without_dtype};
@@ -51,6 +51,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let mut directory = Directory::new(files);
     directory.archives = jobs.iter().map(|job| job.archived).collect();
     directory.tensors = metadata.tensors.iter().map(whole).collect();
+    let mut plain = Vec::new();
     for (job, found) in jobs.iter().zip(found) {
         let file = job.archived.file;
         match (job.part, found) {
@@ -58,13 +59,13 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
                 let (position, _, place) = &mut directory.tensors[tensor].pieces[chunk];
                 (*position, *place) = (file, data);
             }
-            (_, Found::Value(builder)) if builder.tensors.is_empty() => {
-                directory.plain_values.push(job.name.to_owned());
-            }
+            (_, Found::Value(builder)) if builder.tensors.is_empty() => plain.push(job.name),
             (_, Found::Value(builder)) => add(&mut directory, builder, file),
             (Part::Value, Found::Chunk(_)) => {}
         }
     }
+    plain.sort_unstable();
+    directory.notes.extend(left_out(&plain));
     if is_megatron && folder.has(COMMON) {
         add_common(folder, &mut directory)?;
     }
@@ -196,7 +197,7 @@ fn examine_one<S: ReadAt>(
              {shape:?}",
             chunk.offsets, entry.kind.name
         );
-        return Err(ErrorKind::BadDirectory { problem }.into());
+        return Err(bad(problem));
     }
     Ok(Found::Chunk(data))
 }
@@ -263,7 +264,6 @@ fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::Fil
     let mut read = || {
         let archive = item::open(Window::whole(&input.source), &path, folder.options)?;
         let builder = item::tensors(&archive, archive.object, "", 0, folder.options)?;
-        directory.plain_values.extend(item::plain_keys(&archive));
         let file = directory.files.len();
         add(directory, builder, file);
         Ok(())

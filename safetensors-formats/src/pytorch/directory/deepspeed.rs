@@ -10,8 +10,9 @@ use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::{Dtype, ReadAt};
 
-use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile};
-use super::{File, Folder, OPENED_AT_ONCE, add, in_one_piece, item};
+use super::frozen::add_frozen;
+use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
+use super::{File, Folder, OPENED_AT_ONCE, add, bad, item};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
@@ -49,7 +50,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
         }
         // Without ZeRO, the model is whole.
         let model = models.swap_remove(0);
-        directory.plain_values = model.plain_values;
         add(&mut directory, model.module, 0);
         return Ok(directory);
     };
@@ -88,8 +88,9 @@ impl<'a> Names<'a> {
             }
             let files = if file.is_optimizer { &mut optimizers } else { &mut models };
             if files.insert(file.rank.unwrap_or(0), name).is_some() {
-                let problem = format!("two files are of the rank of {quoted}");
-                return Err(folder.wrong(ErrorKind::BadDirectory { problem }));
+                return Err(
+                    bad(format!("two files are of the rank of {quoted}")).in_path(&folder.path)
+                );
             }
         }
         let in_order = |files: BTreeMap<usize, &'a String>, end: &str| match (0..)
@@ -182,8 +183,54 @@ fn check_partitions<S>(
     Ok(())
 }
 
-/// A row of numbers, of which each rank has a range: `(file, first byte, length)`.
-type Row = Vec<(usize, Flat)>;
+/// Numbers in a row, of which each file has ranges.
+struct Row {
+    /// The number of the file of each range, and the range.
+    ranges: Vec<(usize, Flat)>,
+    /// Where each range ends in the row.
+    ends: Vec<usize>,
+}
+
+impl Row {
+    fn new(ranges: impl Iterator<Item = (usize, Flat)>) -> Self {
+        let (ranges, mut len) = (ranges.collect::<Vec<_>>(), 0_usize);
+        let end = |(_, flat): &(usize, Flat)| {
+            len = len.saturating_add(flat.len);
+            len
+        };
+        let ends = ranges.iter().map(end).collect();
+        Self { ranges, ends }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Where `len` numbers lie, from the number `at` on.
+    fn cut(&self, at: usize, len: usize) -> Result<Vec<(usize, Region, Data)>> {
+        let end = at.saturating_add(len);
+        if end > self.len() {
+            return Err(bad(format!(
+                "its numbers end at {end} of a row of {}; a part of it is missing",
+                self.len()
+            )));
+        }
+        let (mut pieces, mut from) = (Vec::new(), at);
+        let mut position = self.ends.partition_point(|&range_end| range_end <= at);
+        while from < end {
+            let (file, flat) = self.ranges[position];
+            let begin = position.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let to = end.min(self.ends[position]);
+            if from < to {
+                let start = flat.start + (from - begin) as u64 * WIDTH;
+                let region = Region::Flat { first: from - at, len: to - from };
+                pieces.push((file, region, Data::Plain(Place::At(start))));
+            }
+            (from, position) = (to, position + 1);
+        }
+        Ok(pieces)
+    }
+}
 
 /// Where the parameters lie.
 struct Plan<'a> {
@@ -232,17 +279,12 @@ impl Plan<'_> {
             return Err(bad("a rank has another number of groups than the model"));
         }
         for (number, shapes) in self.groups.iter().enumerate() {
-            let row: Row = ranks
-                .iter()
-                .zip(self.partitions)
-                .enumerate()
-                .map(|(rank, (groups, partition))| {
-                    let (Flat { start, len }, of_group) =
-                        (groups[number], partition.groups[number]);
-                    let len = if is_padded { len.min(of_group.len) } else { len };
-                    (self.first + rank, Flat { start, len })
-                })
-                .collect();
+            let ranges = ranks.iter().zip(self.partitions).enumerate();
+            let row = Row::new(ranges.map(|(rank, (groups, partition))| {
+                let (Flat { start, len }, of_group) = (groups[number], partition.groups[number]);
+                let len = if is_padded { len.min(of_group.len) } else { len };
+                (self.first + rank, Flat { start, len })
+            }));
             let paddings = self.partitions[0]
                 .paddings
                 .as_ref()
@@ -254,20 +296,19 @@ impl Plan<'_> {
             let mut at = 0_usize;
             for (position, (name, shape)) in shapes.iter().enumerate() {
                 let len = count(shape)?;
-                let pieces = cut(&row, at, len).map_err(|error| error.in_tensor(name))?;
+                let pieces = row.cut(at, len).map_err(|error| error.in_tensor(name))?;
                 tensors.push(whole(name, shape, pieces));
                 let padding = paddings.map_or(0, |paddings| paddings[position]);
                 at = at.saturating_add(len).saturating_add(padding);
             }
-            self.check_length(at, &row)?;
+            self.check_length(at, row.len())?;
         }
         Ok(tensors)
     }
 
     /// Fails if a group has another length than its parameters, once both are rounded up as
     /// DeepSpeed does.
-    fn check_length(&self, expected: usize, row: &Row) -> Result<()> {
-        let found = row.iter().fold(0_usize, |all, (_, flat)| all.saturating_add(flat.len));
+    fn check_length(&self, expected: usize, found: usize) -> Result<()> {
         let unit = 2 * self.partitions.len();
         if expected.div_ceil(unit) == found.div_ceil(unit) {
             return Ok(());
@@ -283,7 +324,7 @@ impl Plan<'_> {
         let rows: Vec<Row> = ranks
             .iter()
             .enumerate()
-            .map(|(rank, groups)| groups.iter().map(|&flat| (self.first + rank, flat)).collect())
+            .map(|(rank, groups)| Row::new(groups.iter().map(|&flat| (self.first + rank, flat))))
             .collect();
         let (mut tensors, mut at) = (Vec::new(), 0_usize);
         for (name, shape) in self.groups.iter().flatten() {
@@ -293,7 +334,7 @@ impl Plan<'_> {
             for (rank, row) in rows.iter().enumerate() {
                 let first = range.saturating_mul(rank).min(len);
                 let of_rank = range.min(len - first);
-                let cut = cut(row, at, of_rank).map_err(|error| error.in_tensor(name))?;
+                let cut = row.cut(at, of_rank).map_err(|error| error.in_tensor(name))?;
                 pieces.extend(cut.into_iter().map(|(file, region, data)| {
                     let Region::Flat { first: inside, len } = region else {
                         return (file, region, data);
@@ -305,7 +346,7 @@ impl Plan<'_> {
             at = at.saturating_add(range);
         }
         for row in &rows {
-            let found = row.iter().fold(0_usize, |all, (_, flat)| all.saturating_add(flat.len));
+            let found = row.len();
             if found != at {
                 return Err(bad(format!(
                     "a rank has {found} numbers of parameters of which it should have {at}; the \
@@ -317,75 +358,44 @@ impl Plan<'_> {
     }
 
     /// Adds what is not trained: buffers, and parameters that are frozen. And other names.
-    fn add_model<S>(&self, models: Vec<ModelState>, directory: &mut Directory<S>) -> Result<()> {
+    fn add_model<S>(
+        &self,
+        mut models: Vec<ModelState>,
+        directory: &mut Directory<S>,
+    ) -> Result<()> {
         let is_divided = self.partitions[0].stage == 3;
         let mut known: HashSet<String> =
             directory.tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let mut fragments: HashMap<String, Vec<Fragment>> = HashMap::new();
-        let mut first = None;
-        for (file, mut state) in models.into_iter().enumerate() {
-            let of_rank = std::mem::take(&mut state.fragments);
-            for tensor in of_rank.into_iter().filter(|_| is_divided || file == 0) {
-                let entry = fragments.entry(tensor.name).or_default();
-                entry.push((file, tensor.data, tensor.shape, tensor.dtype));
-            }
-            first.get_or_insert(state);
-        }
-        let Some(first) = first else { return Ok(()) };
-        for (name, shape) in &first.frozen {
-            let Some(of_ranks) = fragments.remove(name) else { continue };
-            let frozen = frozen(name, shape, of_ranks).map_err(|error| error.in_tensor(name))?;
-            known.insert(name.clone());
-            directory.tensors.push(frozen);
-        }
+        models.truncate(if is_divided { models.len() } else { 1 });
+        let fragments: Vec<_> =
+            models.iter_mut().map(|state| std::mem::take(&mut state.fragments)).collect();
+        let Some(first) = models.into_iter().next() else { return Ok(()) };
+        // Of stage 3, the parameters of the module are empty.
+        let whole = first.module.tensors.iter().filter(|_| !is_divided).map(|tensor| &tensor.name);
+        let elsewhere = whole.chain(first.shared.iter().map(|(alias, _)| alias)).collect();
+        add_frozen(&first.frozen, fragments, &elsewhere, directory)?;
+        known.extend(directory.tensors.iter().map(|tensor| tensor.name.clone()));
+        known.extend(directory.aliases.iter().map(|(alias, _)| alias.clone()));
         let shared: HashMap<_, _> = first.shared.into_iter().collect();
         let buffers: HashSet<_> = first.buffers.into_iter().collect();
-        // Of stage 3, the parameters of the module are empty.
         let takes = |name: &String| {
             !known.contains(name)
                 && !shared.contains_key(name)
                 && (!is_divided || buffers.contains(name))
         };
-        let aliases = first.module.aliases.into_iter();
-        directory.aliases.extend(aliases.filter(|(alias, kept)| takes(alias) && takes(kept)));
-        let module = first.module.tensors.into_iter().filter(|tensor| takes(&tensor.name));
-        directory.tensors.extend(module.map(|tensor| in_one_piece(tensor, 0)));
+        let mut module = first.module;
+        module.aliases.retain(|(alias, kept)| takes(alias) && takes(kept));
+        module.tensors.retain(|tensor| takes(&tensor.name));
+        add(directory, module, 0);
+        let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| alias).collect();
         let names: HashSet<_> = directory.tensors.iter().map(|tensor| &tensor.name).collect();
-        let shared =
-            shared.iter().filter(|(alias, kept)| names.contains(kept) && !names.contains(alias));
+        let is_new = |alias: &String| !names.contains(alias) && !aliased.contains(alias);
+        let shared = shared.iter().filter(|(alias, kept)| names.contains(kept) && is_new(alias));
         let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), b.clone())).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);
-        directory.plain_values = first.plain_values;
         Ok(())
     }
-}
-
-/// What a rank has of a parameter that is not trained: the number of the file, the numbers, their
-/// shape and type.
-type Fragment = (usize, Data, Vec<usize>, Dtype);
-
-/// A parameter that is not trained: whole on rank 0, or in ranges that are as long on each rank.
-fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTensor> {
-    let len = count(shape)?;
-    let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };
-    let (range, mut pieces) = (len.div_ceil(ranks.len()), Vec::new());
-    let is_whole = ranks.len() == 1 && ranks[0].2 == shape;
-    for (rank, (file, data, found, of_rank)) in ranks.into_iter().enumerate() {
-        if of_rank != dtype || !is_whole && found != [range] {
-            return Err(bad(format!(
-                "rank {rank} has {of_rank} of shape {found:?} of it, expected {dtype} of shape \
-                 [{range}]"
-            )));
-        }
-        let first = range.saturating_mul(rank).min(len);
-        pieces.push((file, Region::Flat { first, len: range.min(len - first) }, data));
-    }
-    if is_whole {
-        pieces[0].1 = Region::whole(shape);
-    }
-    let (name, shape) = (name.to_owned(), shape.to_vec());
-    Ok(WholeTensor { name, dtype, shape, stored: None, pieces })
 }
 
 /// The pieces of a tensor of F32.
@@ -394,34 +404,32 @@ fn whole(name: &str, shape: &[usize], pieces: Vec<(usize, Region, Data)>) -> Who
     WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces }
 }
 
-/// Where `len` numbers of a row lie, from the number `at` on.
-fn cut(row: &Row, at: usize, len: usize) -> Result<Vec<(usize, Region, Data)>> {
-    let end = at.saturating_add(len);
-    let (mut pieces, mut begin) = (Vec::new(), 0_usize);
-    for &(file, flat) in row {
-        let next = begin.saturating_add(flat.len);
-        let (from, to) = (at.max(begin), end.min(next));
-        if from < to {
-            let start = flat.start + (from - begin) as u64 * WIDTH;
-            let region = Region::Flat { first: from - at, len: to - from };
-            pieces.push((file, region, Data::Plain(Place::At(start))));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_cut_anywhere() {
+        // The numbers are the bytes where they begin. Some ranges are empty.
+        let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
+        let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
+        let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
+        for at in 0..=5 {
+            for len in 0..=5 - at {
+                let mut found = Vec::new();
+                for (file, region, data) in row.cut(at, len).unwrap() {
+                    let (Region::Flat { first, len }, Data::Plain(Place::At(start))) =
+                        (region, data)
+                    else {
+                        panic!("{at} {len}");
+                    };
+                    assert_eq!(first, found.len());
+                    found.extend((0..len as u64).map(|number| (file, start + number * WIDTH)));
+                }
+                assert_eq!(found, all[at..at + len]);
+            }
+            let error = row.cut(at, 6 - at).unwrap_err().to_string();
+            assert!(error.contains("its numbers end at 6 of a row of 5"), "{error}");
         }
-        begin = next;
     }
-    if end > begin {
-        return Err(bad(format!(
-            "its numbers end at {end} of a row of {begin}; a part of it is missing"
-        )));
-    }
-    Ok(pieces)
-}
-
-/// The number of elements.
-fn count(shape: &[usize]) -> Result<usize> {
-    let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
-    count.ok_or_else(|| bad("a shape of a parameter is too large"))
-}
-
-fn bad(problem: impl Into<String>) -> Error {
-    ErrorKind::BadDirectory { problem: problem.into() }.into()
 }

@@ -2,33 +2,26 @@
 //! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 
-use super::{Folder, OPENED_AT_ONCE, item};
+use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, number};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::values::{Node, Value, Values};
-use crate::pytorch::{first_names, is_reserved, key, names, of_bytes, one, shape_of, unread};
-use crate::tensor_file::{Archived, Directory, Place, Region, Tensor, WholeTensor};
+use crate::pytorch::{build, names, shape_of};
+use crate::tensor_file::{Archived, Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;
 
 /// The file that is read if there are several of each rank, such as one of the optimizer.
 const MODEL: &str = "model";
 
-/// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
-const MOST_FIELDS: usize = 64;
-
 /// What the file of a rank is of, how many ranks there were, and which it is.
 fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
     let (what, rest) = name.strip_suffix(".pt")?.rsplit_once("_world_size_")?;
     let (ranks, rank) = rest.split_once("_rank_")?;
-    let number = |digits: &str| {
-        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-    };
     Some((what, number(ranks)?, number(rank)?))
 }
 
@@ -52,14 +45,12 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     }
     for (rank, parts) in ranks.iter().enumerate() {
         if let Some(name) = parts.tensors.keys().min() {
-            let problem = "rank 0 does not have it; the ranks have not saved the same model".into();
-            let error = Error::from(ErrorKind::BadDirectory { problem }).in_tensor(name);
-            return Err(error.in_path(&directory.files[rank].0));
+            let problem = "rank 0 does not have it; the ranks have not saved the same model";
+            return Err(bad(problem).in_tensor(name).in_path(&directory.files[rank].0));
         }
     }
     if let Some(first) = ranks.into_iter().next() {
-        directory.aliases = first.aliases;
-        directory.plain_values = first.plain_values;
+        add(&mut directory, first.others, 0);
     }
     Ok(directory)
 }
@@ -97,8 +88,8 @@ struct Parts {
     /// The names of the tensors in order.
     names: Vec<String>,
     tensors: HashMap<String, (Tensor, Division)>,
-    aliases: Vec<(String, String)>,
-    plain_values: Vec<String>,
+    /// What it has besides.
+    others: Builder,
 }
 
 /// How ranks have divided a tensor.
@@ -113,57 +104,28 @@ enum Division {
 fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
-    let names::Collected { tensors: found, bytes, unreadable, .. } =
-        names::collect(values, archive.object, "", &options.limits)?;
-    let first = first_names(values, &found);
-    let mut parts = Parts {
-        names: Vec::new(),
-        tensors: HashMap::new(),
-        aliases: Vec::new(),
-        plain_values: item::plain_keys(&archive),
-    };
-    let others = bytes.into_iter().map(|(name, bytes)| of_bytes(name, bytes));
-    let others = others.chain(unreadable.into_iter().map(|(name, class)| unread(name, class)));
-    for tensor in others {
-        parts.names.push(tensor.name.clone());
-        parts.tensors.insert(tensor.name.clone(), (tensor, Division::Whole));
-    }
-    for (name, position) in &found {
-        let tensor = &values.tensors[*position as usize];
-        let kept = first[&key(tensor)];
-        if kept != name && !is_reserved(name) {
-            parts.aliases.push((name.clone(), kept.to_owned()));
-            continue;
-        }
-        let located = |error: Error| error.in_tensor(name);
-        let division = match divided.get(position) {
-            None => Division::Whole,
-            Some(Ok(division)) => division.clone(),
-            Some(Err(problem)) => {
-                return Err(located(ErrorKind::NotRead { problem: problem.clone() }.into()));
+    let found = names::collect(values, archive.object, "", &options.limits)?;
+    let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
+    let builder = build(values, found, options, |storage| archive.place(storage))?;
+    let mut others = item::below("", builder, 0)?;
+    let (mut names, mut tensors) = (Vec::new(), HashMap::new());
+    for tensor in std::mem::take(&mut others.tensors) {
+        let position = positions.get(&tensor.name);
+        let division = match position.and_then(|it| Some((*it, divided.get(it)?))) {
+            None | Some((_, Ok(Division::Whole))) => Division::Whole,
+            Some((position, Ok(Division::Along { dim, shape }))) => {
+                let kind = values.tensors[position as usize].kind;
+                Division::Along { dim: *dim, shape: shape_of(kind, shape) }
+            }
+            Some((_, Err(problem))) => {
+                let error = Error::from(ErrorKind::NotRead { problem: problem.clone() });
+                return Err(error.in_tensor(&tensor.name));
             }
         };
-        let storage = &values.storages[tensor.storage as usize];
-        let place = match &storage.held {
-            Some(bytes) => (Place::Held(Arc::clone(bytes)), storage.byte_len),
-            None => archive.place(tensor.storage as usize).map_err(located)?,
-        };
-        let division = match division {
-            Division::Along { dim, shape } => {
-                Division::Along { dim, shape: shape_of(tensor.kind, &shape) }
-            }
-            Division::Whole => Division::Whole,
-        };
-        let part = one(values, name, tensor, &place).map_err(located)?;
-        let Tensor { name, data, .. } = part;
-        let Some(data) = data.inside(0) else {
-            let problem = "it is compressed, which PyTorch does not do".into();
-            return Err(Error::from(ErrorKind::NotRead { problem }).in_tensor(&name));
-        };
-        parts.names.push(name.clone());
-        parts.tensors.insert(name.clone(), (Tensor { name, data, ..part }, division));
+        names.push(tensor.name.clone());
+        tensors.insert(tensor.name.clone(), (tensor, division));
     }
-    Ok(parts)
+    Ok(Parts { names, tensors, others })
 }
 
 /// Replaces each `DTensor` by the part of it that the rank has, and says how it is divided, by the
@@ -251,7 +213,7 @@ fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
 
 /// Joins the parts of a tensor, which the ranks no longer have then. An error comes with its rank.
 fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> {
-    let bad = |rank: usize, problem: String| (rank, ErrorKind::BadDirectory { problem }.into());
+    let bad = |rank: usize, problem: String| (rank, bad(problem));
     let count = ranks.len();
     let mut parts = Vec::with_capacity(count);
     for (rank, of_rank) in ranks.iter_mut().enumerate() {

@@ -5,11 +5,11 @@ use std::path::Path;
 use safetensors_core::ReadAt;
 
 use crate::Options;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::Input;
 pub(super) use crate::pytorch::archive::Archive;
-use crate::pytorch::build;
 use crate::pytorch::values::{Node, Value};
+use crate::pytorch::{build, is_reserved, names};
 use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
@@ -42,14 +42,25 @@ pub(super) fn tensors<S: ReadAt>(
     start: u64,
     options: &Options,
 ) -> Result<Builder> {
-    let mut builder =
-        build(&archive.values, value, name, options, |storage| archive.place(storage))?;
+    let found = names::collect(&archive.values, value, name, &options.limits)?;
+    let builder = build(&archive.values, found, options, |storage| archive.place(storage))?;
     let is_alone = matches!(archive.values.node(value), Some(Node::Tensor(_)));
+    below(if is_alone { "" } else { name }, builder, start)
+}
+
+/// What an archive holds that begins at a byte of its file, under names below a name.
+pub(super) fn below(name: &str, mut builder: Builder, start: u64) -> Result<Builder> {
     let full = |below: String| match name {
         "" => below,
-        _ if is_alone => below,
         name => format!("{name}.{below}"),
     };
+    builder.metadata = std::mem::take(&mut builder.metadata)
+        .into_iter()
+        .map(|(key, text)| (if is_reserved(&key) { key } else { full(key) }, text))
+        .collect();
+    if !name.is_empty() {
+        builder.notes.iter_mut().for_each(|note| *note = format!("{}: {note}", Quoted(name)));
+    }
     for (alias, kept) in &mut builder.aliases {
         *alias = full(std::mem::take(alias));
         *kept = full(std::mem::take(kept));
@@ -80,17 +91,4 @@ pub(super) fn one_tensor<S: ReadAt>(
     }
     let found = tensors(archive, archive.object, name, start, options)?;
     Ok(found.tensors.into_iter().next().ok_or_else(other)?)
-}
-
-/// The keys of the dictionary that was saved whose values are no containers, and so no tensors.
-pub(super) fn plain_keys<S>(archive: &Archive<S>) -> Vec<String> {
-    let values = &archive.values;
-    let items = values.dict(archive.object).unwrap_or_default().iter();
-    let plain = items.filter(|(_, value)| {
-        !matches!(
-            values.node(*value),
-            Some(Node::Tensor(_) | Node::Dict { .. } | Node::List(_) | Node::Tuple(_))
-        )
-    });
-    plain.filter_map(|(key, _)| Some(values.key(*key)?.into_owned())).collect()
 }

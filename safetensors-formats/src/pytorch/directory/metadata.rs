@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
 use std::sync::Arc;
 
+use super::{MOST_FIELDS, bad};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::bytes::Bytes;
@@ -15,9 +16,6 @@ use crate::pytorch::values::{Kind, Node, Value, Values};
 /// The modules of PyTorch whose classes are known here.
 const METADATA: &str = "torch.distributed.checkpoint.metadata";
 const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
-
-/// The most dimensions of a tensor of PyTorch, and the most fields of one of its classes here.
-const MOST_NUMBERS: usize = 64;
 
 /// What a file `.metadata` says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -239,7 +237,7 @@ impl<'a> Reader<'a> {
         // A dictionary of many fields could be that of many objects, and each search would pass
         // all.
         let is_state = |&state: &Value| {
-            self.values.dict(state).is_some_and(|fields| fields.len() <= MOST_NUMBERS)
+            self.values.dict(state).is_some_and(|fields| fields.len() <= MOST_FIELDS)
         };
         parts.last().copied().filter(is_state).ok_or_else(|| bad("an object has no fields"))
     }
@@ -253,12 +251,8 @@ impl<'a> Reader<'a> {
             Value::Int(number) => usize::try_from(number).ok(),
             _ => None,
         };
-        let items = self.values.items(value).filter(|items| items.len() <= MOST_NUMBERS);
+        let items = self.values.items(value).filter(|items| items.len() <= MOST_FIELDS);
         let numbers = items.and_then(|items| items.iter().map(number).collect());
         numbers.ok_or_else(|| bad(format!("{what} is not a list of numbers")))
     }
-}
-
-fn bad(problem: impl Into<String>) -> Error {
-    ErrorKind::BadDirectory { problem: problem.into() }.into()
 }

@@ -9,12 +9,14 @@
 //! | `ranks` | the `.metadata` of each rank |
 //! | `deepspeed` | ZeRO of DeepSpeed |
 //! | `states` | what each file of DeepSpeed says |
+//! | `frozen` | parameters of DeepSpeed that are not trained |
 //! | `dtensor` | one file of each rank, with its parts |
 //! | `item` | one archive of several in a file |
 
 mod dcp;
 mod deepspeed;
 mod dtensor;
+mod frozen;
 mod item;
 mod metadata;
 mod ranks;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
 use crate::{Format, Options};
@@ -40,6 +42,12 @@ const BUFFER: usize = 256 << 10;
 
 /// The most bytes of a file that only names a directory.
 const LONGEST_NAME: u64 = 4096;
+
+/// The most names of values in a note.
+const MOST_NAMES: usize = 16;
+
+/// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
+const MOST_FIELDS: usize = 64;
 
 /// Files that say which of the directories beside them is the newest checkpoint.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
@@ -75,9 +83,9 @@ impl<'a, T: Store> Folder<'a, T> {
             _ => name,
         };
         if !is_plain(&name) {
-            let found = error::Quoted(&name);
+            let found = Quoted(&name);
             let problem = format!("expected the name of a directory beside it, found {found}");
-            return Err(Error::from(ErrorKind::BadDirectory { problem }).in_path(&file));
+            return Err(bad(problem).in_path(&file));
         }
         if !folder.directories.contains(&name) {
             return Err(folder.wrong(ErrorKind::MissingFile { file: name }));
@@ -192,14 +200,38 @@ where
     opened.map_err(|error| error.in_path(path))
 }
 
+/// Says that values of these names are left out. `None` if there are none.
+fn left_out(names: &[&str]) -> Option<String> {
+    let quoted = |name: &&str| Quoted(name).to_string();
+    let shown = names.iter().take(MOST_NAMES).map(quoted).collect::<Vec<_>>().join(", ");
+    let more = match names.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let values = if names.len() == 1 { "value" } else { "values" };
+    (!names.is_empty()).then(|| format!("left out: {} {values}: {shown}{more}", names.len()))
+}
+
+/// The number that digits are.
+fn number(digits: &str) -> Option<usize> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// An error about what the files of a directory hold.
+fn bad(problem: impl Into<String>) -> Error {
+    ErrorKind::BadDirectory { problem: problem.into() }.into()
+}
+
 /// Whether a name is that of an entry of a directory, on every system.
 fn is_plain(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
 }
 
-/// Adds tensors that lie in one piece each in a file of this number.
+/// Adds what a file of this number holds. Its tensors lie in one piece each.
 fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.aliases.extend(builder.aliases);
+    directory.metadata.extend(builder.metadata);
+    directory.notes.extend(builder.notes);
     directory.tensors.extend(builder.tensors.into_iter().map(|it| in_one_piece(it, file)));
 }
 

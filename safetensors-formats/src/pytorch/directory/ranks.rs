@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use safetensors_core::checkpoint::store::Store;
 
 use super::metadata::{self, Metadata};
-use super::{File, Folder};
+use super::{File, Folder, bad, number};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The file that lists the tensors of all ranks.
@@ -14,7 +14,7 @@ pub(super) const METADATA: &str = ".metadata";
 /// The rank whose file this is, by a name such as `__0.metadata`.
 pub(super) fn of_metadata(name: &str) -> Option<usize> {
     let digits = name.strip_prefix("__")?.strip_suffix(METADATA)?;
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+    number(digits)
 }
 
 /// Reads what all ranks have saved, and returns the files that say it, too.
@@ -83,7 +83,7 @@ impl Merge {
                      shape {:?}; the ranks have not saved the same model",
                     known.kind.name, known.shape, entry.kind.name, entry.shape
                 );
-                return Err(Error::from(ErrorKind::BadDirectory { problem }).in_tensor(&entry.name));
+                return Err(bad(problem).in_tensor(&entry.name));
             }
             for chunk in entry.chunks {
                 if self.chunks.insert((position, chunk.offsets.clone(), chunk.sizes.clone())) {

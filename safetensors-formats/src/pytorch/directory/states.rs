@@ -3,8 +3,9 @@
 use safetensors_core::{Dtype, ReadAt};
 
 use super::item::{self, Archive};
+use super::{bad, left_out, number};
 use crate::Options;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::pytorch::values::{Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
@@ -45,10 +46,6 @@ impl StateFile {
     }
 }
 
-fn number(digits: &str) -> Option<usize> {
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-}
-
 /// Numbers of type F32 that lie in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
@@ -68,7 +65,7 @@ pub(super) struct ModelState {
     pub(super) groups: Option<Vec<Shapes>>,
     /// The parameters that are not trained, and their numbers or those of a rank.
     pub(super) frozen: Shapes,
-    pub(super) fragments: Vec<Tensor>,
+    pub(super) fragments: Builder,
     /// Other names of parameters, each with the name that has the numbers.
     pub(super) shared: Vec<(String, String)>,
     pub(super) buffers: Vec<String>,
@@ -77,7 +74,6 @@ pub(super) struct ModelState {
     /// How many ranks have each a part of the model, and which step it was.
     pub(super) model_ranks: i64,
     pub(super) step: Option<i64>,
-    pub(super) plain_values: Vec<String>,
 }
 
 /// What a file of the optimizer says.
@@ -95,6 +91,18 @@ pub(super) struct Partition {
     /// What the optimizer knows of each number, such as `exp_avg`: for each group.
     pub(super) moments: Vec<(String, Vec<Flat>)>,
 }
+
+/// What is read of a file of the model.
+const READ: [&str; 8] = [
+    "module",
+    "param_shapes",
+    "shared_params",
+    "frozen_param_shapes",
+    "frozen_param_fragments",
+    "buffer_names",
+    "mp_world_size",
+    "global_steps",
+];
 
 /// The objects of one file.
 struct Reader<'a, S> {
@@ -128,19 +136,23 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
         Some((values.text(alias)?.to_owned(), values.text(kept)?.to_owned()))
     });
     let fragments = match get("frozen_param_fragments") {
-        Some(fragments) => reader.tensors(fragments)?.tensors,
-        None => Vec::new(),
+        Some(fragments) => reader.tensors(fragments)?,
+        None => Builder::default(),
     };
+    let keys = values.dict(archive.object).unwrap_or_default().iter();
+    let others = keys.filter(|(_, value)| *value != Value::None);
+    let others = others.filter_map(|(key, _)| values.text(*key)).filter(|key| !READ.contains(key));
+    let mut module = reader.tensors(module)?;
+    module.notes.extend(left_out(&others.collect::<Vec<_>>()));
     Ok(ModelState {
         groups,
         frozen: get("frozen_param_shapes").map_or(Ok(Shapes::new()), |it| shapes(values, it))?,
         fragments,
         shared: shared.collect(),
         buffers: names(get("buffer_names")),
-        module: reader.tensors(module)?,
+        module,
         model_ranks: int("mp_world_size").unwrap_or(1),
         step: int("global_steps"),
-        plain_values: item::plain_keys(archive),
     })
 }
 
@@ -262,6 +274,12 @@ fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
     shapes.ok_or_else(|| bad("a shape is no list of numbers"))
 }
 
+/// The number of elements.
+pub(super) fn count(shape: &[usize]) -> Result<usize> {
+    let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
+    count.ok_or_else(|| bad("a shape of a parameter is too large"))
+}
+
 /// A list of numbers for each group.
 fn numbers_of_groups(values: &Values, groups: Value) -> Option<Vec<Vec<usize>>> {
     let number = |&it: &Value| whole_number(values, it).and_then(|it| usize::try_from(it).ok());
@@ -279,10 +297,6 @@ fn whole_number(values: &Values, value: Value) -> Option<i64> {
         },
         _ => None,
     }
-}
-
-fn bad(problem: impl Into<String>) -> Error {
-    ErrorKind::BadDirectory { problem: problem.into() }.into()
 }
 
 #[cfg(test)]

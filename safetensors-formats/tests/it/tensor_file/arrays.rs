@@ -88,6 +88,33 @@ fn an_array_by_hand_is_read_and_each_wrong_field_is_named() {
     refused(&legacy(&huge, b"\x80\x02].", b""), &Options::new());
 }
 
+/// Such as `bfloat16` of the package ml_dtypes.
+#[test]
+fn an_array_of_a_type_that_is_not_known_is_listed_by_name() {
+    let dtype = b"cnumpy\ndtype\ncml_dtypes\nbfloat16\n\x85R";
+    let state = [b"(K\x01K\x01\x85", &dtype[..], b"\x89C\x02abtb"].concat();
+    let made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R";
+    let scalar = [b"cnumpy.core.multiarray\nscalar\n", &dtype[..], b"C\x02ab\x86R"].concat();
+    let buffer = b"cnumpy.core.numeric\n_frombuffer\n(C\x02ab";
+    let of_order =
+        |dtype: &[u8], order: &[u8]| [&buffer[..], dtype, b"K\x01\x85U\x01", order, b"tR"].concat();
+    let known = b"cnumpy\ndtype\nU\x02f2\x85R";
+    for (array, class) in [
+        ([&made[..], &state].concat(), "numpy.core.multiarray._reconstruct"),
+        (scalar, "numpy.core.multiarray.scalar"),
+        (of_order(dtype, b"C"), "numpy.core.numeric._frombuffer"),
+        (of_order(known, b"K"), "numpy.core.numeric._frombuffer"),
+    ] {
+        let file = legacy(&[b"}U\x01w", &array[..], b"s."].concat(), b"\x80\x02].", b"");
+        let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
+        let stored = file.stored("w").unwrap();
+        assert_eq!((stored.type_name.as_str(), stored.is_readable), (class, false));
+        let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
+        let error = checkpoint.tensor("w").unwrap().read().unwrap_err().to_string();
+        assert!(error.contains("\"w\"") && error.contains(class), "{error}");
+    }
+}
+
 #[test]
 fn an_object_that_is_all_there_is_is_an_error() {
     let pickle = b"c__main__\nHolder\ncarray\narray\n\x85R.";

@@ -2,9 +2,11 @@
 
 use safetensors_core::Checkpoint;
 use safetensors_formats::{Limits, Options, TensorFile};
+use zip::CompressionMethod;
 
 use super::pytorch::{DATA, KEYS, STORAGE, legacy};
 use super::refused;
+use crate::support::zip;
 
 /// The keys of a file without storages.
 const NO_KEYS: &[u8] = b"\x80\x02].";
@@ -51,6 +53,19 @@ pub(super) fn tensor(function: &str, last: &[u8]) -> Vec<u8> {
     let function = format!("ctorch._utils\n{function}\n(");
     let fields = b"K\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)R";
     [function.as_bytes(), STORAGE, fields, last, b"tR"].concat()
+}
+
+/// A dictionary, without the opcode that ends a pickle.
+pub(super) fn dictionary(items: &[(&str, &[u8])]) -> Vec<u8> {
+    let items: Vec<u8> =
+        items.iter().flat_map(|(key, value)| [&text(key)[..], value].concat()).collect();
+    [b"}(", &items[..], b"u"].concat()
+}
+
+/// An archive with this value, which uses the storage `0`.
+pub(super) fn archive(value: &[u8]) -> Vec<u8> {
+    let pickle = [value, b"."].concat();
+    zip(CompressionMethod::Stored, &[("a/data.pkl", &pickle), ("a/data/0", &DATA[8..])])
 }
 
 /// A dictionary with one value under the key `w`.

@@ -1,13 +1,14 @@
 //! The settings of optimizers, which become metadata.
 
+use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, Rewrite, SaveOptions};
-use safetensors_formats::{ErrorKind, Limits, Options, TensorFile};
+use safetensors_formats::{ErrorKind, Limits, Options, TensorFile, open_files};
 use safetensors_testing::optimizer::{NAMES, fixture};
 
 use super::assert_same;
 use super::pytorch::{DATA, KEYS, legacy};
-use super::rebuilt::{tensor, text};
+use super::rebuilt::{archive, dictionary, tensor, text};
 
 const GROUPS: &str = "optimizer.param_groups";
 
@@ -18,6 +19,9 @@ fn a_training_of_pytorch_is_a_checkpoint_with_settings() {
     assert_same(&opened, &expected);
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     assert_eq!(json(&opened.metadata()[GROUPS]), json(&expected.metadata()[GROUPS]));
+    // What is kept is not left out.
+    let notes = opened.files()[0].safetensors().source().notes();
+    assert!(notes.is_empty(), "{notes:?}");
 
     // A conversion keeps them.
     let dir = tempfile::tempdir().unwrap();
@@ -30,6 +34,25 @@ fn a_training_of_pytorch_is_a_checkpoint_with_settings() {
     assert_eq!(state.setting::<bool>("amsgrad").unwrap(), Some(false));
     assert_eq!(state.setting::<bool>("foreach").unwrap(), None);
     assert_eq!(state.steps().unwrap(), Some(5));
+}
+
+#[test]
+fn settings_in_directories_are_kept() {
+    let settings = [b"](}", &text("lr")[..], b"K\x02se"].concat();
+    let state = [b"}", &text("a")[..], &tensor("_rebuild_tensor_v2", b""), b"s"].concat();
+    let items = [text("state"), state, text("param_groups"), settings, text("epoch")].concat();
+    let optimizer = [b"}(", &items[..], b"K\x07u"].concat();
+    for (file, key, name) in [
+        ("model_world_size_1_rank_0.pt", "optimizer", "optimizer."),
+        ("mp_rank_00_model_states.pt", "module", ""),
+    ] {
+        let store = MemoryStore::from_iter([(file, archive(&dictionary(&[(key, &optimizer)])))]);
+        let files = open_files(&store, "", &Options::new()).unwrap();
+        assert_eq!(files[0].1.notes(), ["left out: 1 number"], "{file}");
+        let checkpoint = Checkpoint::from_sources(files).unwrap();
+        assert_eq!(checkpoint.metadata()[&format!("{name}param_groups")], r#"[{"lr":2}]"#);
+        assert!(checkpoint.tensor(&format!("{name}state.a")).is_ok());
+    }
 }
 
 /// The metadata of a file whose pickle has this value as its groups, beside a state.
