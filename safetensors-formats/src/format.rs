@@ -105,3 +105,10 @@ impl Format {
         matches!(self, Self::Dcp | Self::DeepSpeed | Self::Dtensor)
     }
 }
+
+/// Whether the name of a member of an archive is one that only `torch.export` writes.
+pub(crate) fn is_exported(member: &str) -> bool {
+    ["archive_format", "models/model.json", "serialized_exported_program.json"]
+        .iter()
+        .any(|name| member.strip_suffix(name).is_some_and(|it| it.is_empty() || it.ends_with('/')))
+}

@@ -11,7 +11,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{self, Error, ErrorKind, Result};
-use crate::format::Format;
+use crate::format::{Format, is_exported};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::window::Window;
@@ -211,13 +211,6 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
         return Some(Format::Pytorch);
     }
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
-}
-
-/// Whether the name of a member of an archive is one that only `torch.export` writes.
-pub(crate) fn is_exported(member: &str) -> bool {
-    ["archive_format", "models/model.json", "serialized_exported_program.json"]
-        .iter()
-        .any(|name| member.strip_suffix(name).is_some_and(|it| it.is_empty() || it.ends_with('/')))
 }
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.

@@ -225,9 +225,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
 }
 
 fn is_of_parts(error: &Error) -> bool {
-    // An index that names a part is what is wrong, and no directory of parts.
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
-        && error.tensor().is_none()
 }
 
 /// The identity of an entry of a directory, the same for all paths to it. Two links to one file are

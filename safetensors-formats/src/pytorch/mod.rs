@@ -101,6 +101,7 @@
 
 mod archive;
 mod bytes;
+mod call;
 mod directory;
 mod index;
 mod kinds;

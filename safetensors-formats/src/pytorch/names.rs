@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::values::{Node, Value, Values};
+use super::values::{Class, Node, Value, Values};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -306,7 +306,7 @@ impl<'a> Search<'a> {
     }
 
     /// The tensors that `state_dict()` of a module of TorchScript has.
-    fn script_module(&mut self, class: &script::Class, attributes: Value) -> Result<()> {
+    fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
         values.step(&mut self.steps, items.len())?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::call::{Wrong, shape};
 use super::kinds;
-use super::rebuild::{Wrong, shape};
 use super::values::{Encoding, Kind, Node, Storage, TensorRef, Value, Values};
 use crate::npy::{ByteOrder, Order, parse_descr};
 

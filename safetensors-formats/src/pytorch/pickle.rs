@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use super::bytes::Bytes;
+use super::call::Wrong;
 use super::rebuild;
 use super::text::{integer, raw_unicode, unquoted};
 use super::values::{Node, Value, Values};
@@ -342,10 +343,10 @@ impl<R: BufRead> Machine<'_, R> {
     }
 
     /// The error of what is wrong with a call, which ends here.
-    fn wrong(&self, wrong: rebuild::Wrong) -> Error {
+    fn wrong(&self, wrong: Wrong) -> Error {
         match wrong {
-            rebuild::Wrong::Problem(problem) => self.bytes.problem(problem),
-            rebuild::Wrong::Error(error) => error,
+            Wrong::Problem(problem) => self.bytes.problem(problem),
+            Wrong::Error(error) => error,
         }
     }
 

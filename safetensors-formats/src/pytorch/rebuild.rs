@@ -4,38 +4,9 @@
 //! an object that is the list of its parts. If a tensor is among them, that is an error once the
 //! object turns out to be a part of the model.
 
+use super::call::{Wrong, count, numbers, shape};
 use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
 use super::{kinds, numpy};
-use crate::error::Error;
-
-/// The most dimensions that a tensor of PyTorch has.
-const MOST_DIMENSIONS: usize = 64;
-
-/// What is wrong with a call.
-pub(super) enum Wrong {
-    /// The pickle breaks a rule.
-    Problem(String),
-    /// Anything else.
-    Error(Error),
-}
-
-impl From<Error> for Wrong {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<String> for Wrong {
-    fn from(problem: String) -> Self {
-        Self::Problem(problem)
-    }
-}
-
-impl From<&str> for Wrong {
-    fn from(problem: &str) -> Self {
-        Self::Problem(problem.into())
-    }
-}
 
 /// Resolves an identifier: that of a storage, or `('module', class, file, source)`, by which old
 /// versions name the class of a module.
@@ -345,26 +316,6 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
     Ok(values.add(Node::Tensor(position))?)
 }
 
-/// The shape of a tensor.
-pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String> {
-    let dims = numbers(values, value)?.unwrap_or_default().into_iter();
-    let shape = dims.map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
-    let shape = shape.filter(|shape| Some(shape.len()) == values.items(value).map(<[_]>::len));
-    Ok(shape.ok_or("the shape of a tensor is not a tuple of numbers")?)
-}
-
-/// One number for each dimension of a tensor; `None` for anything else.
-fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
-    let Some(items) = values.items(value) else { return Ok(None) };
-    // A pickle can use one long list in many tensors.
-    if items.len() > MOST_DIMENSIONS {
-        let found = items.len();
-        let problem = format!("a tensor has {found} dimensions, but PyTorch has at most ");
-        return Err(format!("{problem}{MOST_DIMENSIONS}"));
-    }
-    Ok(items.iter().map(|&item| count(item)).collect())
-}
-
 fn kind_of(name: &str) -> Result<Kind, String> {
     kinds::of_name(name).ok_or_else(|| format!("the type torch.{name} of a tensor is unknown"))
 }
@@ -379,12 +330,4 @@ pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Result<
         _ => return Err("a value without attributes gets some".into()),
     }
     Ok(())
-}
-
-/// A number that counts something.
-fn count(value: Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(number).ok(),
-        _ => None,
-    }
 }

@@ -9,14 +9,14 @@
 //!   __buffers__ = []
 //! ```
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Read;
 
 use safetensors_core::ReadAt;
 
 use super::Members;
-use super::values::Values;
+use super::values::{Class, Classes, Values};
 use crate::Limits;
 use crate::error::{ErrorKind, Result};
 use crate::zipped::Zipped;
@@ -26,20 +26,6 @@ const PREFIX: &str = "__torch__";
 
 /// The classes that are written in C++, whose code is nowhere in the archive.
 const NATIVE: &str = "__torch__.torch.classes";
-
-/// The classes of the code, by their names with their modules.
-pub(super) type Classes = HashMap<String, Class>;
-
-/// A class of the code.
-#[derive(Debug, Default)]
-pub(super) struct Class {
-    /// Whether it is one of modules. Others have attributes and no state.
-    is_module: bool,
-    /// The names of the parameters and buffers.
-    state: HashSet<String>,
-    /// Whether the buffers are listed. Old versions of PyTorch list parameters only.
-    lists_buffers: bool,
-}
 
 impl Class {
     /// Whether an attribute that is a tensor is a parameter or a buffer.

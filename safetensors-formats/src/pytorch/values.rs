@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::script::Classes;
 use crate::error::{ErrorKind, Result};
 
 /// A value: small, or the position of a node.
@@ -118,6 +117,20 @@ pub(super) struct TensorRef {
     pub(super) strides: Vec<u64>,
     /// Whether the numbers are big-endian.
     pub(super) is_swapped: bool,
+}
+
+/// The classes of TorchScript's code, by their names with their modules.
+pub(super) type Classes = HashMap<String, Class>;
+
+/// A class of the code.
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    /// Whether it is one of modules. Others have attributes and no state.
+    pub(super) is_module: bool,
+    /// The names of the parameters and buffers.
+    pub(super) state: HashSet<String>,
+    /// Whether the buffers are listed. Old versions of PyTorch list parameters only.
+    pub(super) lists_buffers: bool,
 }
 
 /// All objects of one pickle.
