@@ -94,8 +94,7 @@
 //! with safe_open("checkpoint.safetensors", "pt") as file:
 //!     model.load_state_dict({name: file.get_tensor(name) for name in model.state_dict()})
 //!     prefix = "safetensors_bridge.adamw."
-//!     metadata = file.metadata()
-//!     saved = {key: float(metadata[key]) for key in metadata if key.startswith(prefix)}
+//!     saved = {k: float(v) for k, v in file.metadata().items() if k.startswith(prefix)}
 //!     names = [name for name, _ in model.named_parameters()]  # the optimizer's order
 //!     state = {
 //!         name: {
