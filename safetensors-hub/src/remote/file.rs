@@ -137,7 +137,9 @@ impl RemoteFile {
     /// # let options = RemoteOptions::new();
     /// # options.save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
     /// let checkpoint = remote::open("memory:///version.safetensors")?;
-    /// println!("{}", checkpoint.files()[0].safetensors().source().version());
+    /// for file in checkpoint.files()[0].safetensors().source().sources() {
+    ///     println!("{}", file.version());
+    /// }
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn version(&self) -> String {
