@@ -15,6 +15,7 @@ impl Location {
     }
 
     /// The same position, with a path that leaves out the names of enum variants.
+    #[cfg(feature = "train")]
     pub(crate) fn without_enum_variants(&self) -> Self {
         let mut without = Self::root(true);
         for (container, name) in self.steps() {
