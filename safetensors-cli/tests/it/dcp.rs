@@ -87,7 +87,14 @@ fn converted_both_ways() {
     // Nothing is replaced.
     convert(dir.path(), &to_parts("parts", "ours"))
         .failure()
-        .stderr(predicate::str::contains("move these away"));
+        .stderr(predicate::str::contains("move them away"));
+    // Nor is it hidden.
+    for force in [&[][..], &["--force"]] {
+        convert(dir.path(), &[&["whole.safetensors", "ours"], force].concat())
+            .failure()
+            .stderr(predicate::str::contains("ours: OUT, the last argument, has files that"));
+    }
+    assert_eq!(list(&dir.path().join("ours")).len(), 2);
     convert(dir.path(), &["parts", "none", "--dcp"])
         .code(2)
         .stderr(predicate::str::contains("--dcp needs --ranks or --plan"));

@@ -52,6 +52,12 @@ fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
     }
+    // A model beside the files would be what the directory opens as.
+    small_file(dir.path(), "in.safetensors");
+    run_in(dir.path(), &["convert", "in.safetensors", "broken", "--force"])
+        .code(1)
+        .stderr(predicate::str::contains("which the output would hide"));
+    assert!(!broken.join("model.safetensors").exists());
     std::fs::remove_file(broken.join("__2_0.distcp")).unwrap();
     let missing = "the checkpoint is not complete: \"__2_0.distcp\" is missing";
     for args in [&["convert", "broken", "model"][..], &["verify", "broken"], &["inspect", "broken"]]

@@ -14,6 +14,7 @@ use safetensors_core::framework::NameList;
 use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
+use safetensors_formats::Format;
 
 use super::config::is_of_same_model;
 use super::preview::Preview;
@@ -131,6 +132,27 @@ pub(super) fn loss(
         }
         _ => loss_of_config(path, &existing, preview.config()?),
     }
+}
+
+/// Refuses a directory with what ranks have saved, whatever the options say. A checkpoint beside it
+/// is what every program would open from then on, and PyTorch would mix the files of both.
+pub(super) fn check_not_hidden(path: &Path) -> anyhow::Result<()> {
+    let Ok(entries) = fs::read_dir(path) else { return Ok(()) };
+    let has_parts = match safetensors_core::Checkpoint::open(path) {
+        // What was saved beside the checkpoint is hidden already.
+        Ok(_) => return Ok(()),
+        Err(error) => input::targets::is_of_parts(&error),
+    };
+    let names: Vec<_> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    if has_parts || Format::of_directory(names.iter().map(String::as_str)).is_some() {
+        anyhow::bail!(
+            "{}: OUT, the last argument, has files that the ranks of a training have saved, which \
+             the output would hide; choose another directory, or move them away",
+            input::shown(path)
+        );
+    }
+    Ok(())
 }
 
 /// What would be lost if this text took the place of the `config.json` that is there.

@@ -231,6 +231,9 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path()) + &adapters.summary();
+    if output.place() == existing::OutputPlace::Directory {
+        existing::check_not_hidden(output.path())?;
+    }
     if !args.force {
         let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
         let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
