@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
 use safetensors_core::framework::NameList;
 use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
@@ -138,6 +138,9 @@ pub(super) fn loss(
 /// is what every program would open from then on, and PyTorch would mix the files of both.
 pub(super) fn check_not_hidden(path: &Path) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(path) else { return Ok(()) };
+    if matches!(CheckpointPath::find(path), Ok(CheckpointPath::Index(_))) {
+        return Ok(());
+    }
     let has_parts = match safetensors_core::Checkpoint::open(path) {
         // What was saved beside the checkpoint is hidden already.
         Ok(_) => return Ok(()),
