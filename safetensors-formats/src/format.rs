@@ -83,20 +83,22 @@ impl Format {
     /// use safetensors_formats::Format;
     ///
     /// assert_eq!(Format::of_directory([".metadata", "__0_0.distcp"]), Some(Format::Dcp));
-    /// assert_eq!(Format::of_directory(["config.json"]), None);
+    /// assert_eq!(Format::of_directory(["__0.metadata"]), Some(Format::Dcp));
+    /// assert_eq!(Format::of_directory(["config.json", "a.metadata"]), None);
     /// ```
     pub fn of_directory<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        const ENDS: [(&str, Format); 3] = [
-            (".distcp", Format::Dcp),
-            ("optim_states.pt", Format::DeepSpeed),
-            ("model_states.pt", Format::DeepSpeed),
-        ];
-        names.into_iter().find_map(|name| match ENDS.iter().find(|(end, _)| name.ends_with(end)) {
-            Some((_, format)) => Some(*format),
-            None => {
-                let (_, rest) = name.strip_suffix(".pt")?.split_once("_world_size_")?;
-                rest.contains("_rank_").then_some(Self::Dtensor)
+        names.into_iter().find_map(|name| {
+            let before = |end| name.strip_suffix(end);
+            if before(".metadata").is_some_and(|it: &str| it.is_empty() || it.starts_with("__"))
+                || before(".distcp").is_some()
+            {
+                return Some(Self::Dcp);
             }
+            if before("optim_states.pt").or(before("model_states.pt")).is_some() {
+                return Some(Self::DeepSpeed);
+            }
+            let (_, rest) = before(".pt")?.split_once("_world_size_")?;
+            rest.contains("_rank_").then_some(Self::Dtensor)
         })
     }
 

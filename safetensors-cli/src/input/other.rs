@@ -45,24 +45,11 @@ impl ReadAt for Advised {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buf, offset).map_err(|error| {
-            let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-            match inner {
-                Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
-                    let advice =
-                        "`safetensors convert IN OUT --dequantize f32` makes numbers of it";
-                    io::Error::new(error.kind(), format!("{error}; {advice}"))
-                }
-                _ => error,
-            }
-        })
+        self.0.read_exact_at(buf, offset).map_err(advised)
     }
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        match ranges {
-            [one] => self.read_exact_at(one.bytes, one.offset),
-            several => self.0.read_ranges_at(several),
-        }
+        self.0.read_ranges_at(ranges).map_err(advised)
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
@@ -91,6 +78,17 @@ impl ReadAt for Advised {
 
     fn as_any(&self) -> Option<&dyn Any> {
         Some(&self.0)
+    }
+}
+
+/// Adds what makes numbers of a quantised tensor to the error of one.
+fn advised(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
+            let advice = "`safetensors convert IN OUT --dequantize f32` makes numbers of it";
+            io::Error::new(error.kind(), format!("{error}; {advice}"))
+        }
+        _ => error,
     }
 }
 

@@ -21,6 +21,7 @@ mod extract;
 #[cfg(target_os = "linux")]
 mod faults;
 mod fixtures;
+mod gguf;
 mod hub_cache;
 mod inspect;
 mod interrupted;

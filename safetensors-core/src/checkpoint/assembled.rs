@@ -203,17 +203,9 @@ impl<S: ReadAt> ReadAt for Whole<S> {
         let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
         let (mut blocks, mut held) = (Vec::new(), 0);
         for range in ranges {
-            let start = range.offset;
-            let end = start.saturating_add(range.bytes.len() as u64);
-            if end > self.byte_len {
-                let message = format!("expected at least {end} bytes, found {}", self.byte_len);
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
-            }
-            let header = self.header.get(start as usize..).unwrap_or_default();
-            let of_header = header.len().min(range.bytes.len());
-            let (head, mut rest) = range.bytes.split_at_mut(of_header);
-            head.copy_from_slice(&header[..of_header]);
-            for (segment, part) in self.segments_of(start + of_header as u64..end) {
+            let (at, mut rest) = take_header(&self.header, self.byte_len, range)?;
+            let end = at + rest.len() as u64;
+            for (segment, part) in self.segments_of(at..end) {
                 let (bytes, more) = rest.split_at_mut((part.end - part.start) as usize);
                 for (number, bytes) in bytes.chunks_mut(most).enumerate() {
                     let start = part.start + (number * most) as u64;
@@ -323,4 +315,23 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
     fn as_any(&self) -> Option<&dyn Any> {
         self.content().as_any()
     }
+}
+
+/// Copies what a range has of a header that is in memory. Returns the offset of the rest, and its
+/// bytes.
+pub(super) fn take_header<'a>(
+    header: &[u8],
+    byte_len: u64,
+    ReadRange { offset, bytes }: &'a mut ReadRange<'_>,
+) -> io::Result<(u64, &'a mut [u8])> {
+    let end = offset.saturating_add(bytes.len() as u64);
+    if end > byte_len {
+        let message = format!("expected at least {end} bytes, found {byte_len}");
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+    }
+    let start = usize::try_from(*offset).unwrap_or(usize::MAX);
+    let header = header.get(start..).unwrap_or_default();
+    let (head, rest) = bytes.split_at_mut(header.len().min(bytes.len()));
+    head.copy_from_slice(&header[..head.len()]);
+    Ok((*offset + head.len() as u64, rest))
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use super::assembled::take_header;
 use super::computed_tensor::{Ahead, ComputedTensor, Files, MOST, failed, round};
 use super::{Checkpoint, CheckpointFile};
 use crate::convert::bytes_of;
@@ -128,18 +129,8 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         let mut copied = Vec::new();
         for range in ranges {
-            let start = range.offset;
-            let end = start.saturating_add(range.bytes.len() as u64);
-            if end > self.byte_len {
-                let message = format!("expected at least {end} bytes, found {}", self.byte_len);
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
-            }
-            let of_header = (self.header.len() as u64).min(end).saturating_sub(start) as usize;
-            let (head, mut rest) = range.bytes.split_at_mut(of_header);
-            head.copy_from_slice(
-                &self.header[start.min(self.header.len() as u64) as usize..][..of_header],
-            );
-            let mut at = start + of_header as u64;
+            let (mut at, mut rest) = take_header(&self.header, self.byte_len, range)?;
+            let end = at + rest.len() as u64;
             for segment in self.segments_of(at, end) {
                 let skipped = at - segment.start;
                 let len = (segment.len - skipped).min(end - at) as usize;

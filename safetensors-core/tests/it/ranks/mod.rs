@@ -5,6 +5,7 @@ mod kills;
 mod plans;
 mod published;
 mod reading;
+mod refused;
 mod saving;
 
 use std::path::Path;

@@ -26,11 +26,6 @@ const COMMON: &str = "common.pt";
 /// The archives that one thread examines at a time.
 const AT_ONCE: usize = 32;
 
-/// Whether this is the name of a file that lists tensors, of all ranks or of one.
-pub(super) fn is_metadata(name: &str) -> bool {
-    name == ranks::METADATA || ranks::of_metadata(name).is_some()
-}
-
 /// Reads what the directory lists, and examines the archive of each chunk.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let is_megatron = check_megatron(folder)?;

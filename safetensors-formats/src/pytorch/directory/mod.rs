@@ -118,9 +118,7 @@ impl<'a, T: Store> Folder<'a, T> {
 
     /// The format of the checkpoint in the directory. `None` if it is none of a trainer.
     pub(crate) fn format(&self) -> Option<Format> {
-        let is_listed = self.files.iter().any(|name| dcp::is_metadata(name));
-        let dcp = is_listed.then_some(Format::Dcp);
-        dcp.or_else(|| Format::of_directory(self.files.iter().map(String::as_str)))
+        Format::of_directory(self.files.iter().map(String::as_str))
     }
 
     /// Fails if a directory is a checkpoint of a trainer that is not read.

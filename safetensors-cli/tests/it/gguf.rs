@@ -1,0 +1,192 @@
+//! Files of GGUF, wherever a command reads a checkpoint. The fixtures are those of
+//! `safetensors-formats`.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, Dtype};
+
+use crate::fixtures::*;
+use crate::other_formats::{assert_tensors_equal, fixture, output, with};
+
+#[test]
+fn quantised_tensors_are_listed_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let shown = output(dir.path(), &["inspect", "quantised.gguf"]);
+    for row in [
+        "├─ Q4_K     Q4_K     [1, 256]        1         256   144 B\n",
+        "├─ IQ2_XXS  IQ2_XXS  [1, 256]        1         256    66 B\n",
+        "Q4_K           1         256   144 B\n",
+    ] {
+        assert!(shown.contains(row), "{row}{shown}");
+    }
+    let shown = output(dir.path(), &["inspect", "--json", "-f", "*Q4_K", "quantised.gguf"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["tensors"][0]["dtype"], "Q4_K");
+    assert_eq!(json["tensors"][0]["bytes"], 144);
+    assert_eq!(json["dtypes"]["Q4_K"]["parameters"], 256);
+
+    // Values are numbers only if they are asked for.
+    for args in [
+        &["stats", "quantised.gguf"][..],
+        &["diff", "quantised.gguf", "quantised.gguf"],
+        &["extract", "quantised.gguf", "of.Q4_0", "-o", "x.npy"],
+    ] {
+        run_in(dir.path(), args).failure().code(1).stderr(
+            predicate::str::contains("quantised.gguf: tensor \"of.")
+                .and(predicate::str::contains("convert IN OUT --dequantize f32")),
+        );
+    }
+    assert!(!dir.path().join("x.npy").exists());
+}
+
+/// The data of the page that `map` writes, and its SVG picture.
+fn drawn(dir: &Path, file: &str) -> (serde_json::Value, String) {
+    run_in(dir, &["map", file, "-o", "map.html"]).success().stderr("");
+    let page = fs::read_to_string(dir.join("map.html")).unwrap();
+    let (_, data) = page.split_once("type=\"application/json\" id=\"data\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    let picture = output(dir, &["map", file, "--colour", "dtype", "-o", "-"]);
+    (serde_json::from_str(data).unwrap(), picture)
+}
+
+#[test]
+fn map_shows_quantised_tensors_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let (data, picture) = drawn(dir.path(), "quantised.gguf");
+    let of = |list: &str, name: &str| {
+        let mut found = data[list].as_array().unwrap().iter().filter(|it| it[0] == name);
+        (found.next().cloned().unwrap(), found.count())
+    };
+    assert_eq!(of("dtypes", "Q4_K"), (serde_json::json!(["Q4_K", 1, 256.0, 144.0]), 0));
+    let at = data["dtypes"].as_array().unwrap().iter().position(|it| it[0] == "IQ4_NL").unwrap();
+    let kinds = data["kinds"].as_array().unwrap();
+    // Several types have this shape, and the number of bytes of each is its own.
+    assert_eq!(kinds.len(), 26);
+    assert!(kinds.contains(&serde_json::json!([at, "[1, 96]", 96, 54])), "{kinds:?}");
+    let file_len = fs::metadata(fixture("gguf/quantised.gguf")).unwrap().len();
+    assert_eq!(data["files"], serde_json::json!([["quantised.gguf", 26, file_len]]));
+    assert_eq!((&data["parameters"], &data["bytes"]), (&"5,440".into(), &2549.0.into()));
+    for shown in ["of.Q4_K\nQ4_K [1, 256]\n256 parameters, 144 B", "Q8_K  292 B, 11.5%"] {
+        assert!(picture.contains(shown), "no {shown:?} in {picture}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf", "pytorch/strided.pt"]);
+    let session = crate::pty::Session::start(dir.path(), &["browse", "quantised.gguf"], (60, 100));
+    let start = session.wait_for("q quit");
+    for shown in ["size        2.5 kB", "IQ2_XXS     1 tensor, 66 B", "26 tensors, 4.3 kB, GGUF"] {
+        assert!(start.contains(shown), "no {shown:?} on:\n{start}");
+    }
+    session.send("/Q4_K\r");
+    let tensor = session.wait_for("shape ");
+    for shown in [
+        "Q4_K [1, 256]     144 B",
+        "dtype       Q4_K\n",
+        "shape       [1, 256]\n",
+        "parameters  256\n",
+        "size        144 bytes\n",
+        "share       5.65%\n",
+        "file        quantised.gguf\n",
+    ] {
+        assert!(tensor.contains(shown), "no {shown:?} on:\n{tensor}");
+    }
+    assert!(!tensor.contains("offsets"), "{tensor}");
+    session.send("s");
+    session.wait_for("f32` makes numbers of it");
+}
+
+#[test]
+fn convert_dequantises_when_it_is_asked_to() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let convert = |args: &[&str]| {
+        run_in(dir.path(), &[&["convert", "quantised.gguf", "out.safetensors"], args].concat())
+    };
+    let unknown = ["--drop", "of.Q8_[1K]", "--drop", "of.Q1_0"];
+    convert(&unknown).failure().code(1).stderr(predicate::str::contains(
+        "quantised.gguf: tensor \"of.IQ1_M\" is quantised as IQ1_M; --dequantize f32 makes numbers",
+    ));
+    convert(&["--dequantize", "f32"]).failure().stderr(predicate::str::contains(
+        "the elements of tensor \"of.Q1_0\" are Q1_0, which cannot be read; --drop leaves it out",
+    ));
+    assert!(!dir.path().join("out.safetensors").exists());
+
+    let expected = Checkpoint::open(fixture("gguf/quantised.safetensors")).unwrap();
+    convert(&[&unknown[..], &["--dequantize", "f32"]].concat()).success().stderr("");
+    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    assert_eq!(converted.len(), 23);
+    for tensor in converted.tensors() {
+        let same = expected.tensor(tensor.name()).unwrap().read().unwrap();
+        assert_eq!(tensor.read().unwrap().bytes(), same.bytes(), "{}", tensor.name());
+    }
+    assert_eq!(converted.metadata()["general.architecture"], "llama");
+
+    let args = ["--dequantize", "bf16", "--cast", "*Q4_K=f16"];
+    convert(&[&unknown[..], &args].concat()).success().stderr("");
+    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    let dtype = |name: &str| converted.tensor(name).unwrap().dtype();
+    assert_eq!((dtype("of.Q4_K"), dtype("of.Q6_K")), (Dtype::F16, Dtype::BF16));
+}
+
+#[test]
+fn plain_tensors_of_gguf_need_no_option() {
+    let dir = with(&["gguf/plain.gguf", "gguf/plain.safetensors"]);
+    run_in(dir.path(), &["convert", "plain.gguf", "out.safetensors"]).success().stderr("");
+    run_in(dir.path(), &["convert", "plain.gguf", "out2.safetensors", "--dequantize", "f16"])
+        .success();
+    for converted in ["plain.gguf", "out.safetensors", "out2.safetensors"] {
+        run_in(dir.path(), &["diff", converted, "plain.safetensors"])
+            .stdout(predicate::str::contains("8 tensors equal"));
+    }
+}
+
+#[test]
+fn the_parts_of_a_split_gguf_file_are_one_input() {
+    let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
+    let dir = with(&[&parts[0], &parts[1], &parts[2], "gguf/plain.gguf"]);
+    // Only by its name.
+    let alone = dir.path().join("plain-00001-of-00002.gguf");
+    fs::rename(dir.path().join("plain.gguf"), &alone).unwrap();
+    fs::copy(&alone, dir.path().join("plain-00002-of-00002.gguf")).unwrap();
+    let names = ["00003", "00001", "00002"].map(|part| format!("split-{part}-of-00003.gguf"));
+    let others = ["plain-00001-of-00002.gguf", "plain-00002-of-00002.gguf"];
+    let names = names.iter().map(String::as_str).chain(others);
+    let args: Vec<_> = ["verify", "--json"].into_iter().chain(names).collect();
+    let json: serde_json::Value = serde_json::from_str(&output(dir.path(), &args)).unwrap();
+    let paths: Vec<_> =
+        json["results"].as_array().unwrap().iter().map(|it| it["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["split-00003-of-00003.gguf", others[0], others[1]]);
+}
+
+#[test]
+fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
+    let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
+    let dir = with(&parts.each_ref().map(String::as_str));
+    let part = "split-00002-of-00003.gguf";
+    run_in(dir.path(), &["convert", part, "all.safetensors"]).success().stderr("");
+    assert_tensors_equal(
+        dir.path(),
+        "all.safetensors",
+        "gguf/split.safetensors",
+        "3 tensors equal",
+    );
+    let shown = output(dir.path(), &["inspect", "--flat", part]);
+    assert!(
+        shown.contains("blk.2.weight") && shown.contains("split-00003-of-00003.gguf"),
+        "{shown}"
+    );
+
+    fs::remove_file(dir.path().join("split-00003-of-00003.gguf")).unwrap();
+    for args in [&["inspect", part][..], &["verify", part], &["convert", part, "part.safetensors"]]
+    {
+        run_in(dir.path(), args).failure().code(1).stderr(predicate::str::contains(
+            "split-00002-of-00003.gguf: the split GGUF file: of 3 parts, \
+             split-00003-of-00003.gguf is missing",
+        ));
+    }
+    assert!(!dir.path().join("part.safetensors").exists());
+}
