@@ -17,6 +17,7 @@ use super::{Spec, limits};
 use harness::data::{Data, TestFile};
 use harness::files::{Pattern, Sums, checksum};
 use harness::sample::{Contender, Goal, Row, Watch};
+use harness::system;
 
 const PEER: &str = "candle gguf_file";
 
@@ -31,7 +32,17 @@ pub(super) fn rows() -> Vec<Spec> {
             let row =
                 row(data, Contender::ours("safetensors_candle::gguf, load", loading(data, all)?))?;
             let bytes = row.bytes.unwrap_or_default();
-            Ok(row.goals([Goal::Faster(PEER, 3.0), Goal::Memory(bytes + BUFFERS + ALLOWANCE)]))
+            Ok(row.goals([Goal::Memory(bytes + BUFFERS + ALLOWANCE)]))
+        }),
+        Spec::new("the same, mapped", |data| {
+            let all = |path: &Path| {
+                Ok(GgufFile::from_source(system::map(path)?, path)?.load(&Device::Cpu)?)
+            };
+            let row = row(
+                data,
+                Contender::ours("safetensors_candle::gguf, of a map", loading(data, all)?),
+            )?;
+            Ok(row.goals([Goal::Faster(PEER, 3.0)]))
         }),
         Spec::new("the same one by one, as candle's from_gguf does", |data| {
             let each = |path: &Path| {

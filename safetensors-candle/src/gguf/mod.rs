@@ -73,6 +73,21 @@
 //! So each thread reads into a buffer of its own, which it uses again for the next tensor. All
 //! these buffers together have at most 32 MiB for each thread or, if that is more, a 32nd of the
 //! bytes that are read. Larger tensors are read one after the other, by all threads.
+//!
+//! Bytes that are in memory, or mapped, are lent to candle without a buffer. A mapped file is read
+//! fastest, for who can promise that no process changes it:
+//!
+//! ```no_run
+//! use candle_core::Device;
+//! use safetensors_candle::gguf::GgufFile;
+//! use safetensors_core::io::Mmap;
+//!
+//! let path = "model.gguf";
+//! // SAFETY: nothing changes or truncates this file while it is mapped.
+//! let map = unsafe { Mmap::map(&std::fs::File::open(path)?) }?;
+//! let tensors = GgufFile::from_source(map, path)?.load(&Device::Cpu)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod read;
 mod reader;

@@ -44,7 +44,11 @@ pub(super) fn all<S: ReadAt + 'static>(
         Some(requests) => requests.concurrency.min(FAR_THREADS),
     };
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
-    let most = (bytes / PART / threads as u64).max(BUFFER);
+    let most = match lent(first) {
+        // What is lent needs no buffer.
+        Some(_) => u64::MAX,
+        None => (bytes / PART / threads as u64).max(BUFFER),
+    };
     let (small, large): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| job.tensor.byte_len() <= most);
 
@@ -58,6 +62,12 @@ pub(super) fn all<S: ReadAt + 'static>(
     }
     read.sort_unstable_by_key(|(index, _)| *index);
     Ok(read.into_iter().map(|(_, tensor)| tensor).collect())
+}
+
+/// The bytes of a tensor whose source has them in memory.
+fn lent<'a, S: ReadAt + 'static>(tensor: &LazyTensor<'a, TensorFile<S>>) -> Option<&'a [u8]> {
+    let start = tensor.file_offset();
+    tensor.source().lend(start..start + tensor.byte_len())
 }
 
 /// A tensor that candle has the type of.
@@ -90,7 +100,7 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         }
     }
 
-    /// Reads the blocks into a buffer by `fill`, and has candle copy them.
+    /// Has candle copy the blocks: as they are lent, or from a buffer that `fill` reads them into.
     fn read(
         &self,
         device: &Device,
@@ -99,8 +109,12 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
     ) -> Result<QTensor> {
         let (tensor, source) = (self.tensor, self.tensor.source());
         let read = || {
-            let len = tensor.byte_len() as usize;
             // candle panics on blocks that are not aligned, which is to 4 bytes at most.
+            let is_aligned = |bytes: &&[u8]| bytes.as_ptr().cast::<u32>().is_aligned();
+            if let Some(bytes) = lent(&tensor).filter(is_aligned) {
+                return self.to_device(bytes, device).map_err(from_candle_error);
+            }
+            let len = tensor.byte_len() as usize;
             let words = len.div_ceil(size_of::<u32>());
             if buffer.len() < words {
                 // Fresh memory is zero already, so that nothing is copied or cleared.

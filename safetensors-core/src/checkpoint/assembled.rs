@@ -312,6 +312,10 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
         self.content().is_replaced()
     }
 
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.content().lend(range)
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         self.content().as_any()
     }

@@ -163,6 +163,13 @@ pub trait ReadAt: Send + Sync {
         Ok(false)
     }
 
+    /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None` by
+    /// default, and for bytes that have to be read.
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        let _ = range;
+        None
+    }
+
     /// The source itself, for a program that knows its type and wants it back from a
     /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
     fn as_any(&self) -> Option<&dyn Any> {
@@ -245,6 +252,10 @@ impl ReadAt for Box<dyn ReadAt> {
         (**self).is_replaced()
     }
 
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        (**self).lend(range)
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         (**self).as_any()
     }
@@ -256,17 +267,16 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let all = self.as_ref();
-        let bytes = usize::try_from(offset).ok().and_then(|start| {
-            let end = start.checked_add(buf.len())?;
-            all.get(start..end)
-        });
-        let Some(bytes) = bytes else {
-            let expected = offset.saturating_add(buf.len() as u64);
-            let message = format!("expected at least {expected} bytes, found {}", all.len());
+        let end = offset.saturating_add(buf.len() as u64);
+        let Some(bytes) = self.lend(offset..end) else {
+            let message = format!("expected at least {end} bytes, found {}", self.byte_len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
         };
         buf.copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.as_ref().get(range.start.try_into().ok()?..range.end.try_into().ok()?)
     }
 }

@@ -352,6 +352,18 @@ impl<S: ReadAt + 'static> ReadAt for Single<S> {
     fn is_replaced(&self) -> io::Result<bool> {
         self.container.input().source.is_replaced()
     }
+
+    /// Lends the bytes of a tensor that lie in the file as they are.
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        let header = self.header.len() as u64;
+        let (start, end) = (range.start.checked_sub(header)?, range.end.checked_sub(header)?);
+        let index = self.spans.partition_point(|span| span.end <= start);
+        let span = self.spans.get(index).filter(|span| end <= span.end)?;
+        let Data::Plain(Place::At(offset)) = span.data else { return None };
+        let before = index.checked_sub(1).map_or(0, |before| self.spans[before].end);
+        let at = offset + (start - before);
+        self.container.input().source.lend(at..at + (end - start))
+    }
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
@@ -407,6 +419,10 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
 
     fn is_replaced(&self) -> io::Result<bool> {
         self.content().is_replaced()
+    }
+
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.content().lend(range)
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -57,6 +57,29 @@ fn every_type_is_what_candle_reads() {
 }
 
 #[test]
+fn bytes_in_memory_are_lent_wherever_they_begin() {
+    struct Shifted(Vec<u8>, usize);
+    impl AsRef<[u8]> for Shifted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[self.1..]
+        }
+    }
+
+    let tensors = TYPES.map(|(name, dtype)| (name, of_bytes(dtype, &[2, 512])));
+    let tensors = tensors.each_ref().map(|(name, tensor)| (*name, tensor));
+    let bytes = written(&[], &tensors);
+    for shift in 0..4 {
+        let shifted = Shifted([&[0; 4][..shift], &bytes].concat(), shift);
+        let file = GgufFile::from_source(shifted, "model.gguf").unwrap();
+        let all = file.load(&Device::Cpu).unwrap();
+        for (name, written) in tensors {
+            assert_same(&all[name], written);
+            assert_same(&file.qtensor(name, &Device::Cpu).unwrap(), written);
+        }
+    }
+}
+
+#[test]
 fn blocks_have_the_sizes_that_files_have() {
     let types: Vec<_> = (0..100).filter_map(Type::from_id).collect();
     for (name, dtype) in TYPES {
