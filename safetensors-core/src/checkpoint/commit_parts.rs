@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::destination::refuse_to_hide;
 use super::store::{FileKind, LocalStore, Store, WritableDirectory};
 use super::{CheckpointPath, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -51,6 +52,7 @@ pub(crate) fn check_alone(directory: &Path, files: &[&str], attempt: &str) -> Re
             && !is_own()
     });
     let (Some(&file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
+    refuse_to_hide(directory)?;
     let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
     others.sort_unstable();
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))

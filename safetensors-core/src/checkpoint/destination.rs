@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::names::STANDARD_FILE;
 use super::store::{FileKind, LocalStore, Store};
-use super::{CheckpointPath, FilePattern};
-use crate::error::{Error, ErrorKind, Result};
+use super::whole::is_of_parts;
+use super::{Checkpoint, CheckpointPath, FilePattern};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::save::SaveOptions;
 use crate::save::atomic::{refuse_other_than_directory, replaceable};
 use crate::save::cached::check_cached;
@@ -33,6 +34,7 @@ pub(crate) fn check(
         return Ok(());
     }
     refuse_irreplaceable(directory, pattern, files, options)?;
+    refuse_to_hide(directory)?;
     let index = pattern.index_name();
     let &[file] = files else { return Ok(()) };
     if file != pattern.file_name(0, 1) || file == STANDARD_FILE {
@@ -50,6 +52,20 @@ pub(crate) fn check(
     let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
     others.sort_unstable();
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
+}
+
+/// Fails if what a directory has is parts of tensors that ranks have saved with PyTorch, which open
+/// together. It would open as the new checkpoint beside them.
+pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
+    let has_checkpoint = match CheckpointPath::find(directory) {
+        Ok(CheckpointPath::Index(_)) => true,
+        Ok(CheckpointPath::File(file)) => file.file_name() == Some(STANDARD_FILE.as_ref()),
+        Err(_) => false,
+    };
+    if !has_checkpoint && Checkpoint::open(directory).is_err_and(|error| is_of_parts(&error)) {
+        return Err(Error::from(RankProblem::HidesParts).in_path(directory));
+    }
+    Ok(())
 }
 
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file

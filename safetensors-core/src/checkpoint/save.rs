@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::commit::{commit, unless_refused};
-use super::destination::refuse_irreplaceable;
+use super::destination::{refuse_irreplaceable, refuse_to_hide};
 use super::index::Index;
 use super::local_directory::LocalDirectory;
 use super::store::WritableDirectory;
@@ -73,6 +73,8 @@ pub struct SavedShards {
 /// allow, before anything is written;
 /// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
 /// [`ErrorKind::ReadOnlyFile`] if it would replace or remove a read-only file;
+/// [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with parts
+/// that ranks have saved with PyTorch;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
 /// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the
 /// directory opens as the new checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint
@@ -101,6 +103,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
         let files: Vec<&str> = plan.files.iter().map(String::as_str).collect();
         let files = options.with_beside(&files);
         refuse_irreplaceable(directory, options.pattern(), &files, &options.save_options)?;
+        refuse_to_hide(directory)?;
     }
     let mut directory = LocalDirectory::create(directory, options)?;
     write_and_commit(&mut directory, plan, &tensors, options, check)

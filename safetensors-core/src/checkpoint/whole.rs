@@ -111,7 +111,8 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
     }
 }
 
-fn is_of_parts(error: &Error) -> bool {
+/// Whether a directory did not open because its files have parts of tensors.
+pub(super) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }
 

@@ -60,6 +60,13 @@ pub enum RankProblem {
          Checkpoint::open_whole"
     )]
     PartsOfTensors,
+    /// A directory has files with parts of tensors that ranks have saved with PyTorch, and new files
+    /// are to be saved there.
+    #[error(
+        "the directory has parts of tensors that ranks have saved with PyTorch, which the new \
+         files would hide or be mixed with: choose another directory, or move them away"
+    )]
+    HidesParts,
     /// Ranks have divided a quantised weight or its scales, which may not be the same elements.
     /// [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) makes whole tensors.
     #[error(

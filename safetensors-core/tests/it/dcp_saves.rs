@@ -50,7 +50,10 @@ fn what_ranks_save_opens_as_whole_tensors() {
         // Another save finds files in its way, and changes nothing.
         let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "again", &options);
         let error = again.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NotAlone { .. }), "{error}");
+        assert!(matches!(problem(&error), RankProblem::HidesParts), "{error}");
+        let hiding = Rewrite::of(&checkpoint).save_sharded(&to, &ShardOptions::new());
+        let error = hiding.unwrap_err();
+        assert!(matches!(problem(&error), RankProblem::HidesParts), "{error}");
         check(&Checkpoint::open_whole(&to).unwrap(), &sample());
         let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options);
         let error = again.unwrap_err();
