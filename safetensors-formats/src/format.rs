@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::Path;
 
+/// What a directory is opened as if it is none of a trainer.
+pub(crate) const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
+
 /// The names of files of each format, by what follows the last dot, in lower case.
 const EXTENSIONS: [(&str, Format); 9] = [
     ("bin", Format::Pytorch),
@@ -76,18 +79,22 @@ impl Format {
         found.map(|(_, format)| *format)
     }
 
-    /// The format of a directory, by the names of the files in it. `None` for one that holds no
-    /// checkpoint of a trainer.
+    /// The format of a directory, by the names of the files in it: that of a trainer, or
+    /// [`Pytorch`](Self::Pytorch) for `pytorch_model.bin` or its index. `None` for every other
+    /// directory, also for one of safetensors files.
     ///
     /// ```
     /// use safetensors_formats::Format;
     ///
     /// assert_eq!(Format::of_directory([".metadata", "__0_0.distcp"]), Some(Format::Dcp));
     /// assert_eq!(Format::of_directory(["__0.metadata"]), Some(Format::Dcp));
+    /// assert_eq!(Format::of_directory(["pytorch_model.bin"]), Some(Format::Pytorch));
     /// assert_eq!(Format::of_directory(["config.json", "a.metadata"]), None);
     /// ```
     pub fn of_directory<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        names.into_iter().find_map(|name| {
+        let mut is_standard = false;
+        let trainers = names.into_iter().find_map(|name| {
+            is_standard |= STANDARD.contains(&name);
             let before = |end| name.strip_suffix(end);
             if before(".metadata").is_some_and(|it: &str| it.is_empty() || it.starts_with("__"))
                 || before(".distcp").is_some()
@@ -99,7 +106,8 @@ impl Format {
             }
             let (_, rest) = before(".pt")?.split_once("_world_size_")?;
             rest.contains("_rank_").then_some(Self::Dtensor)
-        })
+        });
+        trainers.or(is_standard.then_some(Self::Pytorch))
     }
 
     /// Whether it is a format of directories, and not of single files.

@@ -8,9 +8,13 @@ use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::FileSource;
+#[cfg(feature = "pytorch")]
+use safetensors_core::{self as core, Limits};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{self, Error, ErrorKind, Result};
+#[cfg(feature = "pytorch")]
+use crate::format::STANDARD;
 use crate::format::{Format, is_exported};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
@@ -21,12 +25,9 @@ use crate::{Options, npy, npz, polyglot};
 /// The bytes at the start of a file that tell its format.
 const START: usize = 16;
 
-/// What a directory is opened as if it is none of a trainer.
-#[cfg(feature = "pytorch")]
-const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
-
 /// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
-/// one of PyTorch's trainers, or a split GGUF file with all of its parts.
+/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files, only
+/// those of a directory that have parts of tensors: core opens the others.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -48,7 +49,7 @@ const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"
 ///
 /// The errors of [`open_files`], and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
-    Checkpoint::from_sources(open_files(&LocalStore, path, options)?)
+    Checkpoint::from_sources(open_files(LocalStore, path, options)?)
 }
 
 /// Opens the files that a path of a store leads to, of which
@@ -56,8 +57,10 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<Tens
 /// file, the shards that an index of PyTorch names, the parts of a split GGUF file, or a directory,
 /// which is one file here. Each comes with its path.
 ///
-/// A directory is opened as the checkpoint of a trainer (with the feature `pytorch`), or else
-/// as the index `pytorch_model.bin.index.json`, or else as the file `pytorch_model.bin`.
+/// With the feature `pytorch`, a directory is opened as the checkpoint of a trainer, or else as
+/// the whole tensors of safetensors files that have parts of them
+/// ([`Checkpoint::open_whole`]), or else as the index `pytorch_model.bin.index.json`, or else as
+/// the file `pytorch_model.bin`.
 ///
 /// # Errors
 ///
@@ -66,35 +69,30 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<Tens
 /// [`ErrorKind::BadSplit`] for a part that is missing, or that belongs to another file;
 /// for the checkpoint of a trainer, [`ErrorKind::MissingFile`], [`ErrorKind::BadDirectory`],
 /// [`ErrorKind::NotRead`], and the errors of core for parts that do not make whole tensors.
-pub fn open_files<T: Store>(
-    store: &T,
+pub fn open_files<T: Store<File: 'static> + 'static>(
+    store: T,
     path: impl AsRef<Path>,
     options: &Options,
-) -> Result<Vec<(PathBuf, TensorFile<T::File>)>>
-where
-    T::File: 'static,
-{
-    let path = path.as_ref();
+) -> Result<Opened<T::File>> {
+    open_path(&Arc::new(store), path.as_ref(), options)
+}
+
+/// Files, each with its path.
+type Opened<S> = Vec<(PathBuf, TensorFile<S>)>;
+
+fn open_path<T: Store<File: 'static> + 'static>(
+    store: &Arc<T>,
+    path: &Path,
+    options: &Options,
+) -> Result<Opened<T::File>> {
     #[cfg(feature = "pytorch")]
     {
-        use crate::pytorch::{Folder, open_directory, open_index};
-        let is_index = |path: &Path| path.extension().is_some_and(|end| end == "json");
-        if is_index(path) {
-            return open_index(store, path, options);
+        let is_index = path.extension().is_some_and(|end| end == "json");
+        if is_index {
+            return crate::pytorch::open_index(&**store, path, options);
         }
-        let kind = |path: &Path| store.kind(path).map_err(|error| error.in_path(path));
-        if kind(path)? == Some(FileKind::Directory) {
-            let folder = Folder::find(store, path, options)?;
-            if let Some(format) = folder.format() {
-                return Ok(vec![(folder.path().to_owned(), open_directory(&folder, format)?)]);
-            }
-            folder.refuse_others()?;
-            for standard in STANDARD.map(|name| path.join(name)) {
-                if kind(&standard)? == Some(FileKind::File) {
-                    return open_files(store, standard, options);
-                }
-            }
-            return Err(Error::from(ErrorKind::UnknownFormat).in_path(path));
+        if kind(&**store, path)? == Some(FileKind::Directory) {
+            return open_directory(store, path, options);
         }
     }
     let open = |path: &Path| {
@@ -107,6 +105,45 @@ where
         return crate::gguf::open_parts(file, split, path, open);
     }
     Ok(vec![(path.to_owned(), file)])
+}
+
+#[cfg(feature = "pytorch")]
+fn kind<T: Store>(store: &T, path: &Path) -> Result<Option<FileKind>> {
+    store.kind(path).map_err(|error| error.in_path(path))
+}
+
+#[cfg(feature = "pytorch")]
+fn open_directory<T: Store<File: 'static> + 'static>(
+    store: &Arc<T>,
+    path: &Path,
+    options: &Options,
+) -> Result<Opened<T::File>> {
+    let folder = crate::pytorch::Folder::find(&**store, path, options)?;
+    if let Some(format) = folder.format() {
+        let file = crate::pytorch::open_directory(&folder, format)?;
+        return Ok(vec![(folder.path().to_owned(), file)]);
+    }
+    folder.refuse_others()?;
+    let mut found_none = Error::from(ErrorKind::UnknownFormat).in_path(path);
+    if folder.has_safetensors() {
+        match Checkpoint::open_whole_in(Arc::clone(store), path, &Limits::default()) {
+            Ok(whole) => {
+                if let Some(file) = TensorFile::of_parts(whole) {
+                    return Ok(vec![(path.to_owned(), file)]);
+                }
+            }
+            Err(error) if matches!(error.kind(), core::ErrorKind::NoCheckpoint { .. }) => {
+                found_none = error;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for standard in STANDARD.map(|name| path.join(name)) {
+        if kind(&**store, &standard)? == Some(FileKind::File) {
+            return open_path(store, &standard, options);
+        }
+    }
+    Err(found_none)
 }
 
 impl Format {

@@ -58,7 +58,8 @@ impl Options {
     }
 
     /// Whether the state of the optimizer is read, too, from directories of DeepSpeed, in which it
-    /// would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter NAME.
+    /// would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter NAME. Its
+    /// settings are the entry `optimizer.param_groups` of the metadata then.
     /// `false` by default. Other checkpoints have such tensors under names of their own, which are
     /// always read.
     #[must_use]

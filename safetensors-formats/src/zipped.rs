@@ -54,7 +54,20 @@ impl<S: ReadAt> Zipped<S> {
             return Err(ErrorKind::DirectoryTooLong { limit }.into());
         }
         input.allow(u64::MAX);
-        let zip = listed.map_err(failed)?;
+        let zip = listed.map_err(|error| match error {
+            // So the crate says that the end is not there, or not whole.
+            ZipError::InvalidArchive(problem)
+                if problem == "Could not find EOCD" || problem.starts_with("Unexpected end of") =>
+            {
+                let len = input.source.byte_len();
+                let problem = format!(
+                    "truncated: an archive ends with the list of its members, which the {len} \
+                     bytes of this one do not have"
+                );
+                ErrorKind::BadArchive { problem }.into()
+            }
+            other => failed(other),
+        })?;
         let (limit, found) = (limits.members, zip.len());
         if found > limit {
             return Err(ErrorKind::TooManyMembers { limit, found }.into());

@@ -11,7 +11,7 @@ use safetensors_formats::{Error, Limits, Options, TensorFile, open_files};
 const DIRECTORY: &[u8] = b"directory\0";
 
 /// The names that files of a directory can have.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 20] = [
     ".metadata",
     "__0.metadata",
     "__1.metadata",
@@ -29,6 +29,9 @@ const NAMES: [&str; 17] = [
     "zero_pp_rank_1_mp_rank_00_model_states.pt",
     "zero_pp_rank_0_mp_rank_00_optim_states.pt",
     "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    "shard-00001-model-00001-of-00002.safetensors",
+    "shard-00002-model-00002-of-00002.safetensors",
+    "pytorch_model.bin",
 ];
 
 /// The most bytes of a tensor that are read.
@@ -42,7 +45,7 @@ pub fn run(input: &[u8]) {
     let options = Options::new().limits(limits).dequantize(true).optimizer_state(true);
     parts(input, &options);
     let checked = match input.strip_prefix(DIRECTORY) {
-        Some(files) => open_files(&directory(files), "", &options)
+        Some(files) => open_files(directory(files), "", &options)
             .map(|files| files.into_iter().for_each(|(_, file)| check(file))),
         None => TensorFile::from_source(input.to_vec(), "a file", &options).map(check),
     };
@@ -91,7 +94,7 @@ fn check<S: ReadAt + 'static>(file: TensorFile<S>) {
 fn parts(input: &[u8], options: &Options) {
     let names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"];
     let store = MemoryStore::from_iter(names.map(|name| (name, input.to_vec())));
-    match open_files(&store, names[0], options) {
+    match open_files(store, names[0], options) {
         Ok(files) => assert_eq!(files.len(), 1),
         Err(error) => can_be_shown(&error),
     }

@@ -32,7 +32,8 @@ use crate::terminal::{json, text};
 /// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not
 /// deliberate ones. A file has the SHA-256 digest of all data after the header, as
 /// modelspec.hash_sha256 holds it. Metadata changes neither. With --filter, only
-/// tensors have digests. `safetensors verify --digests` compares files with the
+/// tensors have digests. A tensor of PyTorch that cannot be read is an error; the
+/// others are still printed. `safetensors verify --digests` compares files with the
 /// digests that --record has written into them. To record, each file is copied with
 /// the new header, and the copy replaces the file when it is complete.
 #[derive(Debug, clap::Args)]
@@ -82,7 +83,9 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Entry<'a> {
     name: &'a str,
-    xxh3_128: String,
+    xxh3_128: Option<String>,
+    /// Why there is no digest: the tensor cannot be read.
+    error: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -123,14 +126,22 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
-    let of_tensors = digest::hash_tensors(&tensors, &options())?;
+    let (mut readable, mut errors) = (Vec::new(), Vec::new());
+    for tensor in &tensors {
+        let error = other::why_unread(tensor);
+        readable.extend(error.is_none().then_some(*tensor));
+        errors.push(error);
+    }
+    let mut of_tensors = digest::hash_tensors(&readable, &options())?.into_iter();
     let of_files =
         if files.is_empty() { Vec::new() } else { digest::hash_files(&checkpoint, &options())? };
     drop(progress);
     let totals = Totals::of(tensors.iter().copied());
-    let tensors = tensors.iter().zip(of_tensors);
-    let tensors =
-        tensors.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
+    let tensors = tensors.iter().zip(errors).map(|(tensor, error)| {
+        let digest = if error.is_none() { of_tensors.next() } else { None };
+        let xxh3_128 = digest.map(|digest| digest.to_string());
+        Entry { name: tensor.name(), xxh3_128, error }
+    });
     let files = files.iter().zip(of_files).map(|(file, digest)| FileEntry {
         path: file.path().to_string_lossy().into_owned(),
         name: input::shard_name(&checkpoint, file.path()),
@@ -141,16 +152,25 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
         json::write(&document, &mut out)?;
     } else {
         document.write(checkpoint.index_path().is_some(), &mut out)?;
+        out.flush()?;
+        document.errors().for_each(report);
     }
-    Ok(ShownInput::new(totals))
+    Ok(ShownInput::new(totals).sound(document.errors().next().is_none()))
 }
 
 impl Document<'_> {
+    /// Why tensors have no digest.
+    fn errors(&self) -> impl Iterator<Item = &String> {
+        self.tensors.iter().filter_map(|entry| entry.error.as_ref())
+    }
+
     /// Writes one line for each digest. A single file is not named, so that the same data gives the
     /// same lines under any file name.
     fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
-        for Entry { name, xxh3_128 } in &self.tensors {
-            writeln!(out, "{xxh3_128}  {}", text::name(name))?;
+        for Entry { name, xxh3_128, .. } in &self.tensors {
+            if let Some(xxh3_128) = xxh3_128 {
+                writeln!(out, "{xxh3_128}  {}", text::name(name))?;
+            }
         }
         for FileEntry { name, data_sha256, .. } in &self.files {
             writeln!(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::slice;
 
-use safetensors_core::audit::{Finding, Severity};
+use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::framework::{Quoted, default_threads, in_order};
 use serde::Serialize;
@@ -218,12 +218,8 @@ fn check_other(
         let path = file.path();
         let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
-        if let [tensor, others @ ..] = file.unindexed() {
-            let (file, tensor, others) = (path.into(), tensor.clone(), others.len() as u64);
-            let finding = Finding::UnindexedTensors { file, tensor, others };
-            outcome.warnings.push(finding.to_string());
-        }
-        let unreadable = file.all_stored().filter(|(_, it)| !it.is_readable && !it.is_quantised);
+        outcome.warnings.extend(file.findings().iter().map(ToString::to_string));
+        let unreadable = file.all_stored().filter(|(_, stored)| other::is_unread(stored));
         outcome.warnings.extend(unreadable.map(|(name, stored)| {
             let (path, kind) = (text::path(path), &stored.type_name);
             format!("{path}: tensor {} is {kind}, which cannot be read", Quoted(name))

@@ -5,30 +5,66 @@ use std::path::Path;
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::framework::NameList;
+use safetensors_formats::Format;
 
 use crate::terminal::text;
 
 /// The most directories that are looked into. Each is listed, and no file in it is read.
 const LOOKED_INTO: usize = 1000;
 
-/// Says how many directories in this one open as a checkpoint, and names some. `None` if there is
-/// none. Hidden directories are left out.
+/// Says how many directories in this one open as a checkpoint or have files of other formats, and
+/// names some, or else which such files are in this one. `None` if there is none. Hidden ones are
+/// left out.
 pub(crate) fn message(directory: &Path) -> Option<String> {
-    let entries = fs::read_dir(directory).ok()?.filter_map(Result::ok);
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<_> = names
-        .filter(|name| !name.starts_with('.') && directory.join(name).is_dir())
-        .take(LOOKED_INTO)
-        .collect();
-    names.sort_unstable();
-    names.retain(|name| CheckpointPath::find(directory.join(name)).is_ok());
-    let found = match names.len() {
-        0 => return None,
+    let path = text::path(directory);
+    let [files, directories] = entries(directory)?;
+    let here = others(&files);
+    let mut below = Vec::new();
+    for name in directories.into_iter().take(LOOKED_INTO) {
+        let inside = directory.join(&name);
+        let Some([files, _]) = entries(&inside) else { continue };
+        let is_checkpoint = || Format::of_directory(files.iter().map(String::as_str)).is_some();
+        if CheckpointPath::find(&inside).is_ok() || is_checkpoint() {
+            below.push(name);
+        } else {
+            below.extend(others(&files).iter().map(|file| format!("{name}/{file}")));
+        }
+    }
+    let found = match below.len() {
+        0 if here.is_empty() => return None,
+        0 => {
+            let found = NameList(&here);
+            return Some(format!("{path}: expected a checkpoint, found {found}; name a file"));
+        }
         1 => "found it".to_owned(),
         several => format!("found {}", text::count(several as u64)),
     };
-    let path = text::path(directory);
-    Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&names)))
+    Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&below)))
+}
+
+/// The names of the files in a directory, and of the directories, each sorted. `None` if it cannot
+/// be listed.
+fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
+    let mut found = [Vec::new(), Vec::new()];
+    for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_directory = entry.path().is_dir();
+        // The files of a trainer may be hidden.
+        if !is_directory || !name.starts_with('.') {
+            found[usize::from(is_directory)].push(name);
+        }
+    }
+    found.iter_mut().for_each(|names| names.sort_unstable());
+    Some(found)
+}
+
+/// The files of formats that are read when they are named.
+fn others(files: &[String]) -> Vec<String> {
+    let is_other = |name: &&String| {
+        !name.starts_with('.')
+            && Format::from_name(name).is_some_and(|format| !format.is_of_directories())
+    };
+    files.iter().filter(is_other).cloned().collect()
 }
 
 #[cfg(test)]
@@ -49,7 +85,11 @@ mod tests {
             make(name);
         }
         assert_eq!(message(dir.path()), None);
-        make("m00/model.safetensors");
+        make("files/a.gguf");
+        let files = message(dir.path()).unwrap();
+        assert!(files.ends_with("found it one level down: \"files/a.gguf\""), "{files}");
+        fs::remove_dir_all(dir.path().join("files")).unwrap();
+        make("m00/.metadata");
         let one = message(dir.path()).unwrap();
         assert!(
             one.ends_with(": expected one checkpoint, found it one level down: \"m00\""),
@@ -61,6 +101,12 @@ mod tests {
              \"m03\", \"m04\", \"m05\", \"m06\", \"m07\" and 22 more",
             dir.path().display()
         );
+        make("model.pt");
         assert_eq!(message(dir.path()), Some(expected));
+        make("here/model.pt");
+        make("here/empty/config.json");
+        let here = message(&dir.path().join("here")).unwrap();
+        let says = ": expected a checkpoint, found \"model.pt\"; name a file";
+        assert!(here.ends_with(says), "{here}");
     }
 }

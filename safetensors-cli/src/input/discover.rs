@@ -11,8 +11,8 @@ use safetensors_formats::Format;
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPaths {
-    /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers,
-    /// recognized by name. None has been opened.
+    /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers or
+    /// with its `pytorch_model.bin`, recognized by name. None has been opened.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
@@ -53,8 +53,8 @@ impl FoundPaths {
                 names.extend(entry.file_name().into_string());
             }
         }
-        let is_trainers = || Format::of_directory(names.iter().map(String::as_str)).is_some();
-        if self.paths.len() == found && is_trainers() {
+        let is_other = || Format::of_directory(names.iter().map(String::as_str)).is_some();
+        if self.paths.len() == found && is_other() {
             self.paths.push(directory.to_owned());
         }
         Ok(())

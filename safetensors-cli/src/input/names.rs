@@ -40,9 +40,8 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
 /// Adds a remedy to an error about a file with a torn header, which an interrupted change left
 /// half written. Says of a directory without a checkpoint how many there are one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
-    if let ErrorKind::NoCheckpoint { found, below } = error.kind()
+    if let ErrorKind::NoCheckpoint { found, .. } = error.kind()
         && found.is_empty()
-        && !below.is_empty()
         && let Some(message) = error.file().map(Path::new).and_then(below::message)
     {
         return anyhow::anyhow!("{message}");

@@ -94,7 +94,7 @@ fn advised(error: io::Error) -> io::Error {
 
 /// Opens a path of a store that core could not open, for the reason `error`. Without a file of
 /// another format there, the error remains.
-pub(crate) fn open<T: Store<File: 'static>>(
+pub(crate) fn open<T: Store<File: 'static> + 'static>(
     store: T,
     path: &Path,
     opening: Opening,
@@ -120,7 +120,7 @@ pub(crate) fn open<T: Store<File: 'static>>(
             _ => return Err(explain(error)),
         }
     }
-    let files = match safetensors_formats::open_files(&store, path, &options) {
+    let files = match safetensors_formats::open_files(store, path, &options) {
         Ok(files) => files,
         Err(other) if is_directory && is_unknown(&other) => return Err(explain(error)),
         Err(other) => return Err(unopened(other)),
@@ -201,6 +201,17 @@ pub(crate) fn stored<'a, S: 'static>(tensor: &LazyTensor<'a, S>) -> Option<&'a S
     of((source as &'a dyn Any).downcast_ref::<Source>()?)?.stored(tensor.name())
 }
 
+/// Why nothing can read a tensor: its class or type is not known. `None` for every other one.
+pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
+    stored(tensor).filter(|stored| is_unread(stored))?;
+    tensor.pieces().next()?.read().err().map(|error| error.to_string())
+}
+
+/// Whether nothing makes the values of a tensor readable that is stored so.
+pub(crate) fn is_unread(stored: &Stored) -> bool {
+    !stored.is_readable && !stored.is_quantised
+}
+
 /// The bytes of a tensor in its file.
 pub(crate) fn byte_len(tensor: &LazyTensor<'_, Source>) -> u64 {
     stored(tensor).map_or(tensor.byte_len(), |stored| stored.byte_len)
@@ -214,6 +225,14 @@ pub(crate) fn kind<'a>(tensor: &LazyTensor<'a, Source>) -> Kind<'a> {
 /// The dimensions of a tensor in its file.
 pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &'a [usize] {
     stored.map_or(tensor.shape(), |stored| &stored.shape)
+}
+
+/// The dimensions as they are shown. Those of an object that is not read are not known.
+pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
+    match (kind.stored, shape) {
+        (Some(_), [0]) => "unread".into(),
+        _ => text::shape(shape),
+    }
 }
 
 /// The number of elements.
@@ -244,6 +263,12 @@ impl<'a> Kind<'a> {
     /// The name.
     pub(crate) fn name(self) -> &'a str {
         self.stored.unwrap_or(self.dtype.name())
+    }
+}
+
+impl serde::Serialize for Kind<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 

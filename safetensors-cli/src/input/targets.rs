@@ -224,7 +224,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
     paths.extend(divided);
 }
 
-pub(crate) fn is_of_parts(error: &Error) -> bool {
+fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }
 

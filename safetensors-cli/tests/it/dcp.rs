@@ -92,7 +92,7 @@ fn converted_both_ways() {
     for force in [&[][..], &["--force"]] {
         convert(dir.path(), &[&["whole.safetensors", "ours"], force].concat())
             .failure()
-            .stderr(predicate::str::contains("ours: OUT, the last argument, has files that"));
+            .stderr(predicate::str::contains("which the new files would hide or be mixed with"));
     }
     assert_eq!(list(&dir.path().join("ours")).len(), 2);
     convert(dir.path(), &["parts", "none", "--dcp"])

@@ -230,3 +230,27 @@ fn quantised_weights_take_no_memory_of_their_size() {
         assert_takes(1, &args, &path, PIECES);
     }
 }
+
+/// 64 MiB in columns, of which each of four files has a quarter.
+#[test]
+fn a_directory_of_parts_takes_no_memory_of_its_size() {
+    if !is_alone(a_directory_of_parts_takes_no_memory_of_its_size) {
+        return;
+    }
+    /// For the pieces of the threads.
+    const PIECES: u64 = 16 << 20;
+    let dir = tempdir().unwrap();
+    for rank in 0..4 {
+        let info = format!(r#"{{\"w\":{{\"saved_offsets\":[0,{}]}}}}"#, rank * 512);
+        let header = format!(
+            r#"{{"__metadata__":{{"DCP_SHARDING_INFO":"{info}"}},"w":{{"dtype":"F32","shape":[8192,512],"data_offsets":[0,{}]}}}}"#,
+            16 << 20
+        );
+        let name = format!("parts/shard-{:05}-model-00001-of-00001", rank + 1);
+        std::fs::create_dir_all(dir.path().join("parts")).unwrap();
+        file(&dir, &name, [header], 16 << 20);
+    }
+    let out = dir.path().join("out");
+    let args = format!("convert {}", out.display());
+    assert_takes(1, &args, &dir.path().join("parts"), PIECES);
+}

@@ -98,6 +98,10 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     run_in(dir.path(), &["convert", ".", "out"]).success().stderr("");
     assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
 
+    // Also where the directory is searched.
+    let found = output(dir.path(), &["verify", "--strict", "."]);
+    assert!(found.starts_with(".: ok, 2 shards, 3 tensors, 6 parameters, 24 B"), "{found}");
+
     // As for safetensors files, the index decides, and what it leaves out is a warning.
     let index = dir.path().join("pytorch_model.bin.index.json");
     let file = "pytorch_model.bin.index.json";
@@ -125,8 +129,11 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
 #[test]
 fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
     let dir = with(&["pytorch/tied.pt"]);
+    let hint = "expected a checkpoint, found \"tied.pt\"; name a file";
+    run_in(dir.path(), &["inspect", "."]).code(1).stderr(predicate::str::contains(hint));
     fs::rename(dir.path().join("tied.pt"), dir.path().join("pytorch_model.bin")).unwrap();
     run_in(dir.path(), &["inspect", "."]).success();
+    run_in(dir.path(), &["verify", "."]).success().stdout(predicate::str::contains("5 tensors"));
     fs::write(dir.path().join("model-00001-of-00002.safetensors"), b"").unwrap();
     run_in(dir.path(), &["inspect", "."])
         .failure()
@@ -238,6 +245,29 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     let warns = predicate::str::contains(says);
     run_in(dir.path(), &["verify", "arrays.pt"]).success().stderr(warns.clone());
     run_in(dir.path(), &["verify", "--strict", "arrays.pt"]).failure().code(1).stderr(warns);
+
+    // An object is no tensor of one element. What can be read is shown, compared and hashed.
+    assert!(shown.contains("  unread   0 B\n"), "{shown}");
+    let all = |args: &[&str], shows: &str| {
+        let is_named = predicate::str::contains("tensor \"typed\": a tensor inside")
+            .and(predicate::str::contains("tensor \"wide\": the elements are complex128"));
+        let shows = predicate::str::contains(shows);
+        run_in(dir.path(), args).code(1).stdout(shows).stderr(is_named);
+    };
+    all(&["stats", "--bins", "0", "arrays.pt"], "fine     F32");
+    all(&["digest", "arrays.pt"], "  fine\n");
+    all(&["diff", "arrays.pt", "arrays.pt"], "\n1 tensor equal, 5 unread\n");
+    let json = |args: &[&str]| {
+        let shown = run_in(dir.path(), args).code(1).get_output().stdout.clone();
+        serde_json::from_slice::<serde_json::Value>(&shown).unwrap()
+    };
+    let tensors = json(&["stats", "--json", "arrays.pt"])["tensors"].clone();
+    let typed = tensors.as_array().unwrap().iter().find(|it| it["name"] == "typed").unwrap();
+    assert_eq!((&typed["dtype"], &typed["shape"]), (&"array.array".into(), &vec![0].into()));
+    assert!(typed["error"].as_str().unwrap().contains("array.array"), "{typed}");
+    let total = output(dir.path(), &["inspect", "--json", "arrays.pt", "--filter", "typed"]);
+    let total: serde_json::Value = serde_json::from_str(&total).unwrap();
+    assert_eq!((&total["total"]["parameters"], &total["total"]["tensors"]), (&0.into(), &1.into()));
 
     run_in(dir.path(), &["convert", "arrays.pt", "out.safetensors"])
         .failure()

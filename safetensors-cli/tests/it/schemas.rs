@@ -11,6 +11,7 @@ use safetensors_core::{SaveOptions, TensorView, save};
 use serde_json::Value;
 
 use crate::fixtures::*;
+use crate::other_formats::fixture;
 use crate::plan::llama;
 
 /// A schema, the arguments that print such a document, and the exit code.
@@ -32,13 +33,16 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("stats", &["stats", "--json", "small.safetensors"], 0),
     ("stats", &["stats", "--json", "--bins", "0", "odd.safetensors"], 0),
     ("stats", &["stats", "--json", "bool.safetensors"], 1),
+    ("stats", &["stats", "--json", "arrays.pt"], 1),
     ("diff", &["diff", "--json", "small.safetensors", "small.safetensors"], 0),
     ("diff", &["diff", "--json", "small.safetensors", "odd.safetensors"], 1),
+    ("diff", &["diff", "--json", "arrays.pt", "arrays.pt"], 1),
     ("plan", &["plan", "--json", "-w", "2", "llama.safetensors"], 0),
     ("plan-file", &["plan", "-o", "-", "-w", "2", "llama.safetensors"], 0),
     ("metadata-get", &["metadata", "get", "--json", "small.safetensors"], 0),
     ("metadata-get", &["metadata", "get", "--json", "odd.safetensors"], 0),
     ("digest", &["digest", "--json", "shards"], 0),
+    ("digest", &["digest", "--json", "arrays.pt"], 1),
     ("digest", &["digest", "--json", "--recursive", "shards"], 0),
     ("digest", &["digest", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("digest", &["digest", "--json", "-f", "mask", "small.safetensors"], 0),
@@ -61,6 +65,7 @@ fn make_files(dir: &Path) {
         fs::write(blobs.join(blob), "x").unwrap();
     }
     small_file(dir, "small.safetensors");
+    fs::copy(fixture("pytorch/refused/arrays.pt"), dir.join("arrays.pt")).unwrap();
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));
     hostile_file(dir);

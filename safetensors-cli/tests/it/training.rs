@@ -44,6 +44,30 @@ fn every_command_reads_a_directory() {
 }
 
 #[test]
+fn the_settings_of_an_optimizer_travel() {
+    let dir = temp_dir();
+    let path = fixture("training/settings");
+    let args = ["convert", path.to_str().unwrap(), "out.safetensors"];
+    let drops =
+        "tensor \"holder\" are argparse.Namespace, which cannot be read; --drop leaves it out";
+    run_in(dir.path(), &args).code(1).stderr(predicate::str::contains(drops));
+    run_in(dir.path(), &[&args[..], &["--drop", "holder"]].concat()).success();
+    let saved = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    assert!(saved.metadata()["optim.param_groups"].starts_with(r#"[{"betas":[0.9,0.999],"#));
+}
+
+#[test]
+fn an_output_above_the_steps_of_a_trainer_is_refused() {
+    let dir = temp_dir();
+    std::fs::create_dir_all(dir.path().join("run/global_step2")).unwrap();
+    std::fs::write(dir.path().join("run/latest"), "global_step2").unwrap();
+    small_file(dir.path(), "in.safetensors");
+    run_in(dir.path(), &["convert", "in.safetensors", "run", "--force"])
+        .code(1)
+        .stderr(predicate::str::contains("which the output would hide"));
+}
+
+#[test]
 fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
     let dir = temp_dir();
     let broken = dir.path().join("broken");
@@ -58,6 +82,14 @@ fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
         .code(1)
         .stderr(predicate::str::contains("which the output would hide"));
     assert!(!broken.join("model.safetensors").exists());
+    // A file that nothing lists is warned of. The directory is found by the one above it.
+    std::fs::copy(broken.join("__1_0.distcp"), broken.join("__9_0.distcp")).unwrap();
+    let stray = "__9_0.distcp: lies beside the index, which does not name it";
+    run_in(dir.path(), &["verify", "broken"]).success().stderr(predicate::str::contains(stray));
+    run_in(dir.path(), &["verify", "--strict", "broken"]).code(1);
+    std::fs::remove_file(dir.path().join("in.safetensors")).unwrap();
+    let hint = "expected one checkpoint, found it one level down: \"broken\"";
+    run_in(dir.path(), &["inspect", "."]).code(1).stderr(predicate::str::contains(hint));
     std::fs::remove_file(broken.join("__2_0.distcp")).unwrap();
     let missing = "the checkpoint is not complete: \"__2_0.distcp\" is missing";
     for args in [&["convert", "broken", "model"][..], &["verify", "broken"], &["inspect", "broken"]]

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::ReadAt;
+use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -20,7 +21,7 @@ use crate::{Format, Options};
 /// them, as [`open`](crate::open) does.
 ///
 /// As for safetensors files, the index decides which tensors a shard has. Others in it are left
-/// out; [`TensorFile::unindexed`] lists them.
+/// out; [`TensorFile::findings`] names them.
 ///
 /// The index is treated as hostile: its size is limited, a duplicate name is refused, and the names
 /// of shards must be plain relative paths.
@@ -41,8 +42,9 @@ pub(crate) fn open_index<T: Store>(
     let index = open(path)?;
     let text = read(&index, options).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut opened = Vec::new();
-    for (shard, names) in shards(&text).map_err(located)? {
+    let mut opened: Vec<(PathBuf, TensorFile<T::File>)> = Vec::new();
+    let (shards, total_size) = shards(&text).map_err(located)?;
+    for (shard, names) in shards {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
         let tensors = TensorFile::from_source(open(&file)?, &file, &options)?;
@@ -64,6 +66,13 @@ pub(crate) fn open_index<T: Store>(
         let error = io::Error::other("the index changed while its shards were opened");
         return Err(located(error.into()));
     }
+    let lens: Option<Vec<_>> = opened.iter().map(|(_, file)| file.data_len()).collect();
+    let expected = lens.map(|lens| lens.into_iter().fold(0, u64::saturating_add));
+    if let (Some(expected), Some(found), [(_, first), ..]) = (expected, total_size, &mut *opened)
+        && expected != found
+    {
+        first.findings.push(Finding::WrongTotalSize { file: path.to_owned(), expected, found });
+    }
     Ok(opened)
 }
 
@@ -80,10 +89,13 @@ fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
 }
 
 /// The names of the tensors of each shard.
-fn shards(text: &[u8]) -> Result<BTreeMap<String, HashSet<String>>> {
+type ShardNames = BTreeMap<String, HashSet<String>>;
+
+/// The shards, and the number of bytes that all tensors should have.
+fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
     let index: Index = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-    let mut shards: BTreeMap<String, HashSet<String>> = BTreeMap::new();
+    let mut shards = ShardNames::new();
     for (tensor, shard) in index.weight_map.0 {
         if !is_safe(&shard) {
             return Err(bad(format!(
@@ -92,7 +104,13 @@ fn shards(text: &[u8]) -> Result<BTreeMap<String, HashSet<String>>> {
         }
         shards.entry(shard).or_default().insert(tensor);
     }
-    if shards.is_empty() { Err(bad("the weight_map is empty".into())) } else { Ok(shards) }
+    if shards.is_empty() {
+        return Err(bad("the weight_map is empty".into()));
+    }
+    // Some programs write a float. What else is there says nothing.
+    let size = index.metadata.get("total_size");
+    let size = size.and_then(|size| size.as_u64().or(size.as_f64().map(|size| size as u64)));
+    Ok((shards, size))
 }
 
 /// Whether the name of a shard leads, on every system, to a file below the folder of the index.
@@ -103,6 +121,8 @@ fn is_safe(name: &str) -> bool {
 
 #[derive(Deserialize)]
 struct Index {
+    #[serde(default)]
+    metadata: serde_json::Value,
     weight_map: Shards,
 }
 

@@ -56,10 +56,13 @@
 //!
 //! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one of each
 //!   rank, and files `__RANK_NUMBER.distcp`. Names are those of `.metadata`. FSDP and Megatron
-//!   (`torch_dist`) save so. [`notes`](crate::TensorFile::notes) name the values that are no
-//!   tensors.
+//!   (`torch_dist`) save so. The settings of optimizers become the same metadata as those of a
+//!   file. [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
+//! - The same in safetensors files (`HuggingFaceStorageWriter`), as
+//!   [`open_whole`](safetensors_core::Checkpoint::open_whole) of core reads them.
 //! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
-//!   3 of ZeRO, the F32 weights are read. Parameters that are frozen, and buffers, have the dtype in
+//!   3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
+//!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the dtype in
 //!   which they are stored.
 //! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
 //!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
@@ -289,12 +292,12 @@ fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
     Tensor { name, dtype: Dtype::U8, shape, data: Data::Plain(Place::Held(bytes)), stored: None }
 }
 
-/// An object of an unknown class that holds tensors. It is listed as one byte. Reading it is an
-/// error.
+/// An object of an unknown class that holds tensors, of which no element is known. It is listed as
+/// one byte, so that reading it is an error.
 fn unread(name: String, class: String) -> Tensor {
     let stored = Stored {
         type_name: class.clone(),
-        shape: vec![1],
+        shape: vec![0],
         byte_len: 0,
         is_readable: false,
         is_quantised: false,

@@ -16,8 +16,9 @@ const DEEPEST: usize = 100;
 /// The tables that every `torch.nn.Module` has.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 
-/// What the `state_dict()` of an optimizer has.
-const OPTIMIZER: [&str; 2] = ["state", "param_groups"];
+/// What the `state_dict()` of an optimizer has: the state, and the settings.
+const STATE: &str = "state";
+pub(super) const GROUPS: &str = "param_groups";
 
 /// What a pickle has, by name, in order.
 #[derive(Debug, Default)]
@@ -87,15 +88,7 @@ pub(super) fn collect(
     alone: &str,
     limits: &Limits,
 ) -> Result<Collected> {
-    let mut search = Search {
-        values,
-        found: Collected::default(),
-        path: Vec::new(),
-        path_len: 0,
-        steps: values.most_steps(),
-        text_left: limits.directory_bytes,
-        limits,
-    };
+    let mut search = Search::new(values, limits);
     match values.node(root) {
         Some(&Node::Tensor(tensor)) => search.found.tensors.push((alone.to_owned(), tensor)),
         Some(Node::Bytes(bytes)) => search.found.bytes.push((alone.to_owned(), Arc::clone(bytes))),
@@ -125,6 +118,18 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    pub(super) fn new(values: &'a Values, limits: &'a Limits) -> Self {
+        Self {
+            values,
+            found: Collected::default(),
+            path: Vec::new(),
+            path_len: 0,
+            steps: values.most_steps(),
+            text_left: limits.directory_bytes,
+            limits,
+        }
+    }
+
     fn walk(&mut self, value: Value) -> Result<()> {
         let values = self.values;
         let Some(node) = values.node(value) else { return Ok(()) };
@@ -162,7 +167,7 @@ impl<'a> Search<'a> {
                         }
                         None => {}
                     }
-                    if keeps_settings && values.text(key) == Some(OPTIMIZER[1]) {
+                    if keeps_settings && values.text(key) == Some(GROUPS) {
                         let left_out = &mut self.found.left_out;
                         (left_out.numbers, left_out.texts) = (numbers, texts);
                     }
@@ -179,13 +184,13 @@ impl<'a> Search<'a> {
     /// Keeps the settings of an optimizer, if a dictionary is the state of one. Returns whether it
     /// is.
     fn settings(&mut self, dict: Value) -> Result<bool> {
-        let [state, groups] = OPTIMIZER.map(|key| self.values.get(dict, key));
+        let [state, groups] = [STATE, GROUPS].map(|key| self.values.get(dict, key));
         let Some((state, groups)) = state.zip(groups) else { return Ok(false) };
         if self.values.dict(state).is_none() || self.values.items(groups).is_none() {
             return Ok(false);
         }
         let json = self.json(groups, 0)?;
-        let path = self.path.iter().map(AsRef::as_ref).chain([OPTIMIZER[1]]);
+        let path = self.path.iter().map(AsRef::as_ref).chain([GROUPS]);
         let name = path.collect::<Vec<&str>>().join(".");
         self.found.settings.extend(json.map(|json| (name, json.to_string())));
         Ok(true)

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | the open file, and its bytes at any position |
 //! | `build` | the header of the safetensors file that the tensors make |
+//! | `single` | the tensors of one file |
 //! | `data` | where the bytes of one tensor come from |
 //! | `strided` | elements that do not lie in C order |
 //! | `scratch` | members of archives, unpacked to a temporary file |
@@ -14,6 +15,7 @@ mod blocks;
 mod build;
 mod data;
 mod scratch;
+mod single;
 mod strided;
 #[cfg(feature = "pytorch")]
 mod whole;
@@ -31,14 +33,22 @@ pub(crate) use build::{Builder, Tensor};
 pub(crate) use data::Reason;
 pub(crate) use data::{Data, Place};
 use safetensors_core::ReadAt;
+use safetensors_core::audit::Finding;
+#[cfg(feature = "pytorch")]
+use safetensors_core::checkpoint::{Assembled, Checkpoint};
 use safetensors_core::io::{FileSource, ReadRange, Requests};
 pub(crate) use scratch::Scratch;
+use single::Single;
+pub(crate) use single::Span;
 pub(crate) use strided::Placement;
+#[cfg(feature = "pytorch")]
+#[cfg(feature = "pytorch")]
+use whole::assembled;
 #[cfg(feature = "pytorch")]
 pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
 
 use crate::Format;
-use crate::error::{Result, to_io};
+use crate::error::Result;
 use crate::input::Input;
 use crate::zipped::Zipped;
 
@@ -76,7 +86,7 @@ pub struct TensorFile<S = FileSource> {
     /// The names of all tensors, also the other names of tied ones.
     names: HashSet<String>,
     stored: BTreeMap<String, Stored>,
-    unindexed: Vec<String>,
+    pub(crate) findings: Vec<Finding>,
     notes: Vec<String>,
     #[cfg(feature = "gguf")]
     split: Option<Split>,
@@ -90,17 +100,9 @@ enum Content<S> {
     /// The files of a directory.
     #[cfg(feature = "pytorch")]
     Directory(Box<Whole<S>>),
-}
-
-/// The tensors of one file.
-#[derive(Debug)]
-struct Single<S> {
-    /// The length of the header and the header.
-    header: Vec<u8>,
-    /// The tensors that have bytes, in the order of their bytes.
-    spans: Vec<Span>,
-    byte_len: u64,
-    container: Container<S>,
+    /// The safetensors files of a directory, which core has assembled.
+    #[cfg(feature = "pytorch")]
+    Parts(Box<Checkpoint<Assembled<S>>>),
 }
 
 /// What holds the tensors.
@@ -110,14 +112,6 @@ pub(crate) enum Container<S> {
     File(Arc<Input<S>>),
     /// An archive, and its members that are unpacked.
     Zip(Arc<Zipped<S>>, Scratch),
-}
-
-/// The bytes of one tensor.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Where they end, counted from the end of the header.
-    end: u64,
-    data: Data,
 }
 
 /// Which part of a split file a file is.
@@ -140,7 +134,8 @@ pub struct Stored {
     pub type_name: String,
     /// The dimensions in the file, outermost first. The dimensions of the tensor are others if it
     /// is listed as bytes: because no dtype has such elements, or because
-    /// [`Options::blocks`](crate::Options::blocks) asks for that.
+    /// [`Options::blocks`](crate::Options::blocks) asks for that. An object of an unknown class has
+    /// `[0]`: no element of it is known.
     pub shape: Vec<usize>,
     /// The bytes that the tensor has in the file.
     pub byte_len: u64,
@@ -156,6 +151,10 @@ impl<S: ReadAt> TensorFile<S> {
         built: build::Built,
         container: Container<S>,
     ) -> Result<Self> {
+        let findings = built.unindexed.split_first().map(|(tensor, others)| {
+            let (file, others) = (container.input().file.clone().into(), others.len() as u64);
+            Finding::UnindexedTensors { file, tensor: tensor.clone(), others }
+        });
         let content = Content::File(Single {
             header: built.header,
             spans: built.spans,
@@ -163,17 +162,29 @@ impl<S: ReadAt> TensorFile<S> {
             container,
         });
         let file = Self {
-            format,
-            content,
-            names: built.names,
             stored: built.stored,
-            unindexed: built.unindexed,
+            findings: findings.into_iter().collect(),
             notes: built.notes,
             #[cfg(feature = "gguf")]
             split: built.split,
+            ..Self::with(format, content, built.names)
         };
         file.inputs().try_for_each(Input::check_unchanged)?;
         Ok(file)
+    }
+
+    /// A file with tensors of these names, of which nothing is to be said.
+    fn with(format: Format, content: Content<S>, names: HashSet<String>) -> Self {
+        Self {
+            format,
+            content,
+            names,
+            stored: BTreeMap::new(),
+            findings: Vec::new(),
+            notes: Vec::new(),
+            #[cfg(feature = "gguf")]
+            split: None,
+        }
     }
 
     /// The format of the file, or of the directory.
@@ -188,13 +199,20 @@ impl<S: ReadAt> TensorFile<S> {
             Content::File(file) => &file.container.input().source,
             #[cfg(feature = "pytorch")]
             Content::Directory(whole) => &whole.files()[0].source,
+            #[cfg(feature = "pytorch")]
+            Content::Parts(parts) => assembled(parts).sources().collect::<Vec<_>>()[0],
         }
     }
 
     /// The number of bytes of the file itself, or of all files of the directory that hold tensors.
     /// [`byte_len`](ReadAt::byte_len) is that of the safetensors file that is read in its place.
     pub fn file_len(&self) -> u64 {
-        self.inputs().fold(0, |all, input| all.saturating_add(input.source.byte_len()))
+        let len = |all: u64, source: &S| all.saturating_add(source.byte_len());
+        match &self.content {
+            #[cfg(feature = "pytorch")]
+            Content::Parts(parts) => assembled(parts).sources().fold(0, len),
+            _ => self.inputs().map(|input| &input.source).fold(0, len),
+        }
     }
 
     /// Whether there is a tensor of this name. It may be another name of a tied tensor.
@@ -213,11 +231,21 @@ impl<S: ReadAt> TensorFile<S> {
         self.stored.iter().map(|(name, stored)| (name.as_str(), stored))
     }
 
-    /// The tensors that the file has, but that its index places in another file or nowhere. As in
-    /// the shards of a safetensors checkpoint, they are not part of it. Empty for a file that was
-    /// opened without an index.
-    pub fn unindexed(&self) -> &[String] {
-        &self.unindexed
+    /// What is odd, as [`Checkpoint::audit`](safetensors_core::Checkpoint::audit) finds it in
+    /// safetensors files: tensors that the index of the file places in another one or nowhere, which
+    /// are not part of the checkpoint; a wrong `total_size` of the index, beside the first shard;
+    /// files of a directory that it does not list. Empty if all is as it should be.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// The bytes of all tensors of a file. `None` if some cannot be read: they are listed as
+    /// others.
+    #[cfg(feature = "pytorch")]
+    pub(crate) fn data_len(&self) -> Option<u64> {
+        let Content::File(file) = &self.content else { return None };
+        let is_known = self.stored.values().all(|stored| stored.is_readable);
+        is_known.then(|| file.byte_len - file.header.len() as u64)
     }
 
     /// What the file has beside its tensors, for a person to read: how many numbers and texts of a
@@ -244,7 +272,7 @@ impl<S: ReadAt> TensorFile<S> {
         match self.content {
             Content::File(file) => (file.header, file.spans),
             #[cfg(feature = "pytorch")]
-            Content::Directory(_) => Default::default(),
+            Content::Directory(_) | Content::Parts(_) => Default::default(),
         }
     }
 
@@ -253,7 +281,7 @@ impl<S: ReadAt> TensorFile<S> {
         match &self.content {
             Content::File(file) => file.header == *header && file.spans == *spans,
             #[cfg(feature = "pytorch")]
-            Content::Directory(_) => false,
+            Content::Directory(_) | Content::Parts(_) => false,
         }
     }
 
@@ -273,6 +301,8 @@ impl<S: ReadAt> TensorFile<S> {
             },
             #[cfg(feature = "pytorch")]
             Content::Directory(whole) => whole.verify_checksums(),
+            #[cfg(feature = "pytorch")]
+            Content::Parts(_) => Ok(0),
         }
     }
 
@@ -282,6 +312,8 @@ impl<S: ReadAt> TensorFile<S> {
             Content::File(file) => (Some(file.container.input()), &[][..]),
             #[cfg(feature = "pytorch")]
             Content::Directory(whole) => (None, whole.files()),
+            #[cfg(feature = "pytorch")]
+            Content::Parts(_) => (None, &[][..]),
         };
         single.into_iter().chain(several.iter().map(|input: &Arc<Input<S>>| &**input))
     }
@@ -296,76 +328,6 @@ impl<S> Container<S> {
     }
 }
 
-impl<S: ReadAt> Single<S> {
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.byte_len);
-        if end.is_none() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let header = self.header.len() as u64;
-        let (of_header, mut rest) = buf.split_at_mut(match header.checked_sub(offset) {
-            Some(left) => buf.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
-            None => 0,
-        });
-        if !of_header.is_empty() {
-            let start = offset as usize;
-            of_header.copy_from_slice(&self.header[start..start + of_header.len()]);
-        }
-        let mut at = (offset + of_header.len() as u64).saturating_sub(header);
-        let first = self.spans.partition_point(|span| span.end <= at);
-        let mut start = first.checked_sub(1).map_or(0, |before| self.spans[before].end);
-        for span in &self.spans[first..] {
-            if rest.is_empty() {
-                break;
-            }
-            let len = (span.end - at).min(rest.len() as u64) as usize;
-            let (part, more) = rest.split_at_mut(len);
-            // Core says which file and which tensor an error is about.
-            span.data.read(&self.container, part, at - start).map_err(to_io)?;
-            (rest, at, start) = (more, at + len as u64, span.end);
-        }
-        Ok(())
-    }
-}
-
-impl<S: ReadAt + 'static> ReadAt for Single<S> {
-    fn byte_len(&self) -> u64 {
-        self.byte_len
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read(buf, offset)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.container.input().source.requests()
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.container.input().source.check_unchanged()
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        self.container.input().source.may_change_unseen()
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        self.container.input().source.is_replaced()
-    }
-
-    /// Lends the bytes of a tensor that lie in the file as they are.
-    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        let header = self.header.len() as u64;
-        let (start, end) = (range.start.checked_sub(header)?, range.end.checked_sub(header)?);
-        let index = self.spans.partition_point(|span| span.end <= start);
-        let span = self.spans.get(index).filter(|span| end <= span.end)?;
-        let Data::Plain(Place::At(offset)) = span.data else { return None };
-        let before = index.checked_sub(1).map_or(0, |before| self.spans[before].end);
-        let at = offset + (start - before);
-        self.container.input().source.lend(at..at + (end - start))
-    }
-}
-
 impl<S: ReadAt + 'static> TensorFile<S> {
     /// The bytes of the safetensors file.
     fn content(&self) -> &dyn ReadAt {
@@ -373,6 +335,8 @@ impl<S: ReadAt + 'static> TensorFile<S> {
             Content::File(file) => file,
             #[cfg(feature = "pytorch")]
             Content::Directory(whole) => whole.assembled(),
+            #[cfg(feature = "pytorch")]
+            Content::Parts(parts) => assembled(parts),
         }
     }
 }

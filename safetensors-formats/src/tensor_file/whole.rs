@@ -9,9 +9,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
 use safetensors_core::io::{ReadRange, Requests};
-use safetensors_core::{Dtype, Metadata, ReadAt, shape};
+use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
 use super::build::check_expansion;
 use super::{Container, Content, Data, Place, Stored, TensorFile};
@@ -35,13 +36,16 @@ pub(crate) struct Directory<S> {
     pub(crate) notes: Vec<String>,
     /// The archives that have checksums.
     pub(crate) archives: Vec<Archived>,
+    /// Files that no file lists.
+    pub(crate) strays: Vec<PathBuf>,
 }
 
 impl<S> Directory<S> {
     /// No tensors yet, in these files, of which there is at least one.
     pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
-        let (tensors, aliases, archives) = (Vec::new(), Vec::new(), Vec::new());
-        Self { files, tensors, aliases, metadata: BTreeMap::new(), notes: Vec::new(), archives }
+        let (tensors, aliases, metadata) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (notes, archives, strays) = (Vec::new(), Vec::new(), Vec::new());
+        Self { files, tensors, aliases, metadata, notes, archives, strays }
     }
 }
 
@@ -140,7 +144,8 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         directory: Directory<S>,
         limits: &Limits,
     ) -> Result<Self> {
-        let Directory { files, tensors, aliases, mut metadata, notes, archives } = directory;
+        let Directory { files, tensors, aliases, mut metadata, notes, archives, strays } =
+            directory;
         let inputs: Vec<_> = files.iter().map(|(_, input)| Arc::clone(input)).collect();
         let lens = inputs.iter().map(|input| input.source.byte_len());
         let (file_len, mut all) = (lens.fold(0, u64::saturating_add), 0_u64);
@@ -175,19 +180,28 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         let assembled = Assembled::new(sources, wholes, &Metadata::from_iter(metadata))?;
         let whole = Whole { assembled, files: inputs, archives, limits: limits.clone() };
         let content = Content::Directory(Box::new(whole));
-        let file = Self {
-            format,
-            content,
-            names,
-            stored,
-            unindexed: Vec::new(),
-            notes,
-            #[cfg(feature = "gguf")]
-            split: None,
-        };
+        let findings = strays.into_iter().map(|file| Finding::StrayFile { file }).collect();
+        let file = Self { stored, findings, notes, ..Self::with(format, content, names) };
         file.inputs().try_for_each(Input::check_unchanged)?;
         Ok(file)
     }
+}
+
+impl<S: ReadAt> TensorFile<S> {
+    /// The whole tensors of safetensors files that have parts of them. `None` if core has found
+    /// another checkpoint.
+    pub(crate) fn of_parts(whole: Checkpoint<Assembled<S>>) -> Option<Self> {
+        let is_in_parts = whole.files().first()?.path().ends_with("*.safetensors");
+        let aliases = whole.aliases().map(|(alias, _)| alias);
+        let names = whole.tensors().map(|tensor| tensor.name()).chain(aliases);
+        let names = names.map(str::to_owned).collect();
+        is_in_parts.then(|| Self::with(Format::Dcp, Content::Parts(Box::new(whole)), names))
+    }
+}
+
+/// The one file of whole tensors that core has made.
+pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
+    whole.files()[0].safetensors().source()
 }
 
 /// What pieces are read from.

@@ -24,6 +24,9 @@ use crate::input::{self, Checkpoint, Opening, Rewrite};
 use crate::model::values;
 use crate::terminal::text;
 
+/// Files of trainers that say which directory beside them is the newest checkpoint.
+const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
+
 /// The place of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputPlace {
@@ -134,24 +137,22 @@ pub(super) fn loss(
     }
 }
 
-/// Refuses a directory with what ranks have saved, whatever the options say. A checkpoint beside it
-/// is what every program would open from then on, and PyTorch would mix the files of both.
+/// Refuses a directory with what a trainer has saved, whatever the options say. A checkpoint beside
+/// it is what every program would open from then on. Core refuses parts in safetensors files.
 pub(super) fn check_not_hidden(path: &Path) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(path) else { return Ok(()) };
-    if matches!(CheckpointPath::find(path), Ok(CheckpointPath::Index(_))) {
+    // What was saved beside a checkpoint is hidden already.
+    if CheckpointPath::find(path).is_ok() {
         return Ok(());
     }
-    let has_parts = match safetensors_core::Checkpoint::open(path) {
-        // What was saved beside the checkpoint is hidden already.
-        Ok(_) => return Ok(()),
-        Err(error) => input::targets::is_of_parts(&error),
-    };
     let names: Vec<_> =
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    if has_parts || Format::of_directory(names.iter().map(String::as_str)).is_some() {
+    let format = Format::of_directory(names.iter().map(String::as_str));
+    let is_newest = |name: &String| NEWEST.contains(&name.as_str());
+    if format.is_some_and(Format::is_of_directories) || names.iter().any(is_newest) {
         anyhow::bail!(
             "{}: OUT, the last argument, has files that the ranks of a training have saved, which \
-             the output would hide; choose another directory, or move them away",
+             the output would hide, also with --force; choose another directory, or move them away",
             input::shown(path)
         );
     }

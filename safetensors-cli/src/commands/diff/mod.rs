@@ -24,10 +24,11 @@ use tolerance::Tolerance;
 
 use super::Run;
 use crate::input;
+use crate::input::other::{self, Kind};
 use crate::input::select::Select;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::terminal::progress::Progress;
-use crate::terminal::report::wrong_usage;
+use crate::terminal::report::{report, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::table::Align::Left;
 use crate::terminal::table::Column;
@@ -40,7 +41,8 @@ use crate::terminal::{json, table, text};
 /// Tensors of the same shape are compared value by value, even if their dtypes
 /// differ. Values of the same dtype are equal if their bits are equal. With a
 /// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
-/// equals NaN. Values are read in pieces, so a tensor may be larger than memory.
+/// equals NaN. Values are read in pieces, so a tensor may be larger than memory. One of
+/// PyTorch that cannot be read counts as unequal, and the others are still compared.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -92,13 +94,15 @@ struct Entry<'a> {
     name: &'a str,
     a: Option<Side<'a>>,
     b: Option<Side<'a>>,
-    /// `None` unless both sides have the tensor in the same shape.
+    /// `None` unless both sides have the tensor in the same shape, and it can be read.
     values: Option<Difference>,
+    /// Why the values of a side cannot be read.
+    error: Option<String>,
 }
 
 #[derive(PartialEq, Serialize)]
 struct Side<'a> {
-    dtype: &'static str,
+    dtype: Kind<'a>,
     shape: &'a [usize],
 }
 
@@ -133,6 +137,8 @@ impl Run for Args {
             json::write(&document, out)?;
         } else {
             document.show(out)?;
+            out.flush()?;
+            document.tensors.iter().filter_map(|entry| entry.error.as_ref()).for_each(report);
         }
         Ok(if document.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -170,8 +176,12 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     })?;
     drop(progress);
     for (&(name, a, b), values) in pairs.iter().zip(differences) {
+        let error = [a, b].iter().flatten().find_map(other::why_unread);
         let side = |tensor: Option<Tensor<'a>>| {
-            tensor.map(|tensor| Side { dtype: tensor.dtype().name(), shape: tensor.shape() })
+            tensor.map(|tensor| {
+                let shape = other::shape(tensor.info(), other::stored(&tensor));
+                Side { dtype: other::kind(&tensor), shape }
+            })
         };
         let (a, b) = (side(a), side(b));
         let same_values = values.is_some_and(|values| values.is_none());
@@ -179,7 +189,7 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         if same_values && (same_dtype || args.ignore_dtype) {
             equal_tensors += 1;
         } else {
-            tensors.push(Entry { name, a, b, values });
+            tensors.push(Entry { name, a, b, values, error });
         }
     }
     let metadata = if args.ignore_metadata {
@@ -197,7 +207,8 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
 
 /// Both tensors, if they can be compared value by value.
 fn comparable<'a>(&(_, a, b): &Pair<'a>) -> Option<(Tensor<'a>, Tensor<'a>)> {
-    a.zip(b).filter(|(a, b)| a.shape() == b.shape())
+    let is_read = |tensor: &Tensor<'_>| !other::stored(tensor).is_some_and(other::is_unread);
+    a.zip(b).filter(|(a, b)| a.shape() == b.shape() && is_read(a) && is_read(b))
 }
 
 fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'a>> {
@@ -242,16 +253,22 @@ impl Document<'_> {
             writeln!(out)?;
         }
         let mut only = [0_u64; 2];
-        let mut differ = 0;
+        let (mut differ, mut unread) = (0, 0);
         for entry in &self.tensors {
             match (&entry.a, &entry.b) {
                 (Some(_), None) => only[0] += 1,
                 (None, Some(_)) => only[1] += 1,
+                _ if entry.error.is_some() => unread += 1,
                 _ => differ += 1,
             }
         }
         let mut parts = vec![format!("{} equal", text::counted(self.equal_tensors, "tensor"))];
-        let counts = [(differ, "different"), (only[0], "only in A"), (only[1], "only in B")];
+        let counts = [
+            (differ, "different"),
+            (unread, "unread"),
+            (only[0], "only in A"),
+            (only[1], "only in B"),
+        ];
         parts.extend(
             counts
                 .iter()
@@ -269,7 +286,7 @@ impl Entry<'_> {
     fn cells(&self, bits: bool) -> Vec<String> {
         let side = |side: &Option<Side<'_>>| {
             side.as_ref()
-                .map(|side| format!("{} {}", side.dtype, text::shape(side.shape)))
+                .map(|it| format!("{} {}", it.dtype, other::shape_text(it.dtype, it.shape)))
                 .unwrap_or_default()
         };
         let [values, other_bits, absolute, relative] = match self.values {

@@ -53,7 +53,7 @@ fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     let Branch { before, indent, copies, depth } = branch;
     let totals = tree.all() * *copies;
     let (dtype, shape) = match tree.kind().zip(tree.shape()) {
-        Some((kind, shape)) => (kind.to_string(), text::shape(shape)),
+        Some((kind, shape)) => (kind.to_string(), other::shape_text(kind, shape)),
         None => (String::new(), String::new()),
     };
     rows.row([
@@ -96,7 +96,7 @@ pub(super) fn flat(
         let cells = [
             text::name(tensor.name()),
             other::kind(tensor).to_string(),
-            text::shape(shape),
+            other::shape_text(other::kind(tensor), shape),
             text::size(other::byte_len(tensor)),
         ];
         let file =

@@ -32,6 +32,7 @@ use serde::{Serialize, Serializer};
 
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
+use crate::input::other::{self, Kind};
 use crate::input::select::Select;
 use crate::input::targets::Target;
 use crate::input::{self, Tensor};
@@ -51,7 +52,7 @@ use crate::terminal::{json, text};
 ///
 /// Values are read once, in pieces, so a tensor may be larger than memory. Each part of
 /// a complex number counts as a value. A BOOL tensor with bytes other than 0 and 1
-/// is an error; the other tensors are still shown.
+/// is an error, and so is one of PyTorch that cannot be read; the others are still shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -91,7 +92,7 @@ Examples:
   safetensors stats model.safetensors --percentiles 0.1,25,50,75,99.9
   safetensors stats --json checkpoint/ | jq '.tensors[] | select(.nan > 0).name'
 
-Exit codes: 0 shown, 1 PATH is malformed, unreadable, or has invalid BOOL values, 2 wrong usage.";
+Exit codes: 0 shown, 1 PATH is malformed, unreadable, or has tensors without values, 2 wrong usage.";
 
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
@@ -104,11 +105,12 @@ fn percent(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Stats<'a> {
     name: &'a str,
-    dtype: &'static str,
+    dtype: Kind<'a>,
     shape: &'a [usize],
     #[serde(flatten)]
     summary: Summary<'a>,
-    /// Why there are no statistics: the tensor has bytes that are not values of its dtype.
+    /// Why there are no statistics: the tensor has bytes that are not values of its dtype, or
+    /// cannot be read.
     error: Option<&'a str>,
 }
 
@@ -162,8 +164,8 @@ impl All<'_> {
     fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
         self.tensors.iter().enumerate().map(|(i, tensor)| Stats {
             name: tensor.name(),
-            dtype: tensor.dtype().name(),
-            shape: tensor.shape(),
+            dtype: other::kind(tensor),
+            shape: other::shape(tensor.info(), other::stored(tensor)),
             summary: self.kept.summary(i),
             error: self.kept.error(i),
         })
@@ -212,7 +214,10 @@ fn show(
     gather(&tensors, &progress, summary, |i, found| {
         match found {
             Ok(summary) => kept.keep(i, &summary),
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidBool { .. }) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::InvalidBool { .. })
+                    || other::stored(&tensors[i]).is_some_and(other::is_unread) =>
+            {
                 kept.fail(i, error.to_string());
             }
             Err(error) => return Err(error),
@@ -271,8 +276,8 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
         let mut cells = vec![
             text::name(stats.name),
-            stats.dtype.into(),
-            text::shape(stats.shape),
+            stats.dtype.to_string(),
+            other::shape_text(stats.dtype, stats.shape),
             shown(moments.min),
         ];
         cells.extend((0..asked.len()).map(|i| shown(percentiles.found.get(i).copied())));

@@ -8,8 +8,10 @@ use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 use serde::Deserialize;
+use serde_json::Value as Json;
 
-use super::metadata::{Item, Metadata, TensorEntry};
+use super::metadata::{Item, Metadata, TensorEntry, ValueEntry};
+use super::settings::{self, Setting};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, in_one_piece, item, left_out, ranks};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +25,9 @@ use crate::window::Window;
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
 
+/// The most bytes of settings for a byte of their archive.
+const MOST_REPEATED: u64 = 64;
+
 /// The archives that one thread examines at a time.
 const AT_ONCE: usize = 32;
 
@@ -33,7 +38,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let first = files.len();
     let chunks = metadata.tensors.iter().filter(|tensor| is_readable(tensor));
     let chunks = chunks.flat_map(|tensor| tensor.chunks.iter().filter_map(|it| it.item.as_ref()));
-    let items = chunks.chain(metadata.values.iter().map(|(_, item)| item));
+    let items = chunks.chain(metadata.values.iter().map(|value| &value.item));
     let names: Vec<_> =
         items.map(|item| &*item.file).collect::<BTreeSet<_>>().into_iter().collect();
     files.extend(in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| {
@@ -46,7 +51,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let mut directory = Directory::new(files);
     directory.archives = jobs.iter().map(|job| job.archived).collect();
     directory.tensors = metadata.tensors.iter().map(whole).collect();
-    let mut plain = Vec::new();
+    let (mut plain, mut settings) = (Vec::new(), Vec::new());
     for (job, found) in jobs.iter().zip(found) {
         let file = job.archived.file;
         match (job.part, found) {
@@ -56,11 +61,16 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
             }
             (_, Found::Value(builder)) if builder.tensors.is_empty() => plain.push(job.name),
             (_, Found::Value(builder)) => add(&mut directory, builder, file),
-            (Part::Value, Found::Chunk(_)) => {}
+            (Part::Value(Some(setting)), Found::Setting(value)) => settings.push((setting, value)),
+            (_, Found::Setting(_)) | (Part::Value(_), Found::Chunk(_)) => {}
         }
     }
+    directory.metadata.extend(settings::entries(settings.into_iter()));
     plain.sort_unstable();
-    directory.notes.extend(left_out(&plain));
+    directory.notes.extend(left_out(&plain, ["value", "values"]));
+    let is_stray =
+        |name: &&String| name.ends_with(".distcp") && names.binary_search(&name.as_str()).is_err();
+    directory.strays.extend(folder.files.iter().filter(is_stray).map(|it| folder.path.join(it)));
     if is_megatron && folder.has(COMMON) {
         add_common(folder, &mut directory)?;
     }
@@ -72,16 +82,16 @@ struct Job<'a> {
     archived: Archived,
     name: &'a str,
     entry: Option<&'a TensorEntry>,
-    part: Part,
+    part: Part<'a>,
 }
 
 /// What an archive holds.
 #[derive(Clone, Copy)]
-enum Part {
+enum Part<'a> {
     /// A chunk, by the positions of the tensor and of the chunk.
     Chunk { tensor: usize, chunk: usize },
-    /// Another value.
-    Value,
+    /// Another value, which may be a setting.
+    Value(Option<&'a Setting>),
 }
 
 /// What an archive was found to hold.
@@ -90,6 +100,8 @@ enum Found {
     Chunk(Data),
     /// The tensors in another value.
     Value(Builder),
+    /// A setting.
+    Setting(Json),
 }
 
 /// Whether the elements can be read.
@@ -113,8 +125,9 @@ fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job
             });
         }
     }
-    for (name, item) in &metadata.values {
-        jobs.push(Job { archived: archived(item), name, entry: None, part: Part::Value });
+    for ValueEntry { name, item, setting } in &metadata.values {
+        let part = Part::Value(setting.as_ref());
+        jobs.push(Job { archived: archived(item), name, entry: None, part });
     }
     jobs.sort_by_key(|job| (job.archived.file, job.archived.start));
     jobs
@@ -179,9 +192,18 @@ fn examine_one<S: ReadAt>(
     archive: &item::Archive<S>,
     options: &Options,
 ) -> Result<Found> {
-    let start = job.archived.start;
+    let Archived { start, len, .. } = job.archived;
     let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
-        return Ok(Found::Value(item::tensors(archive, archive.object, job.name, start, options)?));
+        let builder = item::tensors(archive, archive.object, job.name, start, options)?;
+        if matches!(job.part, Part::Value(Some(_))) && builder.tensors.is_empty() {
+            // A pickle can use one value in many places.
+            let mut limits = options.limits.clone();
+            let most = len.saturating_mul(MOST_REPEATED);
+            limits.directory_bytes = limits.directory_bytes.min(most);
+            let value = item::json(archive, archive.object, &limits)?;
+            return Ok(value.map_or(Found::Value(builder), Found::Setting));
+        }
+        return Ok(Found::Value(builder));
     };
     let chunk = &entry.chunks[chunk];
     let Tensor { dtype, shape, data, .. } = item::one_tensor(archive, job.name, start, options)?;

@@ -12,7 +12,7 @@ use safetensors_core::{Dtype, ReadAt};
 
 use super::frozen::add_frozen;
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
-use super::{File, Folder, OPENED_AT_ONCE, add, bad, item};
+use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
@@ -57,6 +57,12 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let plan = Plan { groups, partitions: &partitions, first };
     let parameters = plan.parameters().map_err(located)?;
     directory.tensors.extend(parameters);
+    if let Some(found) = &partitions[0].settings {
+        match settings::of_groups(found, &plan.groups) {
+            Some(entry) => _ = directory.metadata.insert(settings::OPTIMIZER.into(), entry),
+            None => directory.notes.push("left out: the settings of the optimizer".into()),
+        }
+    }
     plan.add_model(models, &mut directory).map_err(located)?;
     Ok(directory)
 }

@@ -7,7 +7,7 @@ use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 
-use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, number};
+use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, left_out, number};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::values::{Node, Value, Values};
@@ -28,12 +28,15 @@ fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
 /// Reads the files of all ranks, and joins the parts of each tensor.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = names_of(folder)?;
+    let others = folder.files.iter().filter(|it| rank_of(it).is_some() && !names.contains(it));
+    let others: Vec<_> = others.map(String::as_str).collect();
     let files = in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| folder.open(name))?;
     let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
         let archive = item::open(Window::whole(&input.source), path, folder.options)?;
         parts(archive, folder.options).map_err(|error| error.in_path(path))
     })?;
     let mut directory = Directory::new(files);
+    directory.notes.extend(left_out(&others, ["file", "files"]));
     for (file, (_, input)) in directory.files.iter().enumerate() {
         directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
     }

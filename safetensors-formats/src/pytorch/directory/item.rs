@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use safetensors_core::ReadAt;
+use serde_json::Value as Json;
 
-use crate::Options;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::Input;
 pub(super) use crate::pytorch::archive::Archive;
+use crate::pytorch::names::Search;
 use crate::pytorch::values::{Node, Value};
-use crate::pytorch::{build, is_reserved, names};
+use crate::pytorch::{build, is_reserved, names, unread};
 use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
+use crate::{Limits, Options};
 
 /// Opens an archive that is a range of a file, whose path this is.
 pub(super) fn open<'a, S: ReadAt>(
@@ -42,10 +44,23 @@ pub(super) fn tensors<S: ReadAt>(
     start: u64,
     options: &Options,
 ) -> Result<Builder> {
-    let found = names::collect(&archive.values, value, name, &options.limits)?;
+    let found = match names::collect(&archive.values, value, name, &options.limits) {
+        // Here it has a name, as in a file in which it is one object of several.
+        Err(error) if !name.is_empty() && error.tensor().is_none() => {
+            let Some(ErrorKind::UnknownObject { class }) = error.other() else { return Err(error) };
+            let tensors = vec![unread(name.to_owned(), class.clone())];
+            return Ok(Builder { tensors, ..Builder::default() });
+        }
+        found => found?,
+    };
     let builder = build(&archive.values, found, options, |storage| archive.place(storage))?;
     let is_alone = matches!(archive.values.node(value), Some(Node::Tensor(_)));
     below(if is_alone { "" } else { name }, builder, start)
+}
+
+/// A value of an archive as JSON, if that can hold it.
+pub(super) fn json<S>(archive: &Archive<S>, value: Value, limits: &Limits) -> Result<Option<Json>> {
+    Search::new(&archive.values, limits).json(value, 0)
 }
 
 /// What an archive holds that begins at a byte of its file, under names below a name.

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
 use std::sync::Arc;
 
+use super::settings::Setting;
 use super::{MOST_FIELDS, bad};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Quoted, Result};
@@ -21,8 +22,17 @@ const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub(super) tensors: Vec<TensorEntry>,
-    /// Other values, each with its bytes: an archive of any object.
-    pub(super) values: Vec<(String, Item)>,
+    /// Other values.
+    pub(super) values: Vec<ValueEntry>,
+}
+
+/// A value that is no tensor, and its bytes: an archive of any object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ValueEntry {
+    pub(super) name: String,
+    pub(super) item: Item,
+    /// What it is of an optimizer's settings.
+    pub(super) setting: Option<Setting>,
 }
 
 /// A tensor, and its chunks.
@@ -80,6 +90,7 @@ impl<'a> Reader<'a> {
         let state = self.state(root, |_, name| name == "Metadata" || name == "MCoreMetadata")?;
         let items = self.items(self.field(state, "storage_data")?)?;
         let reshaped = self.reshaped(state);
+        let paths = self.paths(state);
         let entries = self.field(state, "state_dict_metadata")?;
         let entries = self.values.dict(entries).ok_or_else(|| bad("it lists no tensors"))?;
         let (mut metadata, mut names) = (Metadata::default(), HashSet::new());
@@ -93,7 +104,9 @@ impl<'a> Reader<'a> {
             if self.is_object(entry, METADATA, "BytesStorageMetadata") {
                 let item = items.get(&(name, None)).cloned();
                 let item = item.ok_or_else(|| located(bad("the place of its bytes is missing")))?;
-                metadata.values.push((name.to_owned(), item));
+                let path = paths.get(name);
+                let setting = path.and_then(|&path| Setting::of(self.values, name, path));
+                metadata.values.push(ValueEntry { name: name.to_owned(), item, setting });
                 continue;
             }
             let mut tensor = self.tensor(name, entry, &items).map_err(located)?;
@@ -209,6 +222,13 @@ impl<'a> Reader<'a> {
         };
         let names = entries.iter().filter(|(_, entry)| is_reshaped(*entry));
         names.filter_map(|(name, _)| self.values.text(*name)).collect()
+    }
+
+    /// The keys that lead to each value, by its name. Other writers than PyTorch's have none.
+    fn paths(&self, state: Value) -> HashMap<&'a str, Value> {
+        let paths = self.values.get(state, "planner_data");
+        let paths = paths.and_then(|paths| self.values.dict(paths)).unwrap_or_default().iter();
+        paths.filter_map(|&(name, path)| Some((self.values.text(name)?, path))).collect()
     }
 
     fn is_object(&self, value: Value, module: &str, name: &str) -> bool {

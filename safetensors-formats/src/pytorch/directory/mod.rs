@@ -6,6 +6,7 @@
 //! | `mod` | which kind of directory it is, by the names in it |
 //! | `dcp` | `.metadata` and `.distcp` files, also of Megatron |
 //! | `metadata` | the pickle `.metadata` |
+//! | `settings` | the settings of optimizers in it |
 //! | `ranks` | the `.metadata` of each rank |
 //! | `deepspeed` | ZeRO of DeepSpeed |
 //! | `states` | what each file of DeepSpeed says |
@@ -20,6 +21,7 @@ mod frozen;
 mod item;
 mod metadata;
 mod ranks;
+mod settings;
 mod states;
 
 use std::io::{self, BufReader, Read};
@@ -118,7 +120,8 @@ impl<'a, T: Store> Folder<'a, T> {
 
     /// The format of the checkpoint in the directory. `None` if it is none of a trainer.
     pub(crate) fn format(&self) -> Option<Format> {
-        Format::of_directory(self.files.iter().map(String::as_str))
+        let format = Format::of_directory(self.files.iter().map(String::as_str));
+        format.filter(|format| format.is_of_directories())
     }
 
     /// Fails if a directory is a checkpoint of a trainer that is not read.
@@ -133,6 +136,11 @@ impl<'a, T: Store> Folder<'a, T> {
              they are divided; save with Megatron's format torch_dist"
         );
         Err(self.wrong(ErrorKind::NotRead { problem }))
+    }
+
+    /// Whether there are files that core may open.
+    pub(crate) fn has_safetensors(&self) -> bool {
+        self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -198,16 +206,16 @@ where
     opened.map_err(|error| error.in_path(path))
 }
 
-/// Says that values of these names are left out. `None` if there are none.
-fn left_out(names: &[&str]) -> Option<String> {
+/// Says that things of these names are left out, one or several. `None` if there are none.
+fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     let quoted = |name: &&str| Quoted(name).to_string();
     let shown = names.iter().take(MOST_NAMES).map(quoted).collect::<Vec<_>>().join(", ");
     let more = match names.len().saturating_sub(MOST_NAMES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let values = if names.len() == 1 { "value" } else { "values" };
-    (!names.is_empty()).then(|| format!("left out: {} {values}: {shown}{more}", names.len()))
+    let what = if names.len() == 1 { one } else { several };
+    (!names.is_empty()).then(|| format!("left out: {} {what}: {shown}{more}", names.len()))
 }
 
 /// The number that digits are.

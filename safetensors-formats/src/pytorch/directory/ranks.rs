@@ -92,7 +92,7 @@ impl Merge {
             }
         }
         let values = more.values.into_iter();
-        all.values.extend(values.filter(|(name, _)| self.values.insert(name.clone())));
+        all.values.extend(values.filter(|value| self.values.insert(value.name.clone())));
         Ok(())
     }
 }

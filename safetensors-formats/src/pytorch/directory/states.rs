@@ -1,11 +1,13 @@
 //! The files of DeepSpeed: what each says of the model, and where its numbers lie.
 
 use safetensors_core::{Dtype, ReadAt};
+use serde_json::Value as Json;
 
 use super::item::{self, Archive};
 use super::{bad, left_out, number};
 use crate::Options;
 use crate::error::Result;
+use crate::pytorch::names::GROUPS;
 use crate::pytorch::values::{Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
@@ -90,6 +92,8 @@ pub(super) struct Partition {
     pub(super) step: Option<Vec<u8>>,
     /// What the optimizer knows of each number, such as `exp_avg`: for each group.
     pub(super) moments: Vec<(String, Vec<Flat>)>,
+    /// The settings of the optimizer, which all ranks have alike.
+    pub(super) settings: Option<Json>,
 }
 
 /// What is read of a file of the model.
@@ -143,7 +147,7 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
     let others = keys.filter(|(_, value)| *value != Value::None);
     let others = others.filter_map(|(key, _)| values.text(*key)).filter(|key| !READ.contains(key));
     let mut module = reader.tensors(module)?;
-    module.notes.extend(left_out(&others.collect::<Vec<_>>()));
+    module.notes.extend(left_out(&others.collect::<Vec<_>>(), ["value", "values"]));
     Ok(ModelState {
         groups,
         frozen: get("frozen_param_shapes").map_or(Ok(Shapes::new()), |it| shapes(values, it))?,
@@ -178,10 +182,14 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     let of_groups = reader.states_of_groups(state, stage);
     let step = of_groups.first().and_then(|&group| values.get(group, "step"));
     let step = step.map(|step| archive.number(step)).transpose()?.flatten();
-    let moments = match options.optimizer_state {
-        true => reader.moments(&of_groups)?,
-        false => Vec::new(),
-    };
+    let (mut moments, mut settings) = (Vec::new(), None);
+    if options.optimizer_state {
+        moments = reader.moments(&of_groups)?;
+        let groups = reader.optimizer(state, stage).and_then(|it| values.get(it, GROUPS));
+        if let Some(groups) = groups {
+            settings = item::json(archive, groups, &options.limits)?;
+        }
+    }
     Ok(Partition {
         stage,
         count: count.ok_or_else(|| bad("partition_count is no number"))?,
@@ -189,6 +197,7 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
         paddings: paddings.and_then(|paddings| numbers_of_groups(values, paddings)),
         step,
         moments,
+        settings,
     })
 }
 
@@ -217,11 +226,16 @@ impl<S: ReadAt> Reader<'_, S> {
         }
     }
 
+    /// What the optimizer itself has saved.
+    fn optimizer(&self, state: Value, stage: i64) -> Option<Value> {
+        let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
+        self.archive.values.get(state, key)
+    }
+
     /// The state of the optimizer for each group.
     fn states_of_groups(&self, state: Value, stage: i64) -> Vec<Value> {
         let values = &self.archive.values;
-        let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
-        let Some(base) = values.get(state, key) else { return Vec::new() };
+        let Some(base) = self.optimizer(state, stage) else { return Vec::new() };
         if let Some(groups) = values.items(base) {
             return groups.to_vec();
         }

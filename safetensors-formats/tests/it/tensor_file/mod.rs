@@ -12,6 +12,8 @@ mod arrays;
 mod gguf;
 mod hostile;
 mod numpy;
+#[cfg(feature = "pytorch")]
+mod parts;
 #[cfg(all(feature = "gguf", feature = "pytorch"))]
 mod polyglot;
 #[cfg(feature = "pytorch")]

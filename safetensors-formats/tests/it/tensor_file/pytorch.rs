@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
@@ -90,7 +91,7 @@ fn a_hostile_index_is_refused() {
         (r#"{"weight_map":{"a":"absent.bin"}}"#.into(), "absent.bin: "),
     ] {
         std::fs::write(&path, &index).unwrap();
-        let error = open_files(&LocalStore, &path, &Options::new()).unwrap_err().to_string();
+        let error = open_files(LocalStore, &path, &Options::new()).unwrap_err().to_string();
         assert!(error.contains(says), "{index}: {error}");
     }
 }
@@ -118,19 +119,57 @@ fn the_index_decides_which_tensors_a_shard_has() {
     assert_eq!(names, ["v", "w"]);
     let w = checkpoint.tensor("w").unwrap().read().unwrap();
     assert_eq!(w.into_vec::<f32>().unwrap(), [3.0, 4.0]);
-    let unindexed = |file: usize| checkpoint.files()[file].safetensors().source().unindexed();
     // In each file, both names are of one tensor, of which one name stays.
-    assert_eq!((unindexed(0), unindexed(1)), (&["w".to_owned()][..], &["u".to_owned()][..]));
+    for (file, tensor) in checkpoint.files().iter().zip(["w", "u"]) {
+        let (path, tensor) = (file.path().to_owned(), tensor.to_owned());
+        let finding = Finding::UnindexedTensors { file: path, tensor, others: 0 };
+        assert_eq!(file.safetensors().source().findings(), [finding]);
+    }
     assert_eq!(checkpoint.aliases().count(), 0);
 
     // By itself, a shard has all of its tensors.
     let shard = TensorFile::open(dir.path().join("one.bin"), &Options::new()).unwrap();
-    assert!(shard.has("v") && shard.has("w") && shard.unindexed().is_empty());
+    assert!(shard.has("v") && shard.has("w") && shard.findings().is_empty());
 
     let index = shards(dir.path(), r#""v":"one.bin","u":"one.bin","x":"two.bin""#);
-    let error = open_files(&LocalStore, &index, &Options::new()).unwrap_err();
+    let error = open_files(LocalStore, &index, &Options::new()).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::NotInShard { shard }) if shard == "one.bin"));
     assert_eq!((error.tensor(), error.file()), (Some("u"), index.to_str()));
+}
+
+#[test]
+fn a_wrong_total_size_of_an_index_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each tensor has two F32.
+    let index = shards(dir.path(), r#""v":"one.bin","u":"two.bin""#);
+    for (size, found) in [("16", None), ("16.0", None), ("null", None), ("17", Some(17))] {
+        let map = r#""weight_map":{"v":"one.bin","u":"two.bin"}"#;
+        let text = format!(r#"{{"metadata":{{"total_size":{size}}},{map}}}"#);
+        std::fs::write(&index, text).unwrap();
+        let files = open_files(LocalStore, &index, &Options::new()).unwrap();
+        let findings = files.iter().flat_map(|(_, file)| file.findings());
+        let sizes: Vec<_> = findings
+            .filter_map(|finding| match finding {
+                Finding::WrongTotalSize { file, expected, found } => {
+                    assert_eq!((file, *expected), (&index, 16));
+                    Some(*found)
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(sizes, Vec::from_iter(found), "{size}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_says_so() {
+    let whole = std::fs::read(fixture("pytorch/tied.pt")).unwrap();
+    for len in [100, whole.len() / 2, whole.len() - 1] {
+        let error = refused(&whole[..len], &Options::new());
+        let says =
+            format!("truncated: an archive ends with the list of its members, which the {len}");
+        assert!(error.contains(&says), "{error}");
+    }
 }
 
 #[cfg(unix)]
@@ -142,7 +181,7 @@ fn an_index_that_is_no_file_is_refused_at_once() {
     let zero = dir.path().join("zero.json");
     std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
     for path in [path, zero] {
-        let error = open_files(&LocalStore, path, &Options::new()).unwrap_err().to_string();
+        let error = open_files(LocalStore, path, &Options::new()).unwrap_err().to_string();
         assert!(error.contains("expected a regular file"), "{error}");
     }
 }

@@ -47,7 +47,7 @@ fn settings_in_directories_are_kept() {
         ("mp_rank_00_model_states.pt", "module", ""),
     ] {
         let store = MemoryStore::from_iter([(file, archive(&dictionary(&[(key, &optimizer)])))]);
-        let files = open_files(&store, "", &Options::new()).unwrap();
+        let files = open_files(store, "", &Options::new()).unwrap();
         assert_eq!(files[0].1.notes(), ["left out: 1 number"], "{file}");
         let checkpoint = Checkpoint::from_sources(files).unwrap();
         assert_eq!(checkpoint.metadata()[&format!("{name}param_groups")], r#"[{"lr":2}]"#);

@@ -53,7 +53,7 @@ fn parts_come_from_any_store() {
         .collect();
     let path = Path::new("bucket").join(PARTS[1]);
     let files: Vec<(PathBuf, TensorFile<MemoryFile<Vec<u8>>>)> =
-        open_files(&store, path, &Options::new()).unwrap();
+        open_files(store.clone(), path, &Options::new()).unwrap();
     let checkpoint = Checkpoint::from_sources(files).unwrap();
     assert_eq!(checkpoint.len(), 3);
 }

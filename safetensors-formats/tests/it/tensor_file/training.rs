@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
+use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
+use serde_json::{Value, json};
 
 use super::fixture;
 use super::rebuilt::{archive, dictionary, tensor};
@@ -66,14 +69,14 @@ fn replace(bytes: &mut [u8], from: &str, to: &str) {
     places.iter().for_each(|&at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
 }
 
-type Opened<S> = safetensors_formats::Result<Checkpoint<TensorFile<S>>>;
+pub(super) type Opened<S> = safetensors_formats::Result<Checkpoint<TensorFile<S>>>;
 
-fn open(store: &MemoryStore) -> Opened<safetensors_core::checkpoint::store::MemoryFile> {
-    Checkpoint::from_sources(open_files(store, "", &Options::new())?)
+pub(super) fn open(store: &MemoryStore) -> Opened<safetensors_core::checkpoint::store::MemoryFile> {
+    Checkpoint::from_sources(open_files(store.clone(), "", &Options::new())?)
 }
 
 #[track_caller]
-fn refused(store: &MemoryStore, says: &[&str]) {
+pub(super) fn refused(store: &MemoryStore, says: &[&str]) {
     let error = open(store).expect_err("it is malformed").to_string();
     assert!(says.iter().all(|says| error.contains(says)), "{error}\nshould have {says:?}");
 }
@@ -123,6 +126,48 @@ fn values_that_are_no_tensors_are_listed_and_tensors_in_them_are_read() {
     assert!(file.notes().contains(&format!("left out: 7 values: {plain}")), "{:?}", file.notes());
     // PyTorch does not enter tuples: the value is one object, with a tensor in it.
     assert!(checkpoint.get("tuple.0").is_some());
+}
+
+#[test]
+fn settings_are_metadata_and_an_unknown_object_is_listed() {
+    let path = fixture("training/settings");
+    let checkpoint = safetensors_formats::open(&path, &Options::new()).unwrap();
+    let file = checkpoint.files()[0].safetensors().source();
+    let stored = file.stored("holder").unwrap();
+    assert_eq!((stored.type_name.as_str(), &*stored.shape), ("argparse.Namespace", &[0][..]));
+    let error = checkpoint.tensor("holder").unwrap().read().unwrap_err().to_string();
+    assert!(error.contains("a tensor inside \"argparse.Namespace\", which is not read"), "{error}");
+    let expected = Checkpoint::open(fixture("training/settings.safetensors")).unwrap();
+    for tensor in expected.tensors() {
+        let found = checkpoint.tensor(tensor.name()).unwrap().read().unwrap();
+        assert_eq!(found.bytes(), tensor.read().unwrap().bytes(), "{}", tensor.name());
+    }
+    assert_eq!(checkpoint.len(), expected.len() + 1);
+
+    // By number and by name they have the form in which a file of PyTorch has them.
+    let json = |key: &str| serde_json::from_str::<Value>(&checkpoint.metadata()[key]).unwrap();
+    let first = json!({"lr": 0.01, "betas": [0.9, 0.999], "fused": null, "params": ["a.w", "b"]});
+    let second = json!({"lr": 0.5, "betas": [0.9, 0.999], "fused": null, "params": ["c"]});
+    assert_eq!(json("optim.param_groups"), json!([first, second]));
+    assert_eq!(json("flat.param_groups"), json!([first, second]));
+    assert_eq!(file.notes(), ["left out: 1 value: \"step\""]);
+    let state = PyTorchTraining::new().optimizer("optim").state(&checkpoint).unwrap();
+    assert_eq!(state.setting::<[f64; 2]>("betas").unwrap(), Some([0.9, 0.999]));
+    assert!(state.setting::<f64>("lr").is_err());
+}
+
+#[test]
+fn files_beside_those_that_are_read_are_named() {
+    let mut store = in_memory("grid_rows_columns");
+    store.insert("__4_0.distcp", Vec::new());
+    let checkpoint = open(&store).unwrap();
+    let findings = checkpoint.files()[0].safetensors().source().findings();
+    assert_eq!(findings, [Finding::StrayFile { file: "__4_0.distcp".into() }]);
+    let mut store = in_memory("ranks");
+    store.insert("optim_world_size_4_rank_0.pt", Vec::new());
+    let checkpoint = open(&store).unwrap();
+    let notes = checkpoint.files()[0].safetensors().source().notes();
+    assert_eq!(notes, ["left out: 1 file: \"optim_world_size_4_rank_0.pt\""]);
 }
 
 #[test]
@@ -351,6 +396,11 @@ fn the_state_of_the_optimizer_is_read_on_request() {
             moments += 1;
         }
         assert!(moments >= 8 && checkpoint.len() == weights.len() + moments);
+        let state = PyTorchTraining::new().state(&checkpoint).unwrap();
+        assert_eq!(state.setting::<f64>("lr").unwrap(), Some(0.01));
+        let groups = &checkpoint.metadata()["optimizer.param_groups"];
+        assert!(groups.contains(r#""params":["first.weight","first.bias","#), "{groups}");
+        assert!(!weights.metadata().contains_key("optimizer.param_groups"));
     }
 }
 
