@@ -61,6 +61,16 @@
 //! | booleans | the integers in which the backend stores them | BOOL |
 //! | the header | parsed again for each tensor | parsed once |
 //!
+//! # From burn 0.21 and older
+//!
+//! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
+//! model.safetensors` makes a file for [`CheckpointStore`] of what the default recorder of burn
+//! 0.14 to 0.21 wrote, with the ids of the parameters. In a program, `safetensors_formats::open`
+//! with the feature `burn` reads it. burnpack files (`.bpk`) of all versions are read by
+//! burn-store's `BurnpackStore`.
+//!
+//! # Files
+//!
 //! Each reads the files of the other, except as the tables say.
 //!
 //! [`pytorch`]: CheckpointStore::pytorch

@@ -4,12 +4,13 @@ use std::fmt;
 use std::path::Path;
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 9] = [
+const EXTENSIONS: [(&str, Format); 10] = [
     ("bin", Format::Pytorch),
     ("ckpt", Format::Pytorch),
     ("distcp", Format::Dcp),
     ("gguf", Format::Gguf),
     ("jit", Format::Pytorch),
+    ("mpk", Format::Burn),
     ("npy", Format::Npy),
     ("npz", Format::Npz),
     ("pt", Format::Pytorch),
@@ -36,6 +37,8 @@ pub enum Format {
     Pytorch,
     /// A file of llama.cpp.
     Gguf,
+    /// A record of burn 0.14 to 0.21 (`.mpk`).
+    Burn,
     /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
     /// of Megatron.
     Dcp,
@@ -52,6 +55,7 @@ impl fmt::Display for Format {
             Self::Npz => "NumPy .npz",
             Self::Pytorch => "PyTorch",
             Self::Gguf => "GGUF",
+            Self::Burn => "burn",
             Self::Dcp => "PyTorch DCP",
             Self::DeepSpeed => "DeepSpeed",
             Self::Dtensor => "PyTorch DTensor",
@@ -106,6 +110,12 @@ impl Format {
     pub fn is_of_directories(self) -> bool {
         matches!(self, Self::Dcp | Self::DeepSpeed | Self::Dtensor)
     }
+}
+
+/// Whether a file begins as a record of burn does: with a map of two or three entries, of which the
+/// first is `metadata`.
+pub(crate) fn is_record(start: &[u8]) -> bool {
+    matches!(start, [0x82 | 0x83, rest @ ..] if rest.starts_with(b"\xa8metadata"))
 }
 
 /// Whether the name of a member of an archive is one that only `torch.export` writes.

@@ -26,9 +26,12 @@ pub struct Epochs {
     on_failure: Option<OnFailure>,
 }
 
-/// What is called for an error, with the number of the epoch.
+/// Decides on an error, with the number of the epoch.
+type Decide = dyn Fn(usize, &Error) -> ControlFlow<()> + Send + Sync;
+
+/// What is called for an error.
 #[derive(Clone)]
-struct OnFailure(Arc<dyn Fn(usize, &Error) -> ControlFlow<()> + Send + Sync>);
+struct OnFailure(Arc<Decide>);
 
 impl fmt::Debug for OnFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
