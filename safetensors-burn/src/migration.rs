@@ -66,8 +66,7 @@
 //! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
 //! model.safetensors` makes a file for [`CheckpointStore`] of what the default recorder of burn
 //! 0.14 to 0.21 wrote, with the ids of the parameters. In a program, `safetensors_formats::open`
-//! with the feature `burn` reads it. burnpack files (`.bpk`) of all versions are read by
-//! burn-store's `BurnpackStore`.
+//! with the feature `burn` reads it. burnpack files (`.bpk`) are for burn-store's `BurnpackStore`.
 //!
 //! # Files
 //!

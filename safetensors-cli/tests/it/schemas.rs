@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::fixtures::*;
 use crate::plan::llama;
+use crate::training_epochs::training_run;
 
 /// A schema, the arguments that print such a document, and the exit code.
 const CASES: &[(&str, &[&str], i32)] = &[
@@ -20,6 +21,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
     ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
     ("inspect", &["inspect", "--json", "array.npy"], 0),
+    ("inspect", &["inspect", "--json", "run"], 1),
+    ("inspect", &["inspect", "--json", "run", "small.safetensors"], 1),
     ("inspect", &["inspect", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
@@ -61,6 +64,7 @@ fn make_files(dir: &Path) {
         fs::write(blobs.join(blob), "x").unwrap();
     }
     small_file(dir, "small.safetensors");
+    training_run(&dir.join("run"));
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));
     hostile_file(dir);
