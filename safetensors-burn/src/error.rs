@@ -102,6 +102,15 @@ pub enum StoreError {
         /// What is wrong with its value.
         source: serde_json::Error,
     },
+    /// The ids of parameters were asked for, and the metadata has none.
+    #[error(
+        "expected the ids of parameters, found no {key} in __metadata__; param_ids(false) \
+         keeps those of the module"
+    )]
+    NoParamIds {
+        /// The key of the entry.
+        key: &'static str,
+    },
     /// Loading in steps failed after some parameters had got their new values. The others have
     /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]

@@ -39,12 +39,12 @@
 //! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
 //! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
 //! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
-//! | `default_metadata` | none: the metadata has `format` = `pt`, and neither `producer` nor `version`. burn-store writes `format` = `safetensors`, which transformers refuses |
+//! | `default_metadata` | [`default_metadata`], with `format` = `pt`, because transformers refuses burn-store's `safetensors`; the `producer` and `version` are those of this crate |
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
 //! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
-//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`save_aliases`] |
+//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`], [`save_aliases`] |
 //!
 //! # What differs
 //!
@@ -52,7 +52,7 @@
 //! |---|---|---|
 //! | a load that fails | may have changed some parameters | leaves the module as it was |
 //! | a load whose backend panics | ends the process | an error, and the module is as it was |
-//! | ids of parameters | dropped; a module keeps its own | [saved and given back](CheckpointStore#ids-of-parameters), unless [`param_ids(false)`][`param_ids`] is set |
+//! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it those of the file |
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). burn-store needs [`save_aliases(true)`][`save_aliases`] to load such a file |
 //! | two tensors that get the same name | one of them is lost | an error |
 //! | a save of which the filters leave nothing | an empty file | an error |
@@ -60,6 +60,15 @@
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
 //! | booleans | the integers in which the backend stores them | BOOL |
 //! | the header | parsed again for each tensor | parsed once |
+//!
+//! # From burn 0.21 and older
+//!
+//! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
+//! model.safetensors` makes a file for [`CheckpointStore`] of what the default recorder of burn
+//! 0.14 to 0.21 wrote, with the ids of the parameters. In a program, `safetensors_formats::open`
+//! with the feature `burn` reads it. burnpack files (`.bpk`) are for burn-store's `BurnpackStore`.
+//!
+//! # Files
 //!
 //! Each reads the files of the other, except as the tables say.
 //!
@@ -82,6 +91,7 @@
 //! [`map_indices_contiguous_except`]: CheckpointStore::map_indices_contiguous_except
 //! [`metadata`]: CheckpointStore::metadata
 //! [`clear_metadata`]: CheckpointStore::clear_metadata
+//! [`default_metadata`]: CheckpointStore::default_metadata
 //! [`validate`]: CheckpointStore::validate
 //! [`allow_partial`]: CheckpointStore::allow_partial
 //! [`skip_enum_variants`]: CheckpointStore::skip_enum_variants
@@ -93,6 +103,7 @@
 //! [`save_options`]: CheckpointStore::save_options
 //! [`max_extra_memory`]: CheckpointStore::max_extra_memory
 //! [`param_ids`]: CheckpointStore::param_ids
+//! [`prefix`]: CheckpointStore::prefix
 //! [`save_aliases`]: CheckpointStore::save_aliases
 
 #[cfg(doc)]

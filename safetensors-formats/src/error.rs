@@ -220,6 +220,11 @@ pub enum ErrorKind {
     #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
 
+    // burn.
+    /// A record of burn breaks a rule; `offset` is the byte after what is wrong.
+    #[error("the record of burn, up to its byte {offset}: {}", Short(.problem))]
+    BadRecord { offset: u64, problem: String },
+
     // Directories of trainers.
     /// The file holds parts of tensors, which only its directory makes whole.
     #[error(

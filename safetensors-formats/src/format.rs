@@ -7,12 +7,13 @@ use std::path::Path;
 pub(crate) const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 9] = [
+const EXTENSIONS: [(&str, Format); 10] = [
     ("bin", Format::Pytorch),
     ("ckpt", Format::Pytorch),
     ("distcp", Format::Dcp),
     ("gguf", Format::Gguf),
     ("jit", Format::Pytorch),
+    ("mpk", Format::Burn),
     ("npy", Format::Npy),
     ("npz", Format::Npz),
     ("pt", Format::Pytorch),
@@ -39,6 +40,8 @@ pub enum Format {
     Pytorch,
     /// A file of llama.cpp.
     Gguf,
+    /// A record of burn 0.14 to 0.21 (`.mpk`).
+    Burn,
     /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
     /// of Megatron.
     Dcp,
@@ -55,6 +58,7 @@ impl fmt::Display for Format {
             Self::Npz => "NumPy .npz",
             Self::Pytorch => "PyTorch",
             Self::Gguf => "GGUF",
+            Self::Burn => "burn",
             Self::Dcp => "PyTorch DCP",
             Self::DeepSpeed => "DeepSpeed",
             Self::Dtensor => "PyTorch DTensor",
@@ -114,6 +118,12 @@ impl Format {
     pub fn is_of_directories(self) -> bool {
         matches!(self, Self::Dcp | Self::DeepSpeed | Self::Dtensor)
     }
+}
+
+/// Whether a file begins as a record of burn does: with a map of two or three entries, of which the
+/// first is `metadata`.
+pub(crate) fn is_record(start: &[u8]) -> bool {
+    matches!(start, [0x82 | 0x83, rest @ ..] if rest.starts_with(b"\xa8metadata"))
 }
 
 /// Whether the name of a member of an archive is one that only `torch.export` writes.

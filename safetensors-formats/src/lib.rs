@@ -4,11 +4,11 @@
 //! |---|---|---|
 //! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
 //! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
-//! | any of these, PyTorch and GGUF | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model` |
+//! | any of these, PyTorch, GGUF and burn | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model` |
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
-//! Files of PyTorch and GGUF need the features `pytorch` and `gguf`. A directory of one of PyTorch's
+//! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of one of PyTorch's
 //! trainers opens in the same way, as one checkpoint of whole tensors.
 //!
 //! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
@@ -64,6 +64,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
+#[cfg(feature = "burn")]
+#[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
+pub mod burn;
 mod error;
 mod format;
 #[cfg(feature = "gguf")]

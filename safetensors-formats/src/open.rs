@@ -15,7 +15,7 @@ use safetensors_core::{Checkpoint, ReadAt};
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
-use crate::format::{Format, is_exported};
+use crate::format::{Format, is_exported, is_record};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::window::Window;
@@ -229,6 +229,7 @@ impl Start {
             // A file of old versions of PyTorch.
             Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
             Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
+            _ if is_record(start) => Self::Format(Format::Burn),
             _ => Self::Other,
         }
     }
@@ -282,6 +283,8 @@ fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Res
         Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
         #[cfg(feature = "gguf")]
         Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
+        #[cfg(feature = "burn")]
+        Start::Format(Format::Burn) => crate::burn::open(input, path, options),
         #[cfg(feature = "pytorch")]
         Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
         Start::Zip => {

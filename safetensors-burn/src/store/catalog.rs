@@ -25,6 +25,8 @@ pub(crate) struct Catalog {
     aliases: BTreeSet<String>,
     /// The ids that were saved, by the names in the file.
     ids: Ids,
+    /// What these names begin with.
+    prefix: String,
     /// The names in the files of the scales that the options apply to weights.
     applied_scales: BTreeSet<String>,
 }
@@ -46,14 +48,16 @@ impl Catalog {
             in_file: BTreeMap::new(),
             aliases: BTreeSet::new(),
             ids: Ids::default(),
+            prefix: naming.prefix.clone(),
             applied_scales: checkpoint
                 .applied_scales(options)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
         };
-        let own: Vec<_> = checkpoint.tensors().collect();
-        let (others, tied): (Vec<&str>, Vec<_>) = checkpoint.aliases().unzip();
+        let own: Vec<_> = checkpoint.tensors().filter(|it| naming.has(it.name())).collect();
+        let others = checkpoint.aliases().filter(|(name, _)| naming.has(name));
+        let (others, tied): (Vec<&str>, Vec<_>) = others.unzip();
         let mut names = naming.of_module(own.iter().map(LazyTensor::name).chain(others));
         let aliases = names.split_off(own.len());
         for (tensor, name) in own.iter().zip(names) {
@@ -64,7 +68,10 @@ impl Catalog {
             if !catalog.tensors.contains_key(&alias)
                 || catalog.name_in_file(&alias) != tensor.name()
             {
-                catalog.aliases.insert(alias.clone());
+                // The tensor may be listed under this name alone.
+                if naming.has(tensor.name()) {
+                    catalog.aliases.insert(alias.clone());
+                }
                 catalog.add(tensor, alias, ids.get(tensor.name()), options)?;
             }
         }
@@ -74,7 +81,7 @@ impl Catalog {
 
     /// The id that was saved for a parameter that is a part of a tensor, by its path in the module.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
-        self.ids.get(path).map(ParamId::from)
+        self.ids.get(&format!("{}{path}", self.prefix)).map(ParamId::from)
     }
 
     /// Adds a tensor under a name.

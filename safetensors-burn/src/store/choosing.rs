@@ -15,7 +15,44 @@ use super::rename::Rules;
 /// because the adapter calls such a parameter `weight`. Rules for names come after the filters.
 /// burn-store does the same.
 ///
-/// A parameter is selected if one filter matches, or if there is no filter.
+/// A parameter is selected if one filter matches, or if there is no filter. One that is not selected
+/// is neither missing nor changed. So a file of a few parameters, such as those of LoRA, is made and
+/// loaded with the same filter:
+///
+/// ```
+/// use burn::module::{Initializer, Module, Param};
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use safetensors_burn::{CheckpointStore, ModuleSnapshot, ModuleStore};
+///
+/// #[derive(Module, Debug)]
+/// struct Adapted {
+///     base: Linear,
+///     lora_a: Param<Tensor<2>>,
+///     lora_b: Param<Tensor<2>>,
+/// }
+///
+/// let device = Device::default();
+/// let ones = |shape: [usize; 2]| Initializer::Ones.init(shape, &device);
+/// let new = || Adapted {
+///     base: LinearConfig::new(4, 4).init(&device),
+///     lora_a: ones([4, 1]),
+///     lora_b: ones([1, 4]),
+/// };
+/// let store = || CheckpointStore::from_bytes(None);
+/// let trained = new();
+/// let (mut base, mut lora) = (store().prefix("base"), store().with_regex(r"^lora_"));
+/// trained.base.save_into(&mut base)?;
+/// trained.save_into(&mut lora)?;
+/// assert_eq!(lora.keys()?, ["lora_a", "lora_b"]);
+///
+/// let mut model = new();
+/// // The file of the base lacks the other parameters.
+/// model.load_from(&mut base.prefix("").allow_partial(true))?;
+/// model.load_from(&mut lora)?;
+/// assert_eq!(model.base.weight.to_data(), trained.base.weight.to_data());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 impl CheckpointStore {
     /// Loads or saves only the parameters whose names the filter matches. This replaces all filters
     /// that were given before.
@@ -93,6 +130,35 @@ impl CheckpointStore {
 /// module. Saving applies them to the names of the module, before they are written. It is an error
 /// if two tensors get the same name.
 impl CheckpointStore {
+    /// The module is a part of the model in the file, such as its `encoder`. The names of its
+    /// tensors in the file begin with this and a dot, and nothing else of the file is looked at.
+    /// Rules and filters see the names without it.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot, ModuleStore};
+    ///
+    /// let model: Vec<Linear> =
+    ///     (0..2).map(|_| LinearConfig::new(4, 4).init(&Device::default())).collect();
+    /// let mut store = CheckpointStore::from_bytes(None);
+    /// model.save_into(&mut store)?;
+    ///
+    /// let mut second: Linear = LinearConfig::new(4, 4).init(&Device::default());
+    /// let mut store = store.prefix("1");
+    /// second.load_from(&mut store)?;
+    /// assert_eq!(second.weight.to_data(), model[1].weight.to_data());
+    /// assert_eq!(store.keys()?, ["bias", "weight"]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        let prefix = prefix.as_ref();
+        self.naming.prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
+        self.catalog = None;
+        self
+    }
+
     /// Replaces all rules for names by these: compiled patterns, and what replaces their matches.
     /// burn-store's `KeyRemapper` has them in its public field `patterns`.
     ///

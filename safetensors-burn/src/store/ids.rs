@@ -22,11 +22,11 @@ pub(crate) const KEY: &str = "safetensors_bridge.param_ids";
 pub(crate) struct Ids(BTreeMap<String, u64>);
 
 impl Ids {
-    /// Reads the entry. Without it, no tensor has an id.
+    /// Reads the entry.
     pub(crate) fn of(metadata: &Metadata) -> Result<Self> {
         match metadata.get(KEY) {
             Some(text) => serde_json::from_str(text).map(Self).map_err(malformed),
-            None => Ok(Self::default()),
+            None => Err(Error::framework::<Burn>(StoreError::NoParamIds { key: KEY })),
         }
     }
 

@@ -71,23 +71,20 @@ use crate::{Burn, StoreError};
 ///
 /// # Ids of parameters
 ///
-/// burn finds the state of an optimizer by the ids of parameters, and a new module has new ids. So
-/// a save records the ids, and loading gives them back to the parameters that it loads, as burn's
-/// own records and `BurnpackStore` do. Without that, an optimizer that is resumed would silently
-/// find no state.
+/// burn finds gradients and the state of an optimizer by the ids of parameters, and a new module
+/// has new ids. Loading leaves a module its own ids, as burn-store's `SafetensorsStore` does. So one
+/// file can be loaded into two modules that are trained together, and into a module whose optimizer
+/// has state already.
+///
+/// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) gives them back, as
+/// burn's own records and `BurnpackStore` do. Set it to go on with an optimizer that was saved with
+/// the module. Without it, that optimizer would silently find no state. The checkpointers of the
+/// module `train` need no option.
 ///
 /// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
 /// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
 /// tensor that is renamed in the file loses its id. With [`pytorch`](CheckpointStore::pytorch), ids
 /// of parameters that share a tensor are recorded by the path of the parameter.
-///
-/// Parameters keep their own ids in these cases:
-///
-/// - The file records none, like every file of another program.
-/// - Two parameters that have two ids now would get the same one. The gradients and the state of
-///   both would be mixed up.
-/// - [`param_ids(false)`](CheckpointStore::param_ids) was set. Do so to load one file into two
-///   modules that are trained together, or into a module whose optimizer has state already.
 ///
 /// # Tied parameters
 ///
@@ -150,7 +147,6 @@ use crate::{Burn, StoreError};
 /// let result = fresh.load_from(&mut store)?;
 /// assert_eq!(result.applied, ["encoder.weight", "encoder.bias"]);
 /// assert_eq!(result.skipped, ["head.bias", "head.weight"]);
-/// assert_eq!(fresh.encoder.weight.id, trained.encoder.weight.id);
 /// assert_eq!(store.keys()?.len(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -171,6 +167,7 @@ pub struct CheckpointStore {
     pub(crate) skip_enum_variants: bool,
     pub(crate) layout: Layout,
     param_ids: bool,
+    records_ids: bool,
     save_aliases: bool,
     max_extra_memory: u64,
     catalog: Option<Arc<Catalog>>,
@@ -219,8 +216,7 @@ impl CheckpointStore {
             naming: Naming::default(),
             bad_pattern: None,
             load_options: LoadOptions::new().for_framework::<Burn>(),
-            // transformers refuses a file of another `format`.
-            save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
+            save_options: SaveOptions::new().metadata(Self::default_metadata()).tied(Tied::new()),
             overwrite: false,
             max_shard_size: None,
             from_adapter: Box::new(IdentityAdapter),
@@ -229,7 +225,8 @@ impl CheckpointStore {
             validate: true,
             skip_enum_variants: false,
             layout: Layout::default(),
-            param_ids: true,
+            param_ids: false,
+            records_ids: true,
             save_aliases: false,
             max_extra_memory: u64::MAX,
             catalog: None,
@@ -304,7 +301,8 @@ impl ModuleStore for CheckpointStore {
     /// # Errors
     ///
     /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
-    /// does not fit its parameter; [`StoreError::Missing`]; [`StoreError::ParamIds`];
+    /// does not fit its parameter; [`StoreError::Missing`]; [`StoreError::ParamIds`] and
+    /// [`StoreError::NoParamIds`] with [`param_ids(true)`](CheckpointStore::param_ids);
     /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; those of
     /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of
     /// [`load_with`](crate::load_with).

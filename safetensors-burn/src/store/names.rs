@@ -8,6 +8,8 @@ use super::rename::Rules;
 /// The rules of a store for names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
+    /// What the names of the module's tensors begin with in the file, with the dot.
+    pub(crate) prefix: String,
     pub(crate) rules: Rules,
     /// Whether the entries of lists get consecutive numbers when they are loaded.
     pub(crate) map_indices: bool,
@@ -16,9 +18,21 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    /// The names that a module uses, for these names of a file, in the same order.
+    /// The name in the file for a name of the module.
+    pub(crate) fn in_file(&self, of_module: &str) -> String {
+        self.prefix.clone() + &self.rules.rename(of_module)
+    }
+
+    /// Whether a tensor of this name in the file belongs to the module.
+    pub(crate) fn has(&self, in_file: &str) -> bool {
+        in_file.starts_with(&self.prefix)
+    }
+
+    /// The names that a module uses, for these names of a file that belong to it, in the same
+    /// order.
     pub(crate) fn of_module<'a>(&self, in_file: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let mut names: Vec<String> = in_file.map(|name| self.rules.rename(name)).collect();
+        let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
+        let mut names: Vec<String> = own.map(|name| self.rules.rename(name)).collect();
         if self.map_indices {
             let keep = |list: &str| self.keep_indices.iter().any(|pattern| pattern.is_match(list));
             let numbers = Renumbering::of(names.iter().map(String::as_str), keep);

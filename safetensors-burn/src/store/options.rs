@@ -2,6 +2,7 @@
 
 use burn_store::ModuleAdapter;
 use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::header::Metadata;
 use safetensors_core::{LoadOptions, SaveOptions};
 
 use super::CheckpointStore;
@@ -20,31 +21,32 @@ impl CheckpointStore {
         self
     }
 
-    /// Adds an entry to the `__metadata__` of a saved file. By default the metadata has
-    /// `format` = `pt`.
+    /// The metadata of a saved file, if nothing else is asked for: `format` = `pt`, and this crate
+    /// as the `producer` with its `version`.
+    pub fn default_metadata() -> Metadata {
+        // transformers refuses a file of another `format`.
+        let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        let entries = [("format", "pt"), ("producer", name), ("version", version)];
+        entries.map(|(key, value)| (key.into(), value.into())).into()
+    }
+
+    /// Adds an entry to the `__metadata__` of a saved file, which has the
+    /// [default ones](CheckpointStore::default_metadata) too.
     #[must_use]
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.save_options = self.save_options.metadata([(key.into(), value.into())]);
         self
     }
 
-    /// Removes all entries of the metadata that were given so far, also `format`. transformers
-    /// refuses a file without it.
+    /// Removes all entries of the metadata that were given so far, also the default ones and the
+    /// ids of parameters. transformers refuses a file without `format`.
     ///
-    /// A save still records what loading needs: the names of tied parameters and, unless
-    /// [`param_ids`](CheckpointStore::param_ids) is off, the ids. Shards always have a `format`.
+    /// A save still records what loading needs: the names of tied parameters. Shards always have a
+    /// `format`. Without the ids, two modules of the same values are saved as the same bytes.
     #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.save_options = self.save_options.clear_metadata();
-        self
-    }
-
-    /// Whether a save records the ids of parameters, and loading gives them back. On by default,
-    /// see *Ids of parameters* above.
-    #[must_use]
-    pub fn param_ids(mut self, param_ids: bool) -> Self {
-        self.param_ids = param_ids;
-        self.catalog = None;
+        self.records_ids = false;
         self
     }
 
@@ -139,7 +141,10 @@ impl CheckpointStore {
     /// release the old ones, before more is read. A larger tensor is a step of its own. Without a
     /// limit, which is the default, all new values are read first.
     ///
-    /// A module that was just made by `init` has no old values, so for it a limit gains nothing.
+    /// On a GPU, new values leave the memory of the host at the end of their step. So a model of any
+    /// size is loaded with a little more memory than the limit, or than the largest tensor. In the
+    /// memory of the host, a module that was just made by `init` has no old values, so for it a
+    /// limit gains nothing.
     ///
     /// What can be checked without the data is still checked before anything changes: names,
     /// shapes, kinds, dtypes. But if a later step fails, some parameters have new values and the
@@ -161,6 +166,19 @@ impl CheckpointStore {
     #[must_use]
     pub fn max_extra_memory(mut self, bytes: u64) -> Self {
         self.max_extra_memory = bytes;
+        self
+    }
+
+    /// Whether loading gives parameters the ids that the file records. Off by default, see *Ids of
+    /// parameters* above.
+    ///
+    /// A parameter keeps its own id if the file has none for it, or if two parameters that have two
+    /// ids now would get the same one: their gradients and states would be mixed up. It is an error
+    /// if the file records no ids at all, like every file of another program.
+    #[must_use]
+    pub fn param_ids(mut self, param_ids: bool) -> Self {
+        self.param_ids = param_ids;
+        self.catalog = None;
         self
     }
 

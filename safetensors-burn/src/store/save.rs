@@ -55,13 +55,14 @@ impl CheckpointStore {
         }
         let ties = if self.save_aliases { None } else { Some(ties(&tensors)?) };
         let names: Vec<_> =
-            tensors.iter().map(|(_, tensor)| self.naming.rules.rename(&tensor.name)).collect();
+            tensors.iter().map(|(_, tensor)| self.naming.in_file(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
-        if self.param_ids && !tensors.is_empty() {
+        if self.records_ids && !tensors.is_empty() {
             // A tensor of several parameters has no id of its own. Theirs are recorded by path.
             let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
-            let of_parts = parts.iter().map(|(path, id)| (path.as_str(), *id));
-            let names = names.iter().map(String::as_str);
+            let in_file = |path| format!("{}{path}", self.naming.prefix);
+            let of_parts = parts.iter().map(|(path, id)| (in_file(path), *id));
+            let names = names.iter().cloned();
             let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);
         }

@@ -24,12 +24,12 @@ use super::state::new_ids;
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
-/// - `save` copies no tensor of an optimizer whose last record, saved or restored, had as many. It
-///   copies a model once that is known ([`Epochs::checkpointers_for`]) and not on a GPU, so that
-///   tensors of another shape than in the last record are not lost. burn copies any other record
-///   twice: [`Epochs::staging`] says which, and how to copy it once.
+/// - With [`Epochs::checkpointers_for`], `save` copies no tensor of an optimizer, and a model that
+///   is not on a GPU once, so that tensors of another shape than before are not lost. burn copies
+///   any other record twice: [`Epochs::staging`] says which, and how to copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
-///   all of them again, in the same order.
+///   all of them again, in the same order. burn's loop ends the training, unless
+///   [`Epochs::on_failure`] decides to go on.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
 ///   the one that was saved or restored last, are kept until another one is in place: a run that is
 ///   killed in between can be resumed. After a save that failed, deletions wait for one that
@@ -159,15 +159,11 @@ impl Epochs {
 
     fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
         let shared = Arc::new(Shared::new(self.clone()));
-        let model = ModuleCodec::new(module.and_then(|module| module.device()));
+        let model = ModuleCodec::new(module.map(Arc::as_ref));
+        let optimizer = OptimizerCodec::new(module.is_none());
         (
             SafetensorsCheckpointer::new(&shared, RecordKind::Model, module, model),
-            SafetensorsCheckpointer::new(
-                &shared,
-                RecordKind::Optimizer,
-                module,
-                OptimizerCodec::default(),
-            ),
+            SafetensorsCheckpointer::new(&shared, RecordKind::Optimizer, module, optimizer),
             SafetensorsCheckpointer::new(&shared, RecordKind::Scheduler, module, PlainCodec),
         )
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::optim::OptimizerRecord;
@@ -11,6 +12,7 @@ use burn::train::checkpoint::Checkpoint as Record;
 use safetensors_core::Result;
 
 use super::container::Content;
+use super::module::Parameters;
 use super::record::RecordFile;
 use super::shapes::{Shapes, lends_memory};
 use super::states::{StateNames, summary};
@@ -74,9 +76,15 @@ pub(super) struct ModuleCodec {
 }
 
 impl ModuleCodec {
-    pub(super) fn new(device: Option<&Device>) -> Self {
+    /// The first record has the parameters of the module, if that is known.
+    pub(super) fn new(module: Option<&Parameters>) -> Self {
+        let device = module.and_then(Parameters::device);
         let device = device.filter(|device| lends_memory(device)).cloned();
-        Self { device, known: LastRecord::default() }
+        let known = LastRecord::default();
+        if let (Some(module), Some(device)) = (module, &device) {
+            known.learn(module.shapes(device));
+        }
+        Self { device, known }
     }
 
     fn learn(&self, content: &Content) {
@@ -107,23 +115,50 @@ impl Codec<ModuleRecord> for ModuleCodec {
 }
 
 /// Records of an optimizer.
-#[derive(Debug, Default)]
-pub(super) struct OptimizerCodec(LastRecord<StateNames>);
+#[derive(Debug)]
+pub(super) struct OptimizerCodec {
+    known: LastRecord<StateNames>,
+    /// Whether a record of which nothing is known goes through burn's bytes.
+    by_bytes: AtomicBool,
+}
+
+impl OptimizerCodec {
+    pub(super) fn new(by_bytes: bool) -> Self {
+        Self { known: LastRecord::default(), by_bytes: by_bytes.into() }
+    }
+
+    /// The names by which burn is asked for the tensors of a record; `None` if it goes through
+    /// bytes.
+    fn names(&self, record: &OptimizerRecord) -> Option<Arc<StateNames>> {
+        let known = self.known.take(|names| names.may_fit(record));
+        known.or_else(|| match self.by_bytes.load(Ordering::Relaxed) {
+            true => None,
+            false => StateNames::unknown(record).map(Arc::new),
+        })
+    }
+}
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
     fn unpack(&self, record: OptimizerRecord, staging: Option<&Path>) -> Result<Unpacked> {
         let summary = summary(&record);
-        let unpacked = match self.0.take(|names| names.may_fit(&record)) {
-            Some(names) => names.unpack(record)?,
+        let unpacked = match self.names(&record) {
+            Some(names) => {
+                // If burn does not give all, or panics, the record is lost. The next one goes
+                // through bytes.
+                let before = self.by_bytes.swap(true, Ordering::Relaxed);
+                let unpacked = names.unpack(record)?;
+                self.by_bytes.store(before, Ordering::Relaxed);
+                unpacked
+            }
             None => Unpacked::of(record, staging)?,
         };
-        self.0.learn(StateNames::of(unpacked.content(), summary));
+        self.known.learn(StateNames::of(unpacked.content(), summary));
         Ok(unpacked)
     }
 
     fn read(&self, file: RecordFile) -> Result<OptimizerRecord> {
         let (record, content) = file.read_optimizer()?;
-        self.0.learn(StateNames::of(&content, summary(&record)));
+        self.known.learn(StateNames::of(&content, summary(&record)));
         Ok(record)
     }
 }

@@ -1,9 +1,10 @@
 //! [`Epochs`]: the directory of a training run, with a directory for each epoch.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fmt, fs, io};
 
 use safetensors_core::digest::{self, Digest, DigestOptions};
 use safetensors_core::save::AtomicDirectory;
@@ -22,6 +23,20 @@ const PREFIX: &str = "epoch-";
 pub struct Epochs {
     directory: PathBuf,
     staging: Option<PathBuf>,
+    on_failure: Option<OnFailure>,
+}
+
+/// Decides on an error, with the number of the epoch.
+type Decide = dyn Fn(usize, &Error) -> ControlFlow<()> + Send + Sync;
+
+/// What is called for an error.
+#[derive(Clone)]
+struct OnFailure(Arc<Decide>);
+
+impl fmt::Debug for OnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnFailure")
+    }
 }
 
 /// An epoch on the disk.
@@ -86,7 +101,7 @@ impl Epoch {
 impl Epochs {
     /// The epochs of a directory, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), staging: None }
+        Self { directory: directory.into(), staging: None, on_failure: None }
     }
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
@@ -97,11 +112,11 @@ impl Epochs {
     /// directory, each of them is first a file there, and is then copied to the epoch. So there is
     /// one copy in memory, in place of two. These are:
     ///
-    /// - the first record of a model or an optimizer, unless one was restored, and each with more
-    ///   or fewer tensors or numbers than the last one, or with a parameter of another name or
-    ///   shape;
-    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model,
-    ///   or on a device whose tensors lie elsewhere, such as a GPU;
+    /// - all records of a model on a device whose tensors lie elsewhere, such as a GPU;
+    /// - those of a model that has got more or fewer parameters, or a parameter of another name or
+    ///   shape, since the last epoch;
+    /// - all records of a model, and the first one of an optimizer, by
+    ///   [`checkpointers`](Epochs::checkpointers), which know no model;
     /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose
     ///   state belongs to no parameter, such as L-BFGS.
     ///
@@ -119,6 +134,38 @@ impl Epochs {
     pub fn staging(mut self, directory: impl Into<PathBuf>) -> Self {
         self.staging = Some(directory.into());
         self
+    }
+
+    /// Sets what happens if an epoch cannot be saved, for example because the disk is full. By
+    /// default burn gets the error, stops the training, and returns the error with the model.
+    ///
+    /// The function is called with the number of the epoch and the error. With
+    /// [`ControlFlow::Continue`] the training goes on: the epochs on the disk stay, and the next
+    /// one is saved as ever. With [`ControlFlow::Break`] burn gets the error. It is called for each
+    /// record that fails, in the thread of burn that saves it, and for an epoch that cannot be
+    /// deleted. A panic of burn or a device while a record is saved is such an error, too.
+    ///
+    /// ```
+    /// # use safetensors_burn::train::Epochs;
+    /// use std::ops::ControlFlow;
+    ///
+    /// let epochs = Epochs::new("run/checkpoints").on_failure(|epoch, error| {
+    ///     eprintln!("epoch {epoch} was not saved, the training goes on: {error}");
+    ///     ControlFlow::Continue(())
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_failure(
+        mut self,
+        decide: impl Fn(usize, &Error) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.on_failure = Some(OnFailure(Arc::new(decide)));
+        self
+    }
+
+    /// Whether the training goes on although this error has happened.
+    pub(super) fn goes_on(&self, epoch: usize, error: &Error) -> bool {
+        self.on_failure.as_ref().is_some_and(|decide| (decide.0)(epoch, error).is_continue())
     }
 
     /// The directory for records on their way. `None` if they go through burn's bytes.

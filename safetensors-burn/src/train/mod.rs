@@ -89,6 +89,13 @@
 //! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
 //! killed before it gets past them resumes what was abandoned.
 //!
+//! # When an epoch cannot be saved
+//!
+//! The epochs on the disk stay, and none is deleted until a later one is saved. burn stops the
+//! training, and its loop returns the error with the model. [`Epochs::on_failure`] can decide to go
+//! on instead. A panic of burn or of a device while a record is saved is an error like others; it
+//! would otherwise end the thread of the checkpointer, and with it the process.
+//!
 //! # To PyTorch and back
 //!
 //! [`load_pytorch_optimizer`] makes a record of the state of a PyTorch optimizer, and

@@ -12,6 +12,7 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
+use super::shapes::Shapes;
 use crate::dtype;
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
@@ -69,6 +70,15 @@ impl Parameters {
     /// The device of the first parameter; `None` if there is no parameter.
     pub(super) fn device(&self) -> Option<&Device> {
         self.device.as_ref()
+    }
+
+    /// The shapes that the record of the module has, for a device that lends memory; `None` if burn
+    /// cannot be asked for all tensors.
+    pub(super) fn shapes(&self, device: &Device) -> Option<Shapes> {
+        let shapes = self.all.iter().map(|(path, parameter)| {
+            parameter.dtype.map(|_| (path.clone(), parameter.saved_shape.clone()))
+        });
+        Shapes::new(shapes.collect::<Option<_>>()?, device)
     }
 
     /// The parameters by their ids, each with its paths: several if it is tied.

@@ -32,11 +32,17 @@ impl Shapes {
     /// or too many. `device` is one that [lends memory](lends_memory).
     pub(super) fn of(content: &Content, device: &Device) -> Option<Self> {
         let shapes = content.tensors.iter().map(|(name, tensor)| {
-            let can_be_asked_for = !matches!(tensor.dtype, DType::QFloat(_))
-                && (1..=MAX_NDIM).contains(&tensor.shape.len());
-            can_be_asked_for.then(|| (name.clone(), tensor.shape()))
+            let is_quantised = matches!(tensor.dtype, DType::QFloat(_));
+            (!is_quantised).then(|| (name.clone(), tensor.shape()))
         });
-        Some(Self { of_tensors: shapes.collect::<Option<_>>()?, device: device.clone() })
+        Self::new(shapes.collect::<Option<_>>()?, device)
+    }
+
+    /// The shapes of tensors by their names. `None` if burn cannot be asked for all of them.
+    pub(super) fn new(of_tensors: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
+        let can_be_asked_for = |shape: &Vec<usize>| (1..=MAX_NDIM).contains(&shape.len());
+        let device = device.clone();
+        of_tensors.values().all(can_be_asked_for).then_some(Self { of_tensors, device })
     }
 
     /// Whether a record has as many tensors.

@@ -18,6 +18,7 @@ use super::attempts::{Attempts, Ended};
 use super::epochs::Epochs;
 use super::manifest::{EpochFile, Manifest};
 use super::{EpochError, RecordKind};
+use crate::error::catch_panic;
 
 /// Shared by the checkpointers that were made together.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ struct State {
     /// The epoch that was saved or restored last, from which training can be resumed.
     current: Option<usize>,
     restoring: Option<Restoring>,
+    /// The epochs that were not saved, and without which the training goes on.
+    given_up: BTreeSet<usize>,
 }
 
 /// The epoch that is being restored, record by record.
@@ -67,10 +70,12 @@ impl Shared {
 
     /// Saves a record of an epoch. `write` writes its file into the directory of the epoch, and
     /// returns the number of tensors. If the other records are saved, the epoch is put in place.
+    /// A panic of `write` is an error.
     ///
     /// # Errors
     ///
-    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`].
+    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`]. None without
+    /// which the training [goes on](Epochs::on_failure).
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -78,18 +83,41 @@ impl Shared {
         write: impl FnOnce(&Path) -> Result<usize>,
     ) -> Result<()> {
         let in_epoch = |error: Error| error.in_path(self.epochs.path(epoch));
-        let (mut saving, directory) = self.begin(epoch, part).map_err(in_epoch)?;
-        let path = directory.path().join(part.file_name());
-        let entry = write(directory.path()).and_then(|tensors| EpochFile::of(&path, tensors));
-        let entry = entry.map_err(|error| directory.locate(error.in_path(&path)))?;
-        // The last record needs the directory for itself.
-        drop(directory);
-        saving.end(Some(entry)).map_err(in_epoch)
+        let failed = |error: Error| self.decide(epoch, in_epoch(error));
+        let (mut saving, directory) = match self.begin(epoch, part) {
+            Ok(begun) => begun,
+            Err(error) => return failed(error),
+        };
+        let written = directory.and_then(|directory| {
+            let path = directory.path().join(part.file_name());
+            let entry = catch_panic(|| write(directory.path())).flatten();
+            let entry = entry.and_then(|tensors| EpochFile::of(&path, tensors));
+            entry.map_err(|error| directory.locate(error.in_path(&path)))
+            // The last record needs the directory for itself, so it is dropped here.
+        });
+        // The other records ask what was decided when they learn that this one has failed.
+        match written {
+            Ok(entry) => saving.end(Some(entry)).or_else(failed),
+            Err(error) => failed(error),
+        }
+    }
+
+    /// Asks whether the training goes on without this epoch, and returns the error if not. That
+    /// another record has failed says nothing new: its own error was decided on.
+    fn decide(&self, epoch: usize, error: Error) -> Result<()> {
+        if is_of_other(&error) {
+            return if self.state().given_up.contains(&epoch) { Ok(()) } else { Err(error) };
+        }
+        if self.epochs.goes_on(epoch, &error) {
+            self.state().given_up.insert(epoch);
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// Begins the save of a record. Returns the directory of its attempt, which the first record
     /// creates.
-    fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Arc<AtomicDirectory>)> {
+    fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
         let mut state = self.state();
         // What was to be deleted is replaced instead.
         state.deferred.remove(&epoch);
@@ -108,7 +136,7 @@ impl Shared {
         attempt.directory = directory.as_ref().ok().map(Arc::clone);
         drop(state);
         let saving = Saving { shared: self, epoch, number, part, has_ended: false };
-        Ok((saving, directory?))
+        Ok((saving, directory))
     }
 
     /// Ends the save of a record. The last one puts the epoch in place, unless one has failed.
@@ -151,6 +179,7 @@ impl Shared {
                 }
                 state.restoring = None;
                 state.current = Some(epoch);
+                state.given_up.remove(&epoch);
             }
             Err(error) => {
                 attempts.fail(number);
@@ -178,7 +207,10 @@ impl Shared {
             state.deletes.remove(&epoch);
             state.deferred.insert(epoch);
         }
-        self.delete_deferred()
+        self.delete_deferred().or_else(|error| match self.epochs.goes_on(epoch, &error) {
+            true => Ok(()),
+            false => Err(error),
+        })
     }
 
     /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
@@ -243,13 +275,22 @@ impl Shared {
     }
 }
 
+/// The directory of an attempt, or why there is none.
+type Directory = Result<Arc<AtomicDirectory>>;
+
+/// Whether an error only says that another record has failed.
+fn is_of_other(error: &Error) -> bool {
+    let ErrorKind::Framework { source, .. } = error.kind() else { return false };
+    matches!(source.downcast_ref(), Some(EpochError::OtherFailed))
+}
+
 /// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {
     let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))
 }
 
-/// The save of a record that has begun. One that ends by an error or a panic has failed.
+/// The save of a record that has begun. One that ends by an error has failed.
 struct Saving<'a> {
     shared: &'a Shared,
     epoch: usize,
@@ -268,7 +309,7 @@ impl Saving<'_> {
 impl Drop for Saving<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            // The error or the panic says why.
+            // The error says why.
             let _ = self.end(None);
         }
     }
@@ -276,9 +317,8 @@ impl Drop for Saving<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use super::*;
+    use crate::StoreError;
 
     /// Writes a file of one tensor.
     fn write(directory: &Path, part: RecordKind, value: u8) -> Result<usize> {
@@ -296,8 +336,11 @@ mod tests {
         let shared = Shared::new(Epochs::new(dir.path()));
         let save = |part, value| shared.save(1, part, |dir| write(dir, part, value));
         save(RecordKind::Model, 1).unwrap();
-        let panicking = || shared.save(1, RecordKind::Optimizer, |_| panic!("the device is lost"));
-        catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
+        let saved = shared.save(1, RecordKind::Optimizer, |_| panic!("the device is lost"));
+        let error = saved.unwrap_err();
+        let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
+        assert!(matches!(source.downcast_ref(), Some(StoreError::Panicked { .. })), "{error}");
+        assert!(error.to_string().ends_with("the device is lost"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         save(RecordKind::Scheduler, 1).unwrap_err();
         for part in RecordKind::ALL {

@@ -29,6 +29,9 @@ use super::names::parse_id;
 use super::packed::Described;
 use super::unpacked::Unpacked;
 
+/// More numbers than a record has whose states belong to no parameter: that of L-BFGS has three.
+const OF_PARAMETERS: usize = 4;
+
 /// The scalar in which burn keeps the number of dimensions of a parameter.
 pub(super) const RANK: &str = "__rank";
 
@@ -106,6 +109,17 @@ impl StateNames {
         Some(Self { leaves, counts: (tensors.len(), scalars.len()), summary })
     }
 
+    /// For a record of which only the counts are known. `None` if its states may belong to no
+    /// parameter: burn would panic.
+    pub(super) fn unknown(record: &OptimizerRecord) -> Option<Self> {
+        let summary = summary(record);
+        let (_, scalars) = summary.split_once("num_scalars: ")?;
+        let digits = scalars.find(|c: char| !c.is_ascii_digit()).unwrap_or(scalars.len());
+        let scalars: usize = scalars[..digits].parse().ok()?;
+        let counts = (record.len(), scalars);
+        (scalars >= OF_PARAMETERS).then(|| Self { leaves: BTreeSet::new(), counts, summary })
+    }
+
     /// Whether a record has as many tensors and scalars. It may be that of other parameters.
     pub(super) fn may_fit(&self, record: &OptimizerRecord) -> bool {
         record.len() == self.counts.0 && summary(record) == self.summary
@@ -135,7 +149,8 @@ impl StateNames {
         }
         if taken.counts() != self.counts {
             // A text between quotes that is no name takes nothing. Otherwise the names are read
-            // from the debug output, which is the only place that lists them.
+            // from the debug output, which is the only place that lists them. It has three bytes of
+            // each tensor.
             let printed = format!("{source:?}");
             printed.split('"').skip(1).step_by(2).for_each(|name| taken.take(&mut source, name));
         }
@@ -177,8 +192,8 @@ impl TakenStates {
     }
 }
 
-/// What burn says of a record: how many tensors and scalars it has. The text is compared, and never
-/// read: no other method of a record tells the number of its scalars.
+/// What burn says of a record: how many tensors and scalars it has. No other method of a record
+/// tells the number of its scalars.
 pub(super) fn summary(record: &OptimizerRecord) -> String {
     format!("{record:?}")
 }

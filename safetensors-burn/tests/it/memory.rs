@@ -1,9 +1,10 @@
-//! A module that has values is loaded without room for a second copy of them.
+//! A module is loaded with less memory than its values take.
 
-use burn::module::{Module, Param};
+use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 use safetensors_burn::{CheckpointStore, ModuleSnapshot};
-use safetensors_testing::memory::peak;
+use safetensors_core::{SaveOptions, TensorView};
+use safetensors_testing::memory::{growth, peak, resident};
 use safetensors_testing::process::is_alone;
 
 const MIB: u64 = 1 << 20;
@@ -54,4 +55,33 @@ fn an_initialised_module_takes_the_memory_that_is_allowed() {
     model.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     let taken = peak() - before;
     assert!(taken > (COUNT - 32) * MIB, "{} MiB", taken / MIB);
+}
+
+/// The values go to a device with memory of its own: what stays in that of the host is one number
+/// of each.
+#[test]
+fn a_module_on_a_device_takes_the_memory_of_one_step() {
+    if !is_alone(a_module_on_a_device_takes_the_memory_of_one_step) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let values = vec![3.0_f32; 512 * 512];
+    let weight = TensorView::from_slice(&[512, 512], &values).unwrap();
+    let tensors = (0..COUNT).map(|i| (format!("weights.{i}"), weight));
+    safetensors_core::save(&path, tensors, &SaveOptions::new()).unwrap();
+    let load = |limit: u64| {
+        let device = Device::default();
+        let on_device = |value: Tensor<2>| value.mean().reshape([1, 1]);
+        let weight = |_| Initializer::Zeros.init([512, 512], &device).load_mapper(on_device);
+        let mut model = Model { weights: (0..COUNT).map(weight).collect() };
+        let mut store = CheckpointStore::from_file(&path).max_extra_memory(limit);
+        let (_, taken) = growth(resident(), || model.load_from(&mut store).unwrap());
+        assert_eq!(model.value(), 3.0);
+        taken / MIB
+    };
+    let limit = 8;
+    let taken = [load(limit * MIB), load(0), load(u64::MAX)];
+    assert!(taken[0] < limit + 16 && taken[1] < 16, "{taken:?} MiB");
+    assert!(taken[2] > COUNT - 32, "{taken:?} MiB");
 }

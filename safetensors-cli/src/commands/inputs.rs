@@ -50,6 +50,12 @@ impl ShownInput {
         Self { totals, is_sound: true }
     }
 
+    /// Both.
+    pub(crate) fn with(mut self, other: Self) -> Self {
+        self.totals += other.totals;
+        self.sound(self.is_sound && other.is_sound)
+    }
+
     /// The same, where something is wrong with what was shown unless `is_sound`. The exit code
     /// becomes 1.
     pub(crate) fn sound(self, is_sound: bool) -> Self {

@@ -76,6 +76,7 @@ pub(crate) enum Expected {
     Safetensors,
     Pytorch,
     Gguf,
+    Burn,
     Npy,
     Npz,
 }
@@ -99,6 +100,7 @@ impl Expected {
         match format {
             Format::Pytorch => Self::Pytorch,
             Format::Gguf => Self::Gguf,
+            Format::Burn => Self::Burn,
             Format::Npy => Self::Npy,
             Format::Npz => Self::Npz,
             _ => Self::Safetensors,
@@ -112,6 +114,7 @@ impl fmt::Display for Expected {
             Self::Safetensors => f.write_str("a safetensors file"),
             Self::Pytorch => write!(f, "a file of {}", Format::Pytorch),
             Self::Gguf => write!(f, "a file of {}", Format::Gguf),
+            Self::Burn => write!(f, "a file of {}", Format::Burn),
             Self::Npy => write!(f, "a file of {}", Format::Npy),
             Self::Npz => write!(f, "a file of {}", Format::Npz),
         }

@@ -57,6 +57,7 @@ mod streams;
 mod terminal;
 mod torn;
 mod training;
+mod training_epochs;
 mod usage;
 mod verify;
 mod verify_formats;

@@ -302,3 +302,16 @@ fn torchscript_is_converted_and_what_is_left_out_is_counted() {
     let shown = output(dir.path(), &["inspect", "training.pt"]);
     assert!(shown.contains("\ntraining.pt: left out: "), "{shown}");
 }
+
+#[test]
+fn a_record_of_an_old_burn_is_read_and_converted() {
+    let (dir, path) = (temp_dir(), fixture("burn/half.mpk"));
+    let path = path.to_str().unwrap();
+    let shown = run_in(dir.path(), &["inspect", path]).success().stderr("");
+    assert!(text(&shown.get_output().stdout).contains("head.Linear.weight"));
+    run_in(dir.path(), &["convert", path, "model.safetensors"]).success();
+    run_in(dir.path(), &["diff", path, "model.safetensors"]).success();
+    run_in(dir.path(), &["verify", path]).success().stderr("");
+    // Nothing writes such a file.
+    run_in(dir.path(), &["convert", "model.safetensors", "model.mpk"]).code(2);
+}

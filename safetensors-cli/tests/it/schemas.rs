@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::fixtures::*;
 use crate::other_formats::fixture;
 use crate::plan::llama;
+use crate::training_epochs::training_run;
 
 /// A schema, the arguments that print such a document, and the exit code.
 const CASES: &[(&str, &[&str], i32)] = &[
@@ -21,6 +22,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
     ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
     ("inspect", &["inspect", "--json", "array.npy"], 0),
+    ("inspect", &["inspect", "--json", "run"], 1),
+    ("inspect", &["inspect", "--json", "run", "small.safetensors"], 1),
     ("inspect", &["inspect", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
@@ -66,6 +69,7 @@ fn make_files(dir: &Path) {
     }
     small_file(dir, "small.safetensors");
     fs::copy(fixture("pytorch/refused/arrays.pt"), dir.join("arrays.pt")).unwrap();
+    training_run(&dir.join("run"));
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));
     hostile_file(dir);

@@ -323,7 +323,8 @@ pub enum ErrorKind {
     /// A file exists where a new one is to be saved, and
     /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
     #[cfg(feature = "std")]
-    #[error("the file exists already; overwrite(true) replaces it")]
+    // burn-store's words, which programs that come from there may look for.
+    #[error("File already exists; overwrite(true) replaces it")]
     FileExists,
     /// The path leads to something other than a regular file: a directory or a special file.
     #[cfg(feature = "std")]

@@ -1,7 +1,7 @@
 //! [`Data`]: where the bytes of one tensor come from.
 
 use std::io;
-#[cfg(feature = "pytorch")]
+#[cfg(any(feature = "burn", feature = "pytorch"))]
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
@@ -25,7 +25,7 @@ pub(crate) enum Place {
         skipped: u64,
     },
     /// In memory: they are written in the file in another way.
-    #[cfg(feature = "pytorch")]
+    #[cfg(any(feature = "burn", feature = "pytorch"))]
     Held(Arc<[u8]>),
 }
 
@@ -183,7 +183,7 @@ impl Place {
                 Self::Unpacked { member, skipped: skipped + bytes }
             }
             // A tensor in memory begins with its first byte.
-            #[cfg(feature = "pytorch")]
+            #[cfg(any(feature = "burn", feature = "pytorch"))]
             Self::Held(_) => self,
         }
     }
@@ -195,7 +195,7 @@ enum OpenedData<'a, S> {
     File(&'a S, u64),
     /// Of unpacked members.
     Unpacked(&'a Scratch, u64),
-    #[cfg(feature = "pytorch")]
+    #[cfg(any(feature = "burn", feature = "pytorch"))]
     Held(&'a [u8]),
 }
 
@@ -214,7 +214,7 @@ impl<S: ReadAt> Container<S> {
             (Place::Unpacked { .. }, Self::File(_)) => {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
             }
-            #[cfg(feature = "pytorch")]
+            #[cfg(any(feature = "burn", feature = "pytorch"))]
             (Place::Held(bytes), _) => OpenedData::Held(bytes),
         })
     }
@@ -225,7 +225,7 @@ impl<S: ReadAt> OpenedData<'_, S> {
         match self {
             Self::File(source, start) => source.read_exact_at(buf, start + offset),
             Self::Unpacked(scratch, start) => scratch.read(buf, start + offset),
-            #[cfg(feature = "pytorch")]
+            #[cfg(any(feature = "burn", feature = "pytorch"))]
             Self::Held(bytes) => bytes.read_exact_at(buf, offset),
         }
     }

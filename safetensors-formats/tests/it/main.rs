@@ -1,6 +1,8 @@
 //! The tests of this package, as one program, because each program takes time to link.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(feature = "burn")]
+mod burn;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod hostile;

@@ -1,6 +1,4 @@
-//! The ids of parameters are saved and given back.
-
-use safetensors_core::header::Metadata;
+//! The ids of parameters are saved, and given back where that is asked for.
 
 use super::*;
 
@@ -19,6 +17,13 @@ fn metadata(store: &CheckpointStore) -> Metadata {
     file.metadata().clone()
 }
 
+/// Loads a module with the ids of the file.
+fn load_with_ids(module: &mut impl Module, store: CheckpointStore) -> CheckpointStore {
+    let mut store = store.param_ids(true);
+    module.load_from(&mut store).unwrap();
+    store
+}
+
 fn in_memory(module: &impl Module, store: CheckpointStore) -> CheckpointStore {
     let mut store = store;
     module.save_into(&mut store).unwrap();
@@ -28,20 +33,20 @@ fn in_memory(module: &impl Module, store: CheckpointStore) -> CheckpointStore {
 #[test]
 fn ids_come_back_and_the_same_module_gives_the_same_bytes() {
     let model = Model::new(2);
-    let mut store = in_memory(&model, CheckpointStore::from_bytes(None));
+    let store = in_memory(&model, CheckpointStore::from_bytes(None));
     let recorded: serde_json::Map<_, _> = serde_json::from_str(&metadata(&store)[KEY]).unwrap();
     assert_eq!(recorded.len(), PATHS.len());
     assert_eq!(recorded["steps"].as_u64(), Some(model.steps.id.val()));
 
     let mut other = Model::new(7);
     assert_ne!(ids(&model), ids(&other));
-    other.load_from(&mut store).unwrap();
+    load_with_ids(&mut other, store);
     assert_eq!(ids(&model), ids(&other));
 
     let model = LinearConfig::new(3, 2).init(&Device::default());
     let mut other = LinearConfig::new(3, 2).init(&Device::default());
-    let mut store = in_memory(&model, CheckpointStore::from_bytes(None));
-    other.load_from(&mut store).unwrap();
+    let store = in_memory(&model, CheckpointStore::from_bytes(None));
+    let store = load_with_ids(&mut other, store);
     for module in [&model, &other] {
         let again = in_memory(module, CheckpointStore::from_bytes(None));
         assert_eq!(store.get_bytes().unwrap(), again.get_bytes().unwrap());
@@ -64,28 +69,41 @@ fn ids_follow_their_tensors_under_other_names_and_in_shards() {
     assert_eq!(recorded["model.norm.weight"].as_u64(), Some(model.norm.gamma.id.val()));
 
     let mut other = Model::new(7);
-    let mut back = CheckpointStore::from_file(&path)
+    let back = CheckpointStore::from_file(&path)
         .with_from_adapter(PyTorchToBurnAdapter)
         .with_key_remapping(r"^model\.", "");
-    other.load_from(&mut back).unwrap();
+    load_with_ids(&mut other, back);
     assert_eq!(ids(&model), ids(&other));
     assert_eq!(state(&model), state(&other));
 }
 
+/// Two modules that are loaded from one file have no parameter in common.
 #[test]
-fn an_option_leaves_ids_out_and_keeps_those_of_the_module() {
+fn a_module_keeps_its_ids_unless_those_of_the_file_are_asked_for() {
     let model = Model::new(2);
-    let without = in_memory(&model, CheckpointStore::from_bytes(None).param_ids(false));
-    assert!(!metadata(&without).contains_key(KEY));
     let with = in_memory(&model, CheckpointStore::from_bytes(None));
-    for mut store in [without, with.param_ids(false)] {
-        let mut other = Model::new(7);
-        let before = ids(&other);
-        other.load_from(&mut store).unwrap();
-        assert_eq!(ids(&other), before);
-        assert_eq!(state(&model), state(&other));
+    let without = in_memory(&model, CheckpointStore::from_bytes(None).clear_metadata());
+    assert!(metadata(&without).is_empty());
+    for mut store in [with, without, CheckpointStore::from_bytes(None).param_ids(false)] {
+        model.save_into(&mut store).unwrap();
+        let mut others = [Model::new(7), Model::new(8)];
+        let before = others.each_ref().map(ids);
+        for other in &mut others {
+            other.load_from(&mut store).unwrap();
+            assert_eq!(state(&model), state(other));
+        }
+        assert_eq!(others.each_ref().map(ids), before);
         assert_eq!(store.get_tensor("steps").unwrap().unwrap().param_id, None);
     }
+}
+
+/// An optimizer that is resumed would silently find no state.
+#[test]
+fn ids_that_the_file_does_not_have_are_an_error() {
+    let out = CheckpointStore::from_bytes(None).clear_metadata();
+    let error = refused(&mut in_memory(&Model::new(2), out).param_ids(true));
+    assert!(matches!(source(&error), StoreError::NoParamIds { key: KEY }), "{error}");
+    assert_eq!(error.file(), Some("bytes in memory"));
 }
 
 #[test]
@@ -94,7 +112,7 @@ fn parameters_that_are_not_loaded_keep_their_ids() {
     let store = in_memory(&model, CheckpointStore::from_bytes(None));
     let mut other = Model::new(7);
     let before = ids(&other);
-    other.load_from(&mut store.with_regex("^norm")).unwrap();
+    load_with_ids(&mut other, store.with_regex("^norm"));
     for (((name, after), (_, before)), (_, saved)) in
         ids(&other).iter().zip(&before).zip(&ids(&model))
     {
@@ -124,10 +142,10 @@ fn two_parameters_never_get_one_id() {
     let mut pair = Pair::new();
     let own = pair.teacher.weight.id;
     for part in ["student.", "teacher."] {
-        let mut store = CheckpointStore::from_bytes(Some(bytes.clone()))
+        let store = CheckpointStore::from_bytes(Some(bytes.clone()))
             .with_key_remapping("^", part)
             .allow_partial(true);
-        pair.load_from(&mut store).unwrap();
+        load_with_ids(&mut pair, store);
     }
     assert_eq!(pair.student.weight.to_data(), linear.weight.to_data());
     assert_eq!(pair.teacher.weight.to_data(), linear.weight.to_data());
@@ -136,17 +154,17 @@ fn two_parameters_never_get_one_id() {
     // The file ties what the module does not tie.
     let mut tied = Pair::new();
     tied.teacher.weight = tied.student.weight.clone();
-    let mut store = in_memory(&tied, CheckpointStore::from_bytes(None));
+    let store = in_memory(&tied, CheckpointStore::from_bytes(None));
     assert_eq!(metadata(&store)["teacher.weight"], "student.weight");
     let mut pair = Pair::new();
     let own = pair.teacher.weight.id;
-    pair.load_from(&mut store).unwrap();
+    let store = load_with_ids(&mut pair, store);
     assert_eq!((pair.student.weight.id, pair.teacher.weight.id), (tied.student.weight.id, own));
 
     // A module that ties them gets the id twice.
     let mut fresh = Pair::new();
     fresh.teacher.weight = fresh.student.weight.clone();
-    fresh.load_from(&mut store).unwrap();
+    load_with_ids(&mut fresh, store);
     assert_eq!(fresh.student.weight.id, tied.student.weight.id);
     assert_eq!(fresh.teacher.weight.id, tied.student.weight.id);
 }
@@ -157,8 +175,8 @@ fn no_parameter_gets_an_id_that_another_one_keeps() {
     let mut fresh = Pair::new();
     let own = (fresh.student.weight.id, fresh.teacher.weight.id);
     let record = format!(r#"{{"student.weight":{}}}"#, own.1.val());
-    let out = CheckpointStore::from_bytes(None).param_ids(false).metadata(KEY, record);
-    fresh.load_from(&mut in_memory(&Pair::new(), out).param_ids(true)).unwrap();
+    let out = CheckpointStore::from_bytes(None).clear_metadata().metadata(KEY, record);
+    load_with_ids(&mut fresh, in_memory(&Pair::new(), out));
     assert_eq!((fresh.student.weight.id, fresh.teacher.weight.id), own);
 }
 
@@ -166,7 +184,7 @@ fn no_parameter_gets_an_id_that_another_one_keeps() {
 fn a_record_of_other_names_is_ignored_and_a_malformed_one_is_an_error() {
     let load = |record: &str| {
         let linear = LinearConfig::new(2, 2).with_bias(false).init(&Device::default());
-        let out = CheckpointStore::from_bytes(None).param_ids(false).metadata(KEY, record);
+        let out = CheckpointStore::from_bytes(None).clear_metadata().metadata(KEY, record);
         let mut fresh = LinearConfig::new(2, 2).with_bias(false).init(&Device::default());
         let own = fresh.weight.id;
         let loaded = fresh.load_from(&mut in_memory(&linear, out).param_ids(true));

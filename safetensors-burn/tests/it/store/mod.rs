@@ -6,6 +6,7 @@ mod failing;
 mod ids;
 mod memory;
 mod naming;
+mod prefix;
 mod round_trip;
 mod saving;
 mod scaled;
@@ -22,6 +23,7 @@ use safetensors_burn::{
     HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
     ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, bridge, burn_pack, load, save,
 };
+use safetensors_core::header::Metadata;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
 };

@@ -28,21 +28,18 @@ fn files_say_pt_and_have_plain_dtypes() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
     Model::new(1)
-        .save_into(
-            &mut CheckpointStore::from_file(&path).metadata("title", "Test").param_ids(false),
-        )
+        .save_into(&mut CheckpointStore::from_file(&path).metadata("title", "Test"))
         .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let metadata: Vec<_> =
-        checkpoint.metadata().iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(metadata, [("format", "pt"), ("title", "Test")]);
+    let metadata = checkpoint.metadata();
+    assert_eq!((&*metadata["format"], &*metadata["title"]), ("pt", "Test"));
     assert_eq!(checkpoint.tensor("mask").unwrap().dtype(), Dtype::BOOL);
     assert_eq!(checkpoint.tensor("steps").unwrap().dtype(), Dtype::I64);
     assert_eq!(checkpoint.tensor("encoder.weight").unwrap().shape(), [3, 4]);
 
     let mut store = CheckpointStore::from_file(&path)
         .overwrite(true)
-        .param_ids(false)
+        .clear_metadata()
         .save_options(SaveOptions::new());
     Model::new(1).save_into(&mut store).unwrap();
     assert!(Checkpoint::open(&path).unwrap().metadata().is_empty());

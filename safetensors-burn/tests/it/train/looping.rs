@@ -1,6 +1,7 @@
 //! burn's own training loop, with a strategy that keeps some of the epochs.
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
@@ -110,10 +111,9 @@ fn a_run_from_an_older_epoch_replaces_the_later_ones() {
     assert_eq!(numbers(&epochs), [3, 4, 7]);
 }
 
-/// An error of a checkpointer ends the training, and the loop returns it.
-#[test]
-fn an_error_ends_the_training() {
-    let (_dir, epochs) = empty();
+/// Trains while epoch 2 cannot be saved. Returns the error of the training, and the number that was
+/// reached.
+fn train_past_a_failure(epochs: Epochs, to: usize) -> (Option<String>, f32) {
     fs::create_dir_all(epochs.path(1).parent().unwrap()).unwrap();
     fs::write(epochs.path(2), "a file").unwrap();
     let device = Device::default().autodiff();
@@ -125,12 +125,46 @@ fn an_error_ends_the_training() {
     let (model, optimizer, scheduler) = epochs.checkpointers();
     let directory = epochs.path(1).parent().unwrap().with_file_name("metrics");
     let result = SupervisedTraining::new(directory, loader(), loader())
-        .num_epochs(50)
+        .num_epochs(to)
         .with_application_logger(None)
         .with_custom_checkpointers(model, optimizer, scheduler)
         .with_checkpointing_strategy(epochs.keep_last(1))
         .launch(learner);
-    let text = result.error.unwrap().to_string();
-    assert!(text.contains("epoch-2"), "{text}");
+    let error = result.error.map(|error| error.to_string());
+    (error, result.model.value.val().into_scalar::<f32>())
+}
+
+/// An error of a checkpointer ends the training, and the loop returns it with the model.
+#[test]
+fn an_error_ends_the_training() {
+    let (_dir, epochs) = empty();
+    let (error, reached) = train_past_a_failure(epochs.clone(), 50);
+    let error = error.unwrap();
+    assert!(error.contains("epoch-2") && reached < 50.0, "{error}");
     assert_eq!(epochs.newest().unwrap(), Some(1));
+}
+
+#[test]
+fn the_training_goes_on_without_an_epoch_where_that_is_asked_for() {
+    for is_asked_for in [true, false] {
+        let (_dir, epochs) = empty();
+        let errors = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&errors);
+        let decided = epochs.clone().on_failure(move |epoch, error| {
+            heard.lock().unwrap().push((epoch, error.to_string()));
+            if is_asked_for { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let (error, reached) = train_past_a_failure(decided, if is_asked_for { 4 } else { 50 });
+        let errors = errors.lock().unwrap();
+        assert!(!errors.is_empty(), "the function is asked");
+        assert!(errors.iter().all(|(epoch, text)| *epoch == 2 && text.contains("epoch-2")));
+        if is_asked_for {
+            assert_eq!((error, reached), (None, 4.0));
+            // The failed epoch took nothing with it, and the next ones were saved.
+            fs::remove_file(epochs.path(2)).unwrap();
+            assert_eq!(numbers(&epochs), [4]);
+        } else {
+            assert!(error.is_some() && epochs.newest().unwrap() == Some(1));
+        }
+    }
 }

@@ -27,7 +27,7 @@ fn reload(training: &mut Training, filter: &str) {
     // The ids of another model with the values of this one.
     let ids = Safetensors::open(&plain).unwrap().metadata().clone();
     safetensors_burn::save(&plain, &weights, &SaveOptions::new().metadata(ids)).unwrap();
-    let mut store = CheckpointStore::from_file(&plain).with_regex(filter);
+    let mut store = CheckpointStore::from_file(&plain).with_regex(filter).param_ids(true);
     training.model.load_from(&mut store).unwrap();
 }
 

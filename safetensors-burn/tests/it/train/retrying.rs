@@ -1,5 +1,7 @@
 //! Saves that are repeated after one has failed never mix the records of two saves.
 
+use std::ops::ControlFlow;
+
 use super::*;
 
 /// Saves all records as a program does that stops at the first error. `optimizer` may be broken.
@@ -65,6 +67,22 @@ fn one_record_cannot_be_saved_again_without_the_others() {
         save_in_order(&checkpointers, &second, second.optimizer.to_record()).unwrap();
         holds(&epochs, &second);
     }
+}
+
+/// No record of an epoch that is given up gives an error, and the next epoch is saved.
+#[test]
+fn an_epoch_that_is_given_up_is_no_error() {
+    let (_dir, epochs) = empty();
+    let giving_up = epochs.clone().on_failure(|_, _| ControlFlow::Continue(()));
+    let (checkpointers, training) = (giving_up.checkpointers(), Training::trained(1));
+    save_in_order(&checkpointers, &training, broken()).unwrap();
+    assert_eq!(epochs.newest().unwrap(), None);
+    training.save(&checkpointers, 2);
+    assert_eq!(epochs.newest().unwrap(), Some(2));
+    // It can still be saved.
+    save_in_order(&checkpointers, &training, training.optimizer.to_record()).unwrap();
+    epochs.delete(2).unwrap();
+    holds(&epochs, &training);
 }
 
 /// All records are saved, but the epoch cannot be put in place.

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `tables` | the output for people |
 //! | `json` | the output for programs |
+//! | `training` | the epochs of a training of burn |
 
 mod json;
 mod tables;
+mod training;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,7 +30,8 @@ use crate::terminal::stdout::Out;
 /// Only headers are read, and what describes quantised weights, of which the bits that an element
 /// takes are shown. Tensors are shown as a tree of modules. Layers that differ only in their
 /// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
-/// --flat lists each tensor. Unprintable characters in names are escaped. Very long names and
+/// --flat lists each tensor. Of a directory with the epochs of a training of burn, the epochs are
+/// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names are escaped. Very long names and
 /// values are shortened.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -56,8 +59,8 @@ pub(crate) struct Args {
     sort: Option<Sort>,
     /// Print everything as one JSON document
     ///
-    /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights. Several
-    /// PATHs have one document around theirs
+    /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights; or
+    /// trainings, of a directory with epochs. Several PATHs have one document around theirs
     #[arg(long)]
     json: bool,
 }
@@ -70,6 +73,7 @@ Examples:
   safetensors inspect model.safetensors --json | jq '.tensors[].name'
   safetensors inspect *.safetensors
   safetensors inspect --recursive models/
+  safetensors inspect run/
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
@@ -88,9 +92,35 @@ impl Run for Args {
     }
 }
 
+/// Shows the epochs of the trainings in a directory that is no checkpoint; `None` if there are
+/// none.
+fn trainings(
+    args: &Args,
+    target: &Target,
+    mut out: &mut dyn Write,
+) -> Option<anyhow::Result<ShownInput>> {
+    let directory = target.path().ok().filter(|path| path.is_dir())?;
+    let trainings = training::find(directory);
+    let shown = trainings.iter().map(training::Training::shown).reduce(ShownInput::with)?;
+    let written = if args.json {
+        crate::terminal::json::write(&BTreeMap::from([("trainings", &trainings)]), &mut out)
+    } else {
+        trainings.iter().enumerate().try_for_each(|(i, training)| {
+            if i > 0 {
+                writeln!(out)?;
+            }
+            training.write(out)
+        })
+    };
+    Some(written.map(|()| shown))
+}
+
 /// Shows one checkpoint.
 fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
-    let checkpoint = target.open()?;
+    let checkpoint = match target.open() {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
+    };
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
         checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;

@@ -1,0 +1,255 @@
+//! A directory of burn's training loop, which has a checkpoint for each epoch: what each one holds,
+//! and the metrics that burn has logged of it.
+//!
+//! | in the directory | is |
+//! |---|---|
+//! | `epoch-N/manifest.json` here or one level down | an epoch that safetensors-burn has saved |
+//! | `train/epoch-N/NAME.log`, `valid/…` here or one level up | a metric, as burn's loop logs it |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::commands::inputs::ShownInput;
+use crate::input::{self, Opening};
+use crate::model::totals::Totals;
+use crate::terminal::table::{self, Column};
+use crate::terminal::text;
+
+/// The most entries of a directory that are looked at.
+const ENTRIES: usize = 100_000;
+
+/// The format that the manifest of an epoch says.
+const FORMAT: &str = "safetensors-bridge epoch";
+
+/// The most bytes of a manifest, and of the log of a metric.
+const MANIFEST: u64 = 1 << 20;
+const LOG: u64 = 256 << 20;
+
+/// The epochs of one training.
+#[derive(Debug, Serialize)]
+pub(super) struct Training {
+    directory: String,
+    epochs: Vec<Epoch>,
+}
+
+#[derive(Debug, Serialize)]
+struct Epoch {
+    epoch: u64,
+    path: String,
+    /// Why it is not complete.
+    problem: Option<String>,
+    /// The lengths of all its files.
+    bytes: u64,
+    files: Vec<EpochFile>,
+    /// The mean of each metric, by the part of the data (`train`, `valid`) and its name.
+    metrics: BTreeMap<&'static str, BTreeMap<String, f64>>,
+}
+
+#[derive(Debug, Serialize)]
+struct EpochFile {
+    name: String,
+    bytes: u64,
+    tensors: u64,
+    parameters: u128,
+}
+
+/// What is read of the manifest. safetensors-burn checks more of it when an epoch is restored.
+#[derive(Deserialize)]
+struct Manifest {
+    format: String,
+    files: BTreeMap<String, Described>,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    bytes: u64,
+}
+
+/// The trainings in a directory, if it is the directory of epochs, or has such directories.
+pub(super) fn find(directory: &Path) -> Vec<Training> {
+    if let Some(training) = Training::of(directory) {
+        return vec![training];
+    }
+    let below = names(directory).into_iter().filter(|name| !name.starts_with('.'));
+    below.filter_map(|name| Training::of(&directory.join(name))).collect()
+}
+
+/// The names in a directory, sorted; none if it cannot be read.
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+impl Training {
+    /// The epochs that are in a directory. `None` if there are none.
+    fn of(directory: &Path) -> Option<Self> {
+        let number = |name: &String| name.strip_prefix("epoch-")?.parse::<u64>().ok();
+        let numbers: BTreeSet<u64> = names(directory).iter().filter_map(number).collect();
+        // burn's own directories of logs have such names, too.
+        let path = |number: &u64| directory.join(format!("epoch-{number}"));
+        if !numbers.iter().any(|number| manifest(&path(number)).is_ok()) {
+            return None;
+        }
+        let logs = [Some(directory), directory.parent()];
+        let epochs = numbers.iter().filter(|number| path(number).is_dir()).map(|number| {
+            let mut epoch = Epoch::of(*number, &path(number));
+            logs.iter().flatten().for_each(|logs| epoch.add_metrics(logs));
+            epoch
+        });
+        Some(Self { directory: shown(directory), epochs: epochs.collect() })
+    }
+
+    /// The sums over all epochs.
+    pub(super) fn shown(&self) -> ShownInput {
+        let files = self.epochs.iter().flat_map(|epoch| &epoch.files);
+        let totals = files.map(|file| Totals {
+            tensors: file.tensors,
+            parameters: file.parameters,
+            bytes: file.bytes.into(),
+        });
+        let is_sound = self.epochs.iter().all(|epoch| epoch.problem.is_none());
+        ShownInput::new(totals.sum()).sound(is_sound)
+    }
+
+    /// A row for each epoch, and what is wrong with them.
+    pub(super) fn write(&self, mut out: &mut dyn Write) -> anyhow::Result<()> {
+        let metrics: BTreeSet<_> = self.epochs.iter().flat_map(Epoch::metrics_by_title).collect();
+        let titles: BTreeSet<_> = metrics.iter().map(|(title, _)| title.clone()).collect();
+        let mut columns = vec![
+            Column::number("epoch").rank(0),
+            Column::number("parameters").rank(3),
+            Column::number("model").rank(2),
+            Column::number("all files").rank(1),
+        ];
+        columns.extend(titles.iter().map(|title| Column::number(title)));
+        table::write(&columns, &mut out, |rows| {
+            for epoch in &self.epochs {
+                let model = epoch.files.iter().find(|file| file.name == "model.safetensors");
+                let of_model = |cell: fn(&EpochFile) -> String| model.map(cell).unwrap_or_default();
+                let metrics: BTreeMap<_, _> = epoch.metrics_by_title().collect();
+                let cells = [
+                    epoch.epoch.to_string(),
+                    of_model(|file| text::count(file.parameters)),
+                    of_model(|file| text::size(file.bytes)),
+                    text::size(epoch.bytes),
+                ];
+                let metrics = titles.iter().map(|title| metrics.get(title).cloned());
+                rows.row(cells.into_iter().chain(metrics.map(Option::unwrap_or_default)));
+            }
+        })?;
+        let bytes: u64 = self.epochs.iter().map(|epoch| epoch.bytes).sum();
+        let count = text::counted(self.epochs.len() as u64, "epoch");
+        let directory = text::printable(&self.directory);
+        writeln!(out, "\n{count} in {directory}: {}", text::size(bytes))?;
+        for epoch in &self.epochs {
+            if let Some(problem) = &epoch.problem {
+                let problem = text::printable(problem);
+                writeln!(out, "epoch {} is not complete: {problem}", epoch.epoch)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Epoch {
+    fn of(epoch: u64, path: &Path) -> Self {
+        let (files, problem) = match files(path) {
+            Ok(files) => (files, None),
+            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+        };
+        let bytes = files.iter().map(|file| file.bytes).sum();
+        Self { epoch, path: shown(path), problem, bytes, files, metrics: BTreeMap::new() }
+    }
+
+    /// Adds the metrics that the directory of a training has of this epoch.
+    fn add_metrics(&mut self, logs: &Path) {
+        for part in ["train", "valid"] {
+            let directory = logs.join(part).join(format!("epoch-{}", self.epoch));
+            let logged = names(&directory).into_iter().filter_map(|name| {
+                let metric = name.strip_suffix(".log")?.replace('_', " ");
+                Some((metric, mean(&directory.join(&name))?))
+            });
+            let logged: BTreeMap<_, _> = logged.collect();
+            if !logged.is_empty() {
+                self.metrics.entry(part).or_default().extend(logged);
+            }
+        }
+    }
+
+    /// The metrics as cells, with the titles of their columns.
+    fn metrics_by_title(&self) -> impl Iterator<Item = (String, String)> {
+        self.metrics.iter().flat_map(|(part, metrics)| {
+            let cell = move |(name, value): (&String, &f64)| {
+                (format!("{part} {}", text::name(name)), text::number(*value))
+            };
+            metrics.iter().map(cell)
+        })
+    }
+}
+
+/// Reads the manifest of an epoch.
+fn manifest(epoch: &Path) -> anyhow::Result<Manifest> {
+    let path = epoch.join("manifest.json");
+    let read = || {
+        let file = BufReader::new(File::open(&path)?.take(MANIFEST));
+        let manifest: Manifest = serde_json::from_reader(file)?;
+        anyhow::ensure!(manifest.format == FORMAT, "this is no manifest of an epoch");
+        Ok(manifest)
+    };
+    read().with_context(|| shown(&path))
+}
+
+/// The files that the manifest of an epoch names. Only their headers are read.
+fn files(epoch: &Path) -> anyhow::Result<Vec<EpochFile>> {
+    let file = |(name, described): (String, Described)| {
+        let path = epoch.join(&name);
+        // A name with a separator would lead elsewhere.
+        anyhow::ensure!(
+            Path::new(&name).components().count() == 1 && path.file_name().is_some(),
+            "{}: it names a file elsewhere: {}",
+            shown(epoch),
+            text::name(&name)
+        );
+        let found = fs::metadata(&path).with_context(|| shown(&path))?.len();
+        let expected = described.bytes;
+        anyhow::ensure!(
+            found == expected,
+            "{}: the file should have {expected} bytes, found {found}",
+            shown(&path)
+        );
+        let checkpoint = input::open_file(&path, Opening::default())?;
+        let Totals { tensors, parameters, .. } = Totals::of(checkpoint.tensors());
+        Ok(EpochFile { name, bytes: found, tensors, parameters })
+    };
+    manifest(epoch)?.files.into_iter().map(file).collect()
+}
+
+/// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be
+/// read, or has something other than numbers.
+fn mean(log: &Path) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for line in BufReader::new(File::open(log).ok()?.take(LOG)).lines() {
+        let line = line.ok()?;
+        let (value, of) = line.split_once(',').unwrap_or((&line, "1"));
+        match (value, of) {
+            ("", _) => continue,
+            // The value of the whole epoch comes last.
+            (value, "final") => (sum, count) = (value.parse().ok()?, 1.0),
+            (value, of) => {
+                let of: u32 = of.parse().ok()?;
+                sum += value.parse::<f64>().ok()? * f64::from(of);
+                count += f64::from(of);
+            }
+        }
+    }
+    (count > 0.0).then_some(sum / count)
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

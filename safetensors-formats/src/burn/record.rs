@@ -1,0 +1,294 @@
+//! The tensors of a record, by the keys that lead to them.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use data_encoding::BASE32_DNSSEC;
+use safetensors_core::{Dtype, ReadAt, shape};
+
+use super::reader::{Reader, Value};
+use crate::Limits;
+use crate::error::{Error, ErrorKind, Result};
+use crate::input::Cursor;
+use crate::tensor_file::{Builder, Data, Place, Tensor};
+
+/// The deepest nesting. burn's modules are far less deep.
+const MOST_DEPTH: usize = 128;
+
+/// The most dimensions of a tensor.
+const MOST_DIMS: u64 = 64;
+
+/// The metadata entry of the ids of parameters, as the burn adapter writes it.
+const PARAM_IDS: &str = "safetensors_bridge.param_ids";
+
+/// Reads a record, but not the bytes of its tensors.
+pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
+    let reader = Reader::new(cursor, limits.directory_bytes);
+    let mut record = Record {
+        reader,
+        builder: Builder::default(),
+        ids: BTreeMap::new(),
+        path: Vec::new(),
+        names: limits.directory_bytes,
+        others: 0,
+        limits: limits.clone(),
+    };
+    record.read()?;
+    let Record { mut builder, ids, others, .. } = record;
+    if !ids.is_empty() {
+        let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
+        builder.metadata.insert(PARAM_IDS.into(), ids);
+    }
+    if others > 0 {
+        builder.notes.push(format!("left out: {others} numbers and texts"));
+    }
+    Ok(builder)
+}
+
+struct Record<S: ReadAt> {
+    reader: Reader<S>,
+    builder: Builder,
+    /// The ids of parameters, by the names of their tensors.
+    ids: BTreeMap<String, u64>,
+    /// The keys that lead to the current value.
+    path: Vec<String>,
+    /// How many bytes the names of further tensors may have.
+    names: u64,
+    /// The number of values that are left out.
+    others: u64,
+    limits: Limits,
+}
+
+/// The entries of a map that make it a tensor.
+#[derive(Default)]
+struct Parts {
+    data: Option<(Place, u64)>,
+    shape: Option<Vec<usize>>,
+    dtype: Option<String>,
+}
+
+impl<S: ReadAt> Record<S> {
+    /// The whole file: what burn says of it, and the record.
+    fn read(&mut self) -> Result<()> {
+        let len = self.expect_map("a record")?;
+        // The third entry is a marker without content, `_b`, which old versions have.
+        for number in 0..len {
+            let key = self.reader.expect_text("a key")?;
+            match (number, key.as_str()) {
+                (0, "metadata") => self.read_metadata()?,
+                (1, "item") => self.read_value(None)?,
+                (2.., "_b") => match self.reader.value()? {
+                    Value::Nothing | Value::List(0) => {}
+                    other => return Err(self.expected("nothing", other)),
+                },
+                _ => return Err(self.reader.problem("expected metadata and item")),
+            }
+        }
+        match self.reader.left() {
+            0 => Ok(()),
+            left => Err(self.reader.problem(format!("{left} bytes after the record"))),
+        }
+    }
+
+    fn read_metadata(&mut self) -> Result<()> {
+        for _ in 0..self.expect_map("what burn says of the record")? {
+            let key = self.reader.expect_text("a key")?;
+            let value = self.reader.expect_text("a text")?;
+            if key == "version" {
+                self.builder.metadata.insert("burn.version".into(), value);
+            }
+        }
+        Ok(())
+    }
+
+    fn expect_map(&mut self, what: &str) -> Result<u64> {
+        match self.reader.value()? {
+            Value::Map(len) => Ok(len),
+            other => Err(self.reader.problem(format!("expected {what}, found {}", other.kind()))),
+        }
+    }
+
+    /// Reads the value at the current path, of the parameter with this id.
+    fn read_value(&mut self, id: Option<&str>) -> Result<()> {
+        if self.path.len() > MOST_DEPTH {
+            return Err(ErrorKind::NestedTooDeep { limit: MOST_DEPTH }.into());
+        }
+        match self.reader.value()? {
+            Value::Nothing => {}
+            Value::Number(_) | Value::Other => self.others += 1,
+            Value::Text(len) | Value::Bytes(len) => {
+                self.others += 1;
+                self.reader.pass(len)?;
+            }
+            Value::List(len) => {
+                for index in 0..len {
+                    self.path.push(index.to_string());
+                    self.read_value(None)?;
+                    self.path.pop();
+                }
+            }
+            Value::Map(len) => self.read_map(len, id)?,
+        }
+        Ok(())
+    }
+
+    /// Reads a module, a parameter (`id` and `param`) or a tensor (`bytes`, `shape` and `dtype`).
+    fn read_map(&mut self, len: u64, id: Option<&str>) -> Result<()> {
+        let (mut parts, mut own_id) = (Parts::default(), None);
+        for number in 0..len {
+            let key = self.reader.expect_text("a key")?;
+            // The order of the fields tells a tensor from a module with fields of such names.
+            let is_tensor = parts.data.is_some();
+            match (key.as_str(), len, number) {
+                ("id", 2, 0) => own_id = Some(self.reader.expect_text("the id of a parameter")?),
+                ("param", 2, 1) if own_id.is_some() => self.read_value(own_id.as_deref())?,
+                ("bytes", 3, 0) => parts.data = Some(self.read_bytes()?),
+                ("shape", 3, 1) if is_tensor => parts.shape = Some(self.read_shape()?),
+                ("dtype", 3, 2) if is_tensor => parts.dtype = Some(self.read_dtype()?),
+                ("value", 2, 0) if id.is_some() => {
+                    let problem = "burn 0.13 or older has written it, which gives no dtype: load \
+                                   it with burn 0.16 and its feature record-backward-compat, and \
+                                   save it anew";
+                    return Err(self.in_tensor(ErrorKind::NotRead { problem: problem.into() }));
+                }
+                _ => {
+                    self.path.push(key);
+                    self.read_value(None)?;
+                    self.path.pop();
+                }
+            }
+        }
+        match parts {
+            Parts { data: Some(data), shape: Some(shape), dtype: Some(dtype) } => {
+                self.add(data, shape, &dtype, id)
+            }
+            Parts { data: None, shape: None, dtype: None } => Ok(()),
+            _ => Err(self.reader.problem("a tensor lacks its bytes, its shape or its dtype")),
+        }
+    }
+}
+
+impl<S: ReadAt> Record<S> {
+    /// The place of the bytes of a tensor, and their number. Old versions of burn list them as
+    /// numbers, each of one byte or two. Those are held in memory.
+    fn read_bytes(&mut self) -> Result<(Place, u64)> {
+        match self.reader.value()? {
+            Value::Bytes(len) => {
+                let place = Place::At(self.reader.position());
+                self.reader.pass(len)?;
+                Ok((place, len))
+            }
+            Value::List(len) => {
+                // Memory grows with what is there, not with that length.
+                let mut bytes = Vec::new();
+                for _ in 0..len {
+                    bytes.push(self.reader.listed_byte()?);
+                }
+                Ok((Place::Held(bytes.into()), len))
+            }
+            other => Err(self.expected("the bytes of a tensor", other)),
+        }
+    }
+
+    fn read_shape(&mut self) -> Result<Vec<usize>> {
+        let len = match self.reader.value()? {
+            Value::List(len) if len <= MOST_DIMS => len,
+            other => return Err(self.expected("a shape", other)),
+        };
+        let mut shape = Vec::new();
+        for _ in 0..len {
+            match self.reader.value()? {
+                Value::Number(dim) => shape.push(usize::try_from(dim).map_err(|_| {
+                    self.reader.problem(format!("a dimension of {dim} does not fit the memory"))
+                })?),
+                other => return Err(self.expected("a dimension", other)),
+            }
+        }
+        Ok(shape)
+    }
+
+    /// The name of a dtype. That of one with settings is a map with the name as its key.
+    fn read_dtype(&mut self) -> Result<String> {
+        match self.reader.value()? {
+            Value::Text(len) => self.reader.text(len),
+            Value::Map(1) => {
+                let name = self.reader.expect_text("a dtype")?;
+                match self.reader.value()? {
+                    Value::Text(len) => Ok(format!("{name}({})", self.reader.text(len)?)),
+                    _ if name == "QFloat" => Err(self.in_tensor(ErrorKind::NoDtype { name })),
+                    other => Err(self.expected("the settings of a dtype", other)),
+                }
+            }
+            other => Err(self.expected("a dtype", other)),
+        }
+    }
+
+    /// Adds the tensor at the current path.
+    fn add(
+        &mut self,
+        (place, len): (Place, u64),
+        shape: Vec<usize>,
+        dtype: &str,
+        id: Option<&str>,
+    ) -> Result<()> {
+        let dtype = match dtype {
+            "F64" => Dtype::F64,
+            "F32" | "Flex32" => Dtype::F32,
+            "F16" => Dtype::F16,
+            "BF16" => Dtype::BF16,
+            "I64" => Dtype::I64,
+            "I32" => Dtype::I32,
+            "I16" => Dtype::I16,
+            "I8" => Dtype::I8,
+            "U64" => Dtype::U64,
+            "U32" => Dtype::U32,
+            "U16" => Dtype::U16,
+            "U8" => Dtype::U8,
+            "Bool" | "Bool(Native)" | "Bool(U8)" => Dtype::BOOL,
+            other => return Err(self.in_tensor(ErrorKind::NoDtype { name: other.into() })),
+        };
+        let expected = shape::byte_len(dtype, &shape).map_err(|kind| self.name_in(kind.into()))?;
+        if expected != len {
+            let problem = format!("the tensor should have {expected} bytes, found {len}");
+            return Err(self.name_in(self.reader.problem(problem)));
+        }
+        let limit = self.limits.members;
+        if self.builder.tensors.len() >= limit {
+            return Err(ErrorKind::TooManyMembers { limit, found: limit + 1 }.into());
+        }
+        let name = self.path.join(".");
+        let left = self.names.checked_sub(name.len() as u64);
+        let limit = self.limits.directory_bytes;
+        self.names = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
+        if let Some(id) = id.and_then(number_of_id) {
+            self.ids.insert(name.clone(), id);
+        }
+        self.builder.tensors.push(Tensor {
+            name,
+            dtype,
+            shape,
+            data: Data::Plain(place),
+            stored: None,
+        });
+        Ok(())
+    }
+
+    fn expected(&self, what: &str, found: Value) -> Error {
+        self.name_in(self.reader.problem(format!("expected {what}, found {}", found.kind())))
+    }
+
+    fn in_tensor(&self, kind: ErrorKind) -> Error {
+        self.name_in(kind.into())
+    }
+
+    fn name_in(&self, error: Error) -> Error {
+        error.in_tensor(&self.path.join("."))
+    }
+}
+
+/// The number of an id as burn prints it: up to eight bytes in base 32, the lowest first. `None` for
+/// a UUID of old versions, of which burn makes a number by a hash.
+fn number_of_id(id: &str) -> Option<u64> {
+    let bytes = BASE32_DNSSEC.decode(id.as_bytes()).ok().filter(|bytes| bytes.len() <= 8)?;
+    Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
