@@ -5,6 +5,7 @@ mod choosing;
 mod failing;
 mod ids;
 mod memory;
+mod migration;
 mod naming;
 mod round_trip;
 mod saving;
