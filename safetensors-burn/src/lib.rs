@@ -42,9 +42,9 @@
 //!
 //! Widening keeps every value.
 //!
-//! With [`Widening::Refuse`](safetensors_core::Widening::Refuse), loading a dtype that needs
+//! With [`Widening::Refuse`], loading a dtype that needs
 //! widening is an error. So is a weight of 8-bit floats whose scales are another tensor:
-//! [`LoadOptions::scaled_weights`](safetensors_core::LoadOptions::scaled_weights) multiplies it.
+//! [`LoadOptions::scaled_weights`] multiplies it.
 //! With it, [`load_with`] and [`CheckpointStore`] read the weights of every quantised
 //! [scheme](safetensors_core::quantized) as numbers.
 //!
@@ -76,6 +76,12 @@ pub use burn_store::{
 };
 pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
+// What a program needs of the core that has only this crate as a dependency.
+#[doc(no_inline)]
+pub use safetensors_core::{
+    self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,
+    ReadAt, SaveOptions, ShardOptions, Widening,
+};
 pub use save::{save, save_sharded};
 pub use share::{share_checkpoint, share_tensor};
 pub use store::CheckpointStore;

@@ -54,7 +54,7 @@
 //! | a load whose backend panics | ends the process | an error, and the module is as it was |
 //! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it those of the file |
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). burn-store needs [`save_aliases(true)`][`save_aliases`] to load such a file |
-//! | two tensors that get the same name | one of them is lost | an error |
+//! | two tensors that get the same name | a load takes one of them; a save fails with an index that is out of bounds | an error that says so |
 //! | a save of which the filters leave nothing | an empty file | an error |
 //! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |

@@ -31,8 +31,8 @@ pub struct Candle;
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
 /// source.
 ///
-/// If [`into_candle_error`] made the error, the original error is returned. So an error that passes
-/// through candle and back loses nothing.
+/// If [`into_candle_error`] or [`IntoCandle`] made the error, the original error is returned. So an
+/// error that passes through candle and back loses nothing but a backtrace.
 ///
 /// ```
 /// use safetensors_candle::from_candle_error;
@@ -43,18 +43,27 @@ pub struct Candle;
 /// assert_eq!(error.tensor(), Some("weight"));
 /// ```
 pub fn from_candle_error(error: candle_core::Error) -> Error {
-    let error = match error {
-        candle_core::Error::Io(io) => match io.downcast::<Error>() {
-            Ok(ours) => return ours,
-            Err(io) => candle_core::Error::Io(io),
-        },
-        other => other,
-    };
-    Error::framework::<Candle>(error)
+    use candle_core::Error::{Io, WithBacktrace};
+    match error {
+        Io(io) => io.downcast::<Error>().unwrap_or_else(|io| Error::framework::<Candle>(Io(io))),
+        // Taken off only from an error of this library, whose message is that of `inner`.
+        WithBacktrace { inner, .. } if is_ours(&inner) => from_candle_error(*inner),
+        other => Error::framework::<Candle>(other),
+    }
+}
+
+/// Whether [`into_candle_error`] made the error.
+fn is_ours(error: &candle_core::Error) -> bool {
+    match error {
+        candle_core::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<Error>()),
+        _ => false,
+    }
 }
 
 /// Converts a [`safetensors_core::Error`] to candle's error, for implementations of candle's
-/// traits. The result has the same message, with file and tensor, and the same `source()`.
+/// traits. The result has the same message, with file and tensor, and the same `source()`. If the
+/// program captures backtraces, as `RUST_BACKTRACE` says, it has one, as candle's own errors do.
+/// [`IntoCandle`] converts a whole `Result`.
 ///
 /// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
 /// is used for every kind of error. [`from_candle_error`] gets the original error back.
@@ -65,11 +74,40 @@ pub fn from_candle_error(error: candle_core::Error) -> Error {
 /// use safetensors_core::{Error, ErrorKind};
 ///
 /// let error = into_candle_error(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
-/// assert_eq!(error.to_string(), "tensor \"weight\": there is no such tensor");
+/// assert!(error.to_string().starts_with("tensor \"weight\": there is no such tensor"));
 /// assert_eq!(from_candle_error(error).tensor(), Some("weight"));
 /// ```
 pub fn into_candle_error(error: Error) -> candle_core::Error {
-    candle_core::Error::Io(io::Error::other(error))
+    candle_core::Error::Io(io::Error::other(error)).bt()
+}
+
+/// Turns a [`safetensors_core::Result`] into candle's, for `?` in functions that return candle's.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use safetensors_candle::{Checkpoint, IntoCandle, ReadTensorExt, load};
+///
+/// fn embedding(path: &str) -> candle_core::Result<Tensor> {
+///     let checkpoint = Checkpoint::open(path).into_candle()?;
+///     checkpoint.tensor("wte.weight").into_candle()?.read_tensor(&Device::Cpu)
+/// }
+///
+/// let error = embedding("missing.safetensors").unwrap_err();
+/// assert!(error.to_string().contains("missing.safetensors"));
+/// ```
+pub trait IntoCandle<T> {
+    /// The same value, or the error as [`into_candle_error`] converts it.
+    ///
+    /// # Errors
+    ///
+    /// The error that it is called on.
+    fn into_candle(self) -> candle_core::Result<T>;
+}
+
+impl<T> IntoCandle<T> for safetensors_core::Result<T> {
+    fn into_candle(self) -> candle_core::Result<T> {
+        self.map_err(into_candle_error)
+    }
 }
 
 /// The error of elements that a device did not take.
@@ -118,9 +156,17 @@ mod tests {
         );
 
         let theirs = into_candle_error(ours);
-        assert_eq!(theirs.to_string(), message);
-        assert!(theirs.source().is_some_and(|source| source.is::<std::fmt::Error>()));
+        assert!(theirs.to_string().starts_with(&message), "{theirs}");
+        let bare = match theirs {
+            candle_core::Error::WithBacktrace { inner, .. } => *inner,
+            bare => bare,
+        };
+        assert_eq!(bare.to_string(), message);
+        assert!(bare.source().is_some_and(|source| source.is::<std::fmt::Error>()));
 
+        // With a backtrace, as with `RUST_BACKTRACE`, which a test cannot set for itself alone.
+        let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
+        let theirs = candle_core::Error::WithBacktrace { inner: Box::new(bare), backtrace };
         let ours = from_candle_error(theirs);
         assert_eq!(ours.to_string(), message);
         assert_eq!((ours.tensor(), ours.file()), (Some("weight"), Some("a.safetensors")));
@@ -130,5 +176,11 @@ mod tests {
     fn errors_of_the_system_stay_candles() {
         let error = from_candle_error(candle_core::Error::Io(io::ErrorKind::NotFound.into()));
         assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
+        // Also with a backtrace, which they keep.
+        let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
+        let inner = Box::new(candle_core::Error::Msg("no".into()));
+        let error = from_candle_error(candle_core::Error::WithBacktrace { inner, backtrace });
+        let message = error.to_string();
+        assert!(message.contains("no\n") && message.contains("error::tests"), "{message}");
     }
 }

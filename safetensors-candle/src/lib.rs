@@ -3,6 +3,8 @@
 //! | to | use |
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
+//! | read one tensor, or a part of it, onto a device | [`ReadTensorExt`] |
+//! | use `?` in functions that return candle's `Result` | [`IntoCandle`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
 //! | build a model | [`var_builder()`], [`var_builder_from`] |
 //! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
@@ -14,7 +16,7 @@
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
-//! [`Checkpoint`](safetensors_core::Checkpoint).
+//! [`Checkpoint`].
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -50,8 +52,8 @@
 //! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | widened |
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
-//! Widening keeps every value. [`Widening::Refuse`](safetensors_core::Widening::Refuse) in the
-//! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead.
+//! Widening keeps every value. [`Widening::Refuse`] in the
+//! [`LoadOptions`] makes it an error instead.
 //!
 //! A saved file loads as the same tensors, bit for bit. Parts and transposed views of F4 and F6
 //! tensors cannot be saved, only whole tensors: candle counts offsets and strides in elements, and
@@ -171,8 +173,14 @@ pub mod train;
 mod var_builder;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};
-pub use error::{Candle, from_candle_error, into_candle_error};
-pub use load::{load, load_with};
+pub use error::{Candle, IntoCandle, from_candle_error, into_candle_error};
+pub use load::{ReadTensorExt, load, load_with};
+// What a program needs of the core that has only this crate as a dependency.
+#[doc(no_inline)]
+pub use safetensors_core::{
+    self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,
+    ReadAt, SaveOptions, ShardOptions, Widening,
+};
 pub use save::{save, save_sharded};
 pub use tensor_parallel::{
     PartHint, TensorParallelBackend, TensorParallelVarBuilder, tensor_parallel_var_builder,

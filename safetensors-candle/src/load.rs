@@ -6,9 +6,11 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 #[cfg(doc)]
 use safetensors_core::Checkpoint;
-use safetensors_core::{LoadOptions, Result, framework};
+use safetensors_core::framework::{self, Framework};
+use safetensors_core::load::LazySlice;
+use safetensors_core::{LazyTensor, LoadOptions, ReadAt, Result, TensorBuf};
 
-use crate::Candle;
+use crate::{Candle, IntoCandle};
 
 /// Loads every tensor of a checkpoint onto a device, by name. The path names a file, an index of
 /// shards, or the directory that holds either.
@@ -94,4 +96,83 @@ pub fn load_with(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, Tensor>> {
     framework::load_path::<Candle>(path, device, options)
+}
+
+/// Reads a tensor of an open file as a candle tensor. [`LazyTensor`] implements it, and
+/// [`LazySlice`], a part of one, of which only the bytes are read.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use safetensors_candle::{Checkpoint, IntoCandle, ReadTensorExt, SaveOptions, save};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let table = Tensor::arange(0_i64, 12, &Device::Cpu)?.reshape((6, 2))?;
+/// save(&path, [("wte", &table)], &SaveOptions::new()).into_candle()?;
+///
+/// let checkpoint = Checkpoint::open(&path).into_candle()?;
+/// let wte = checkpoint.tensor("wte").into_candle()?;
+/// assert_eq!(wte.read_tensor(&Device::Cpu)?.to_vec2::<i64>()?, table.to_vec2::<i64>()?);
+/// // Of a table of vectors, those of some tokens.
+/// let vectors = wte.rows(&[5, 0, 5]).into_candle()?.read_tensor(&Device::Cpu)?;
+/// assert_eq!(vectors.to_vec2::<i64>()?, [[10, 11], [0, 1], [10, 11]]);
+/// # Ok(())
+/// # }
+/// ```
+pub trait ReadTensorExt {
+    /// Reads it onto a device. A dtype that candle lacks is widened without loss; see the [crate's
+    /// table](crate#dtypes).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read_tensor_with`](ReadTensorExt::read_tensor_with).
+    fn read_tensor(&self, device: &Device) -> candle_core::Result<Tensor> {
+        self.read_tensor_with(device, &LoadOptions::new())
+    }
+
+    /// [`read_tensor`](ReadTensorExt::read_tensor) with options, such as the conversion of dtypes.
+    /// The elements are read into main memory, and copied if the device is another one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load_with`] that concern one tensor, converted by
+    /// [`into_candle_error`](crate::into_candle_error).
+    fn read_tensor_with(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> candle_core::Result<Tensor>;
+}
+
+impl<S: ReadAt> ReadTensorExt for LazyTensor<'_, S> {
+    fn read_tensor_with(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> candle_core::Result<Tensor> {
+        place(self, device, options, |options| self.read_with(options))
+    }
+}
+
+impl<S: ReadAt> ReadTensorExt for LazySlice<'_, S> {
+    fn read_tensor_with(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> candle_core::Result<Tensor> {
+        place(self.tensor(), device, options, |options| self.read_with(options))
+    }
+}
+
+/// Reads elements, and makes a tensor of them on a device.
+fn place<S>(
+    tensor: &LazyTensor<'_, S>,
+    device: &Device,
+    options: &LoadOptions,
+    read: impl FnOnce(&LoadOptions) -> Result<TensorBuf>,
+) -> candle_core::Result<Tensor> {
+    let buf = read(&options.clone().for_framework::<Candle>());
+    buf.and_then(|buf| Candle::from_exact(buf, device).map_err(|error| tensor.locate(error)))
+        .into_candle()
 }

@@ -10,8 +10,8 @@
 //! | the same of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
 //! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
-//! | `VarBuilder::from_npz` | `safetensors convert` turns a `.npz` file into one of safetensors |
-//! | `VarBuilder::from_pth`, `from_pth_with_state` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
+//! | `VarBuilder::from_npz` | [`var_builder_from`] of `safetensors_formats::open` |
+//! | `VarBuilder::from_pth`, `from_pth_with_state` | the same, or [once, as a recipe below](#from-a-pickle-to-safetensors) |
 //! | `VarBuilder::from_varmap`, `from_tensors`, `zeros` | unchanged: they read no file |
 //! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
 //! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
@@ -32,15 +32,16 @@
 //! | `safetensors::MmapedSafetensors::new`, `multi` (`unsafe`) | [`Checkpoint::open`]; mapped: [`Checkpoint::mmap`] (`unsafe`) |
 //! | `safetensors::SliceSafetensors`, `BufferedSafetensors` | [`SafeTensors::from_source`] of a `&[u8]` or a `Vec<u8>` |
 //! | their `get`, `tensors` | [`Checkpoint::tensor`], [`Checkpoint::tensors`] |
-//! | their `load(name, device)` | [`LazyTensor::read`], then [`Candle::from_buf`](framework::Framework::from_buf) |
+//! | their `load(name, device)` | [`Checkpoint::tensor`], then [`read_tensor`](crate::ReadTensorExt) |
 //! | `safetensors::MmapedFile` | [`Checkpoint::mmap`] (`unsafe`) |
-//! | `safetensors::Load` of a view | [`Candle::from_view`](framework::Framework::from_view) |
+//! | `safetensors::Load` of a view | [`Candle::from_view`](framework::Framework::from_view) with [`Widening::Lossless`] |
 //! | `Tensor::from_raw_buffer` | [`TensorView::new`], then [`Candle::from_view`](framework::Framework::from_view) |
 //! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
 //! | `VarMap::load` | [`train::load`](crate::train::load) |
-//! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
-//! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
-//! | `pickle::read_pth_tensor_info` | no counterpart: this crate reads no pickles; after the recipe, [`Checkpoint::tensors`] |
+//! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `safetensors_formats::open`, then [`framework::load::<Candle>`](framework::load) or [`read_tensor`](crate::ReadTensorExt) |
+//! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | the same, with the feature `pytorch` of `safetensors-formats` |
+//! | `pickle::read_pth_tensor_info` | the same, then [`Checkpoint::tensors`] |
+//! | `Tensor::index_select` of a table that was loaded whole | [`LazyTensor::rows`], then [`read_tensor`](crate::ReadTensorExt): only the bytes of the rows are read |
 //! | `quantized::gguf_file::Content::read` | `content` of a `GgufFile` of the module `gguf`, with the feature of that name |
 //! | its `tensor(reader, name, device)` | `qtensor` of the same; of many tensors, in parallel: `qtensors`, `load` |
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
@@ -56,8 +57,17 @@
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
 //! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
-//! disk: after a power cut the new file may be incomplete. Here [`SaveOptions`] have metadata, and
-//! the new file is on the disk before it takes the place of the old one.
+//! disk: after a power cut the new file may be incomplete. Nor does it set the mode of the new file,
+//! which is that of the temporary file: on Unix only its owner can read it. Here [`SaveOptions`] have
+//! metadata, and the new file is on the disk before it takes the place of the old one, whose mode it
+//! has.
+//!
+//! # Errors
+//!
+//! candle's functions return candle's `Result`. So do the methods of its builders and of
+//! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return [`safetensors_core::Result`],
+//! whose error tells the file and the tensor. [`IntoCandle`](crate::IntoCandle) makes candle's of
+//! it: `Checkpoint::open(path).into_candle()?`.
 //!
 //! # Where this crate is stricter
 //!
@@ -152,8 +162,8 @@
 //! ```
 //!
 //! candle's reader leaves out tensors of I32, I16, I8 and BOOL, and says so on standard error only.
-//! It copies tensors that share storage. Where Python is at hand, `safetensors.torch.save_model`
-//! does neither.
+//! It copies tensors that share storage. The command `safetensors convert` and
+//! `safetensors_formats::open` do neither.
 //!
 //! # Block-scaled FP8
 //!
@@ -211,7 +221,8 @@
 //! [`Checkpoint::tensor`]: safetensors_core::Checkpoint::tensor
 //! [`Checkpoint::tensors`]: safetensors_core::Checkpoint::tensors
 //! [`SafeTensors::from_source`]: safetensors_core::SafeTensors::from_source
-//! [`LazyTensor::read`]: safetensors_core::LazyTensor::read
+//! [`LazyTensor::rows`]: safetensors_core::LazyTensor::rows
+//! [`Widening::Lossless`]: safetensors_core::Widening::Lossless
 //! [`LoadOptions`]: safetensors_core::LoadOptions
 //! [`SaveOptions`]: safetensors_core::SaveOptions
 //! [`TensorView::new`]: safetensors_core::TensorView::new

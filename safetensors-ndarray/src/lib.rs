@@ -31,6 +31,7 @@
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
 //! | read a part of an array, by `s![]` | [`Reader::slice`], [`SliceArrayExt`] | only that part is read |
+//! | read some rows of a table, by their numbers | [`rows`](LazyTensor::rows) of [`Reader::array`], then [`ReadArrayExt`] | only these rows are read |
 //! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
 //! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
@@ -128,7 +129,7 @@
 //!
 //! It converts elements only on request. Reading BF16 as `f32` is an error; call
 //! [`Reader::read_as`] or [`read_array_as`](ReadArrayExt::read_array_as), or set
-//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) to convert.
+//! [`LoadOptions::floats_as`] to convert.
 //!
 //! It makes no array that owns a mapped file, because ndarray accepts no owner from outside. Keep
 //! the [`Reader`] alive and borrow views of it.
@@ -165,6 +166,12 @@ pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
 pub use safetensors_core::save::{recover_synced, synced_directory};
+// What a program needs of the core that has only this crate as a dependency.
+#[doc(no_inline)]
+pub use safetensors_core::{
+    self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,
+    ReadAt, SaveOptions, ShardOptions, Widening,
+};
 #[cfg(feature = "derive")]
 pub use safetensors_derive::SafeTensors;
 pub use save::{save, save_sharded};

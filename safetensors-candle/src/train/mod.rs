@@ -55,7 +55,7 @@
 //! | candle | here | |
 //! |---|---|---|
 //! | `VarMap::load` | [`load`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
-//! | `VarMap::save` | [`save`] | saves metadata and shards; replaces the file whole or not at all |
+//! | `VarMap::save` | [`save`] | saves metadata and shards; the new file is on the disk before it replaces the old one, and keeps its mode |
 //! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
 //!
 //! # What is loaded

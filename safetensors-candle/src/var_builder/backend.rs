@@ -57,6 +57,33 @@ const READ_AHEAD: u64 = 256 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # From any store, under other names
+///
+/// The checkpoint may lie in memory, in a bucket (`remote::open` of `safetensors-hub`), or in a
+/// [`Store`] of yours. The builder is candle's own: a model that has other names for its modules
+/// takes one with [`rename_f`](VarBuilder::rename_f), and one that learns sizes from its tensors
+/// calls [`get_unchecked`](VarBuilder::get_unchecked). One with hints, of which each rank takes a
+/// part of its tensors, has a [`TensorParallelBackend`](crate::TensorParallelBackend).
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use safetensors_candle::{Checkpoint, CheckpointBackend, Limits, SaveOptions};
+/// use safetensors_core::checkpoint::store::MemoryStore;
+/// use safetensors_core::{TensorView, serialize};
+///
+/// let weight = TensorView::from_slice(&[2, 3], &[0.5_f32; 6])?;
+/// let file = serialize([("transformer.fc.weight", weight)], &SaveOptions::new())?;
+/// let store = MemoryStore::from_iter([("model.safetensors", file)]);
+///
+/// let checkpoint = Checkpoint::open_in(store, "", &Limits::default())?;
+/// let builder = CheckpointBackend::new(checkpoint).var_builder(DType::F32, &Device::Cpu);
+/// let builder = builder.rename_f(|name| name.replace("layers.", "transformer."));
+/// let inputs = builder.pp("layers.fc").get_unchecked("weight")?.dim(1)?;
+/// let linear = candle_nn::linear_no_bias(inputs, 2, builder.pp("layers.fc"))?;
+/// # assert_eq!(linear.weight().dims(), [2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Reading ahead
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
@@ -76,6 +103,7 @@ const READ_AHEAD: u64 = 256 << 20;
 /// [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
 ///
 /// [`convert`]: safetensors_core::convert
+/// [`Store`]: safetensors_core::checkpoint::store::Store
 ///
 /// # Errors
 ///

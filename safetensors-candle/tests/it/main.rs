@@ -7,6 +7,7 @@ mod devices;
 mod gguf;
 mod load;
 mod lora;
+mod migration;
 mod save;
 mod tensor_parallel;
 mod train;

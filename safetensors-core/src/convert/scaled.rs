@@ -7,6 +7,7 @@ use super::scales::Scales;
 use super::{Conversion, ConvertOptions, Overflow};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
+use crate::tensor::Rows;
 
 /// The conversion of elements while they are read or saved.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct ReadConversion<'s> {
     to: Conversion,
     overflow: Overflow,
     scales: Option<&'s Scales>,
+    /// The rows that the elements are of, if they are read in another order than they are wanted.
+    rows: Option<&'s Rows>,
 }
 
 impl<'s> ReadConversion<'s> {
@@ -33,7 +36,13 @@ impl<'s> ReadConversion<'s> {
             None => conversion,
             Some(_) => Conversion::new(Dtype::F32, conversion.to(), options)?,
         };
-        Ok(Self { from, to, overflow, scales })
+        Ok(Self { from, to, overflow, scales, rows: None })
+    }
+
+    /// The same for elements of rows. Errors then name the place where an element is wanted.
+    #[cfg(feature = "std")]
+    pub(crate) fn of_rows(self, rows: Option<&'s Rows>) -> Self {
+        Self { rows, ..self }
     }
 
     /// The dtype of the source.
@@ -49,6 +58,17 @@ impl<'s> ReadConversion<'s> {
     /// Converts elements as [`Conversion::run`] does. `first` also says which scales belong to
     /// them.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
+        use ErrorKind::{DoesNotFit, InvalidBool};
+        let mut converted = self.run_in_order(src, out, first);
+        if let Err(DoesNotFit { index, .. } | InvalidBool { index, .. }) = &mut converted
+            && let Some(rows) = self.rows
+        {
+            *index = rows.wanted_element(*index);
+        }
+        converted
+    }
+
+    fn run_in_order(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         let Some(scales) = self.scales else { return self.to.run(src, out, first) };
         let mut scratch = Scratch::new();
         let blocks =

@@ -160,6 +160,9 @@ pub(crate) struct Scales {
     values: Vec<f32>,
     /// The dimensions of the part, outermost first; at least one.
     dims: Vec<ScaledDim>,
+    /// If the rows of the part are given one by one, their positions in the first dimension,
+    /// counted from the part's first position.
+    rows: Option<Vec<usize>>,
 }
 
 /// One dimension of a weight, or of a part of one.
@@ -224,7 +227,25 @@ impl Scales {
             dims.push(ScaledDim { len: 1, step: 1, group: 1, origin: 0, stride: 1 });
         }
         let is_empty = dims.iter().any(|dim| dim.len == 0);
-        (is_empty || values.len() == stride).then_some(Self { values, dims })
+        (is_empty || values.len() == stride).then_some(Self { values, dims, rows: None })
+    }
+
+    /// The scales of these rows of the part. `part` has the positions from the first of the rows to
+    /// the last.
+    pub(crate) fn of_rows(mut self, rows: &[usize], part: &[Positions]) -> Self {
+        match &mut self.dims[..] {
+            // All elements of a weight of one dimension have the same scale.
+            [only] => {
+                *only =
+                    ScaledDim { len: rows.len(), step: 1, group: usize::MAX, origin: 0, ..*only }
+            }
+            [outer, ..] => {
+                outer.len = rows.len();
+                self.rows = Some(rows.iter().map(|row| row - part[0].start).collect());
+            }
+            [] => {}
+        }
+        self
     }
 
     /// Multiplies elements by their scales. `first` is the index of the first element in the part,
@@ -239,7 +260,7 @@ impl Scales {
         while !rest.is_empty() {
             let here;
             (here, rest) = rest.split_at_mut(rest.len().min(inner.len - column));
-            self.apply_to_row(inner, scales_before(outer, row), column, here);
+            self.apply_to_row(inner, self.scales_before(outer, row), column, here);
             (row, column) = (row + 1, 0);
         }
     }
@@ -260,17 +281,21 @@ impl Scales {
             vectorized(|| here.iter_mut().for_each(|element| *element *= scale));
         }
     }
-}
 
-/// The number of scales before a row's scales, whose number counts all outer dimensions.
-fn scales_before(outer: &[ScaledDim], mut row: u64) -> usize {
-    let mut scales = 0;
-    for dim in outer.iter().rev() {
-        let position = (row % dim.len as u64) as usize;
-        row /= dim.len as u64;
-        scales += (dim.origin + position * dim.step) / dim.group * dim.stride;
+    /// The number of scales before a row's scales, whose number counts all outer dimensions.
+    fn scales_before(&self, outer: &[ScaledDim], mut row: u64) -> usize {
+        let mut scales = 0;
+        for (number, dim) in outer.iter().enumerate().rev() {
+            let position = (row % dim.len as u64) as usize;
+            row /= dim.len as u64;
+            let position = match &self.rows {
+                Some(rows) if number == 0 => rows[position],
+                _ => position * dim.step,
+            };
+            scales += (dim.origin + position) / dim.group * dim.stride;
+        }
+        scales
     }
-    scales
 }
 
 #[cfg(test)]
@@ -381,6 +406,36 @@ mod tests {
         assert_eq!(names("a.weight"), of_weight);
         assert_eq!(names("weight")[2], "scale_weight");
         assert_eq!(names("a.reweight").len(), 2);
+    }
+
+    #[test]
+    fn each_element_of_rows_in_any_order_has_the_scale_of_its_block() {
+        let (weight, rows) = ([5, 3, 4], [4, 1, 1, 3]);
+        let layout = ScaleLayout::new(&weight, &[5, 2, 2], [2, 3]).unwrap();
+        let all: Vec<f32> = (1..=20).map(|i| i as f32).collect();
+        let part =
+            [Positions { start: 1, count: 4, step: 1 }, Positions::all(3), Positions::all(4)];
+        let expected: Vec<f32> = rows
+            .iter()
+            .flat_map(|row| (0..12).map(move |i| (row * 4 + i / 8 * 2 + i % 4 / 3 + 1) as f32))
+            .collect();
+        for scales in [
+            Scales::of_part(&layout, &part, all[4..].to_vec()).unwrap(),
+            Scales::of_weight(&layout, &weight, &part, all).unwrap(),
+        ] {
+            let scales = scales.of_rows(&rows, &part);
+            for first in 0..expected.len() {
+                let mut elements = alloc::vec![1.0; expected.len() - first];
+                scales.apply(first as u64, &mut elements);
+                assert_eq!(elements, expected[first..], "from {first}");
+            }
+        }
+        // A weight of one dimension, of which there are more elements than it has.
+        let (layout, part) = (ScaleLayout::new(&[2], &[1], [2, 2]).unwrap(), [Positions::all(2)]);
+        let scales = Scales::of_part(&layout, &part, alloc::vec![3.0]).unwrap();
+        let mut elements = [1.0; 5];
+        scales.of_rows(&[1, 0, 1, 1, 0], &part).apply(0, &mut elements);
+        assert_eq!(elements, [3.0; 5]);
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl<S: TensorSource> Converted<S> {
     /// Reads the scales, if the elements are multiplied by scales.
     fn read_scales(&self) -> Result<Option<Scales>> {
         let source = self.layout.as_ref().zip(self.source.scales());
-        let Some((layout, ScaleSource { name, tensor, weight, positions, .. })) = source else {
+        let Some((layout, ScaleSource { name, tensor, weight, positions, rows, .. })) = source
+        else {
             return Ok(None);
         };
         let positions = positions.unwrap_or_else(|| Positions::whole(&weight));
@@ -93,7 +94,11 @@ impl<S: TensorSource> Converted<S> {
             let values = values.iter().map(|&value| f32::from_le_bytes(value)).collect();
             let expected = shape::byte_len(Dtype::F32, floats.shape())?;
             let wrong = ErrorKind::SourceLength { expected, found: bytes.len() as u64 };
-            Scales::of_weight(layout, &weight, &positions, values).ok_or_else(|| wrong.into())
+            let scales = Scales::of_weight(layout, &weight, &positions, values).ok_or(wrong)?;
+            Ok(match &rows {
+                Some(rows) => scales.of_rows(rows, &positions),
+                None => scales,
+            })
         };
         read().map(Some).map_err(|error: Error| error.in_tensor(&name))
     }

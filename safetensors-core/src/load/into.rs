@@ -1,6 +1,5 @@
 //! Reads tensors and slices into existing memory.
 
-use super::slice::{FileRuns, read_runs};
 use super::{LazySlice, LazyTensor};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
@@ -58,8 +57,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
                 values.copy_from_slice(self.read()?.as_slice()?);
                 return Ok(());
             };
-            let (base, runs, gap) = (tensor.file_offset(), &self.runs(), self.gap_len());
-            read_runs(tensor.source(), &FileRuns { base, runs, gap }, bytes, &mut Vec::new())?;
+            self.fill(bytes)?;
             swap_on_big_endian(T::DTYPE, bytes);
             tensor.check_unchanged()
         };

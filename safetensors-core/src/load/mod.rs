@@ -171,8 +171,8 @@ fn fill<'t, S: ReadAt>(
     };
     let _announced: Vec<_> = wanted.iter().map(announce).collect();
     let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
-    let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
+    let bytes_total = jobs.iter().map(Job::byte_len).sum();
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
     let work = match at_once.map(|requests| requests.concurrency).max() {
         // Threads that wait for a source take no time of a core, so their number depends on it.
@@ -190,6 +190,7 @@ fn fill<'t, S: ReadAt>(
         tensor.check_unchanged()?;
     }
     for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
+        wanted.arrange(buf);
         if conversion.is_none() {
             buf.finish_reading().map_err(|error| wanted.tensor.locate(error))?;
         }

@@ -12,7 +12,7 @@ use crate::load::fused::ReadScratch;
 use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::{FileRuns, read_runs};
 use crate::load::wanted::{Reserved, TensorRead};
-use crate::slice::Runs;
+use crate::slice::ByteRuns;
 use crate::tensor::TensorBuf;
 
 /// Bytes to read, and where they go. The jobs of one load fill disjoint memory, so threads can run
@@ -26,7 +26,7 @@ pub(super) enum Job<'t, 'a, 'b, S> {
     /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
     /// are read in one call, and the conversion, if there is one. The runs count from the first
     /// byte of the tensor, so the part's offset is the offset of the tensor.
-    Strided(ReadPart<'t, 'a, 'b, S>, Runs, u64, Option<ReadConversion<'t>>),
+    Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
 }
 
 /// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
@@ -128,16 +128,24 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     ) {
         let tensor = wanted.tensor;
         let start = wanted.runs.contiguous();
-        // `Runs` count from the tensor's first byte.
+        // Runs count from the tensor's first byte.
         let offset = tensor.file_offset() + start.unwrap_or(0);
-        let part = ReadPart { tensor, offset, first: 0, place: ReadMemory::Whole(buf) };
+        // Rows that are wanted several times are read once, to the front of the buffer.
+        let (file_bits, memory_bits) = (tensor.dtype().bits(), buf.dtype().bits());
+        let len = wanted.runs.byte_len() * u64::from(memory_bits) / u64::from(file_bits);
+        let place = match buf.byte_len() as u64 {
+            all if len < all => ReadMemory::Piece(&mut buf.bytes_mut()[..len as usize]),
+            _ => ReadMemory::Whole(buf),
+        };
+        let part = ReadPart { tensor, offset, first: 0, place };
         match (start, conversion) {
             (Some(_), None) => self.small.push(part),
             // Not joined with others: each goes through the scratch buffer, whatever its
             // neighbours.
             (Some(_), Some(conversion)) => self.jobs.push(Job::Converted(part, conversion)),
             (None, conversion) => {
-                self.jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion));
+                let runs = wanted.runs.clone().into_owned();
+                self.jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
             }
         }
     }
@@ -171,7 +179,7 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         // buffer that is not yet assigned, `first` the index of the next element.
         let mut rest = buf.bytes_mut();
         let mut first = 0;
-        for runs in wanted.runs.clone().split(STRIDED) {
+        for runs in wanted.runs.split(STRIDED) {
             let bytes;
             (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
             let next = first + runs.byte_len() * 8 / file_bits;

@@ -4,14 +4,13 @@
 use std::iter;
 
 use super::catalog::alias_of;
-use super::{DtypePlan, LazyTensor, LoadOptions};
+use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions};
 use crate::convert::{FoundScales, ScaleLayout, find_scales, may_have_scales};
 use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{ErrorKind, RankProblem};
 use crate::header::whole_of_part;
 use crate::io::ReadAt;
-use crate::tensor::shape::Positions;
 use crate::tensor::{ScaleSource, TensorSource};
 
 /// The scales of a weight.
@@ -174,8 +173,8 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
-    /// The scales of these positions of the tensor, or of all, for a save that converts.
-    pub(super) fn scale_source(&self, positions: Option<&[Positions]>) -> Option<ScaleSource<'a>>
+    /// The scales of a slice of the tensor, or of all of it, for a save that converts.
+    pub(super) fn scale_source(&self, part: Option<&LazySlice<'_, S>>) -> Option<ScaleSource<'a>>
     where
         S: 'a,
     {
@@ -184,7 +183,8 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             name: tensor.name().into(),
             tensor: Box::new(tensor) as Box<dyn TensorSource + 'a>,
             weight: self.shape().to_vec(),
-            positions: positions.map(<[_]>::to_vec),
+            positions: part.map(|part| part.positions().to_vec()),
+            rows: part.and_then(|part| Some(part.by_rows()?.wanted())),
             other: other.map(Into::into),
             whole: whole.map(Into::into),
         })

@@ -7,9 +7,9 @@ use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange, Requests};
-use crate::slice::{IntoIndices, Runs, Selection};
+use crate::slice::{ByteRuns, IntoIndices, Selection};
 use crate::tensor::shape::Positions;
-use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource};
+use crate::tensor::{Rows, ScaleSource, Sink, TensorBuf, TensorSource};
 
 /// Runs with at most this many bytes between them are read in one call, because reading the gap
 /// costs less than another call.
@@ -40,7 +40,12 @@ const DEFAULT_GAP: u64 = 512;
 #[derive(Debug)]
 pub struct LazySlice<'a, S> {
     tensor: LazyTensor<'a, S>,
-    selection: Selection,
+    shape: Vec<usize>,
+    runs: ByteRuns,
+    /// The positions of the slice in its tensor, or those from the first of the rows to the last.
+    positions: Vec<Positions>,
+    /// The rows, if they are given one by one.
+    rows: Option<Rows>,
     gap: u64,
 }
 
@@ -56,7 +61,52 @@ impl<'a, S> LazyTensor<'a, S> {
             .into_indices(self.shape())
             .and_then(|indices| Selection::new(self.dtype(), self.shape(), &indices))
             .map_err(|kind| self.locate(kind.into()))?;
-        Ok(LazySlice { tensor: *self, selection, gap: DEFAULT_GAP })
+        Ok(LazySlice {
+            tensor: *self,
+            shape: selection.shape().to_vec(),
+            runs: ByteRuns::Pattern(selection.to_runs()),
+            positions: selection.positions().to_vec(),
+            rows: None,
+            gap: DEFAULT_GAP,
+        })
+    }
+
+    /// Takes rows of the tensor by their numbers, without reading them: positions of the first
+    /// dimension, in any order. The slice has them in this order, and a row as often as its number
+    /// is given. So a model looks up the vectors of its tokens in a table that is larger than
+    /// memory.
+    ///
+    /// Each row is read once, in the order of the file, and neighbours together. Memory holds the
+    /// slice, and for each number about 50 bytes.
+    ///
+    /// ```
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values: Vec<i32> = (0..12).collect();
+    /// let table = TensorView::from_slice(&[6, 2], &values)?;
+    /// let file = SafeTensors::from_source(serialize([("table", table)], &SaveOptions::new())?)?;
+    /// let rows = file.tensor("table")?.rows(&[5, 1, 5])?;
+    /// assert_eq!(rows.shape(), [3, 2]);
+    /// assert_eq!(rows.read()?.into_vec::<i32>()?, [10, 11, 2, 3, 10, 11]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::NoSuchDim`] for a scalar, which has no rows;
+    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill whole bytes;
+    /// [`ErrorKind::ShapeOverflow`] for more rows than 64 bits can count the bytes of.
+    pub fn rows(&self, numbers: &[usize]) -> Result<LazySlice<'a, S>> {
+        let rows = Rows::new(self.dtype(), self.shape(), numbers)
+            .map_err(|kind| self.locate(kind.into()))?;
+        Ok(LazySlice {
+            tensor: *self,
+            shape: rows.shape(self.shape()),
+            runs: ByteRuns::Listed(rows.ranges()),
+            positions: rows.positions(self.shape()),
+            rows: Some(rows),
+            gap: DEFAULT_GAP,
+        })
     }
 }
 
@@ -68,12 +118,15 @@ impl<S> LazySlice<'_, S> {
 
     /// The shape of the slice.
     pub fn shape(&self) -> &[usize] {
-        self.selection.shape()
+        &self.shape
     }
 
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
-        self.selection.byte_len()
+        match &self.rows {
+            Some(rows) => rows.byte_len(),
+            None => self.runs.byte_len(),
+        }
     }
 
     /// Sets the largest gap, in bytes, between runs that are read in one call. The default is 512.
@@ -92,18 +145,24 @@ impl<'a, S> LazySlice<'a, S> {
         &self.tensor
     }
 
-    /// The bytes of the slice, counted from the tensor's first byte.
-    pub(crate) fn runs(&self) -> Runs {
-        self.selection.to_runs()
+    /// The bytes of the slice, counted from the tensor's first byte. Those of rows are the bytes as
+    /// they are read.
+    pub(super) fn runs(&self) -> &ByteRuns {
+        &self.runs
     }
 
-    /// The positions of the slice in its tensor.
-    pub(crate) fn positions(&self) -> &[Positions] {
-        self.selection.positions()
+    /// The positions of the slice in its tensor, or those from the first of the rows to the last.
+    pub(super) fn positions(&self) -> &[Positions] {
+        &self.positions
+    }
+
+    /// The rows, if they are given one by one.
+    pub(super) fn by_rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
     }
 
     /// The largest gap between runs that are read in one call.
-    pub(crate) fn gap_len(&self) -> u64 {
+    pub(super) fn gap_len(&self) -> u64 {
         self.gap
     }
 }
@@ -134,11 +193,11 @@ fn groups(
 /// between them are read in one call.
 pub(crate) struct FileRuns<'r> {
     pub(crate) base: u64,
-    pub(crate) runs: &'r Runs,
+    pub(crate) runs: &'r ByteRuns,
     pub(crate) gap: u64,
 }
 
-/// Fills `bytes` with runs of a tensor. Runs that are read in one call go through `scratch`.
+/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read in one call go through `scratch`.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,
@@ -227,6 +286,37 @@ fn read_together<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
+    /// Reads the bytes of the slice as they are in the file.
+    pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), ErrorKind> {
+        let runs = FileRuns { base: self.tensor.file_offset(), runs: &self.runs, gap: self.gap };
+        read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())?;
+        if let Some(rows) = &self.rows {
+            rows.arrange(bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads and writes rows, in pieces of at most 1 MiB.
+    fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
+        let Some(together) = (PIECE as u64).checked_div(rows.row_len()) else { return Ok(()) };
+        let mut bytes = Vec::new();
+        for numbers in rows.wanted().chunks((together as usize).max(1)) {
+            let part = self.tensor.rows(numbers)?.max_gap(self.gap);
+            if together == 0 {
+                for run in part.runs.iter() {
+                    let base = self.tensor.file_offset();
+                    let run = base + run.start..base + run.end;
+                    self.tensor.read_pieces(run, &mut bytes, sink)?;
+                }
+                continue;
+            }
+            bytes.resize(part.byte_len() as usize, 0);
+            part.fill(&mut bytes).map_err(|kind| self.tensor.locate(kind.into()))?;
+            sink(&bytes)?;
+        }
+        self.tensor.check_unchanged()
+    }
+
     /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads
     /// many slices in parallel.
     ///
@@ -235,9 +325,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     /// The errors of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
-            let (base, runs, gap) = (self.tensor.file_offset(), &self.runs(), self.gap);
-            let runs = FileRuns { base, runs, gap };
-            read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())?;
+            self.fill(bytes)?;
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
@@ -277,13 +365,16 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 
     fn shape(&self) -> &[usize] {
-        self.selection.shape()
+        &self.shape
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        if let Some(rows) = &self.rows {
+            return self.write_rows(rows, sink);
+        }
         let source = self.tensor.source();
         let mut scratch = Vec::new();
-        for group in groups(self.selection.runs(), self.tensor.file_offset(), self.gap) {
+        for group in groups(self.runs.iter(), self.tensor.file_offset(), self.gap) {
             let span = span(&group);
             if let [run] = group.as_slice() {
                 self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
@@ -307,7 +398,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 
     fn scales(&self) -> Option<ScaleSource<'_>> {
-        self.tensor.scale_source(Some(self.positions()))
+        self.tensor.scale_source(Some(self))
     }
 }
 

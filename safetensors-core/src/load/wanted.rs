@@ -7,16 +7,16 @@ use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions, read_slices};
 use crate::convert::{ReadConversion, Scales};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{Index, Runs};
-use crate::tensor::TensorBuf;
+use crate::slice::{ByteRuns, Index, Runs};
 use crate::tensor::shape::Positions;
+use crate::tensor::{Rows, TensorBuf};
 
 /// A tensor, or a part of one, that is to be read.
 pub(super) struct TensorRead<'t, 'a, S> {
     pub(super) tensor: &'t LazyTensor<'a, S>,
     pub(super) shape: &'t [usize],
     /// The bytes to read, counted from the tensor's first byte.
-    pub(super) runs: Runs,
+    pub(super) runs: Cow<'t, ByteRuns>,
     /// Runs with at most this many bytes between them are read in one call.
     pub(super) gap: u64,
     /// What the elements become.
@@ -27,6 +27,8 @@ pub(super) struct TensorRead<'t, 'a, S> {
     pub(super) scales: Option<Scales>,
     /// The positions of a slice in its tensor.
     positions: Option<&'t [Positions]>,
+    /// The rows of a slice that has them one by one.
+    rows: Option<&'t Rows>,
 }
 
 /// A buffer, and the conversion of the elements that are read into it, if there is one.
@@ -39,12 +41,13 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
         Ok(Self {
             tensor,
             shape: tensor.shape(),
-            runs: Runs::whole(tensor.byte_len()),
+            runs: Cow::Owned(ByteRuns::Pattern(Runs::whole(tensor.byte_len()))),
             gap: 0,
             loaded,
             scaling: scaling.map(Box::new),
             scales: None,
             positions: None,
+            rows: None,
         })
     }
 
@@ -52,9 +55,10 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
     pub(super) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
-            runs: slice.runs(),
+            runs: Cow::Borrowed(slice.runs()),
             gap: slice.gap_len(),
             positions: Some(slice.positions()),
+            rows: slice.by_rows(),
             ..Self::whole(slice.tensor(), options)?
         })
     }
@@ -75,7 +79,7 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
         let options = options.conversions();
         let conversion = self.loaded.conversion(&options)?;
         let scaled = |to| ReadConversion::new(to, self.scales.as_ref(), &options);
-        conversion.map(scaled).transpose()
+        Ok(conversion.map(scaled).transpose()?.map(|conversion| conversion.of_rows(self.rows)))
     }
 
     /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
@@ -86,6 +90,13 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
             Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
         };
         reserve().map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Moves rows to their places after they are read.
+    pub(super) fn arrange(&self, buf: &mut TensorBuf) {
+        if let Some(rows) = self.rows {
+            rows.arrange(buf.bytes_mut());
+        }
     }
 
     /// Finishes the tensor after its buffer is filled.
@@ -123,7 +134,10 @@ pub(super) fn read_scales<S: ReadAt>(
             let expected = needed.iter().map(|range| range.len() as u64).product();
             tensor.locate(ErrorKind::SourceLength { expected, found }.into())
         });
-        wanted.scales = Some(scales?);
+        wanted.scales = Some(match wanted.rows {
+            Some(rows) => scales?.of_rows(rows.distinct(), &positions),
+            None => scales?,
+        });
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub use index::{Index, IntoIndices};
 pub use part::TensorPart;
 pub use rank_part::RankPart;
 #[cfg(feature = "std")]
-pub(crate) use runs::Runs;
+pub(crate) use runs::{ByteRuns, Runs};
 pub(crate) use selection::Selection;
 #[cfg(feature = "std")]
 pub(crate) use tiles::{BadTiles, Tile, Tiles};

@@ -1,4 +1,5 @@
-//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces.
+//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: these, or
+//! a list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -182,6 +183,69 @@ impl Runs {
     }
 }
 
+/// The bytes of a tensor that are read. All positions are bytes, counted from the tensor's first
+/// byte.
+#[cfg(feature = "std")]
+#[derive(Clone, Debug)]
+pub(crate) enum ByteRuns {
+    Pattern(Runs),
+    /// In ascending order. None is empty, and no two touch.
+    Listed(Vec<Range<u64>>),
+}
+
+#[cfg(feature = "std")]
+impl ByteRuns {
+    /// The number of bytes in all runs.
+    pub(crate) fn byte_len(&self) -> u64 {
+        match self {
+            Self::Pattern(runs) => runs.byte_len(),
+            Self::Listed(runs) => runs.iter().map(|run| run.end - run.start).sum(),
+        }
+    }
+
+    /// The start of the bytes if they are one run or none; `None` if there are several.
+    pub(crate) fn contiguous(&self) -> Option<u64> {
+        match self {
+            Self::Pattern(runs) => runs.contiguous(),
+            Self::Listed(runs) if runs.len() > 1 => None,
+            Self::Listed(runs) => Some(runs.first().map_or(0, |run| run.start)),
+        }
+    }
+
+    /// The runs in ascending order. No two touch.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let (pattern, listed) = match self {
+            Self::Pattern(runs) => (Some(runs.iter()), &[][..]),
+            Self::Listed(runs) => (None, &runs[..]),
+        };
+        pattern.into_iter().flatten().chain(listed.iter().cloned())
+    }
+
+    /// Splits the runs, in order, into parts of at most `bytes` bytes. A run of a list is never
+    /// cut, nor is a piece of a pattern, so a part without gaps may be longer.
+    pub(crate) fn split(&self, bytes: u64) -> Vec<Self> {
+        let listed = match self {
+            Self::Pattern(runs) => {
+                return runs.clone().split(bytes).into_iter().map(Self::Pattern).collect();
+            }
+            Self::Listed(runs) => runs,
+        };
+        let (mut parts, mut len) = (Vec::<Vec<_>>::new(), 0);
+        for run in listed {
+            let of_run = run.end - run.start;
+            match parts.last_mut() {
+                Some(part) if len + of_run <= bytes => part.push(run.clone()),
+                _ => {
+                    parts.push(alloc::vec![run.clone()]);
+                    len = 0;
+                }
+            }
+            len += of_run;
+        }
+        parts.into_iter().map(Self::Listed).collect()
+    }
+}
+
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use proptest::prelude::*;
@@ -205,6 +269,12 @@ mod tests {
             let runs = Runs { start: 5, piece, repeats };
             let bytes = |runs: &Runs| runs.iter().flatten().collect::<Vec<_>>();
             let parts = runs.clone().split(most);
+            let lists = ByteRuns::Listed(runs.iter().collect()).split(most);
+            prop_assert!(
+                lists.iter().all(|part| part.byte_len() <= most || part.contiguous().is_some()),
+                "{lists:?}"
+            );
+            prop_assert!(lists.iter().flat_map(ByteRuns::iter).eq(runs.iter()));
             prop_assert!(
                 parts.iter().all(|part| part.byte_len() <= most || part.contiguous().is_some()),
                 "{parts:?}"

@@ -117,7 +117,7 @@ impl Selection {
     }
 
     /// The number of bytes of the result.
-    #[cfg(feature = "std")]
+    #[cfg(feature = "__failpoints")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }

@@ -5,6 +5,8 @@ mod buf;
 pub mod element;
 #[cfg(feature = "std")]
 pub(crate) mod hugepage;
+#[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only files have lazy tensors"))]
+mod rows;
 pub mod shape;
 mod source;
 mod storage;
@@ -19,6 +21,7 @@ pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub(crate) use element::Element;
+pub(crate) use rows::Rows;
 pub use source::{
     PieceSink, ScaleSource, Sink, TensorSource, write_exactly, write_in_pieces, write_native,
 };

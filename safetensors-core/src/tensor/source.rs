@@ -106,6 +106,8 @@ pub struct ScaleSource<'a> {
     pub(crate) weight: Vec<usize>,
     /// The positions of the weight that the source has; `None` for all.
     pub(crate) positions: Option<Vec<Positions>>,
+    /// The rows of the weight that the source has, in its order; `None` for all of the positions.
+    pub(crate) rows: Option<Vec<usize>>,
     /// The name of other scales, beside another name of the weight.
     pub(crate) other: Option<String>,
     /// The name of the whole weight, if the source is a part that a rank has saved.
@@ -125,7 +127,8 @@ impl<'a> ScaleSource<'a> {
         weight: Vec<usize>,
         tensor: Box<dyn TensorSource + 'a>,
     ) -> Self {
-        Self { name: name.into(), tensor, weight, positions: None, other: None, whole: None }
+        let (name, positions, rows) = (name.into(), None, None);
+        Self { name, tensor, weight, positions, rows, other: None, whole: None }
     }
 }
 

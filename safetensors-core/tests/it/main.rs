@@ -44,6 +44,7 @@ mod ranks;
 mod rejections;
 mod replacing;
 mod rewrite;
+mod rows;
 mod saving;
 mod scaled;
 mod sharding;

@@ -4,6 +4,7 @@
 #[cfg(feature = "derive")]
 mod derive;
 mod layouts;
+mod migration;
 #[cfg(feature = "npz")]
 mod npz;
 mod python;

@@ -237,3 +237,19 @@ fn a_whole_array_into_one_that_is_there() {
     let error = reader.read_into("a", flat.view_mut()).unwrap_err();
     assert!(error.to_string().ends_with("expected shape [2, 3, 4], found [24]"), "{error}");
 }
+
+#[test]
+fn rows_by_their_numbers_are_arrays_in_the_order_asked_for() {
+    let table = Array2::from_shape_fn((1000, 16), |(row, column)| (16 * row + column) as f32);
+    let reader = reader(&table.clone().into_dyn());
+    let numbers = [700, 3, 700, 0, 4];
+    let rows = reader.array("a").unwrap().rows(&numbers).unwrap();
+    let expected = table.select(Axis(0), &numbers);
+    let read = || rows.read_array::<f32, ndarray::Ix2>().unwrap();
+    assert_eq!(read(), expected);
+    // Four rows of 64 bytes, and two that lie between them.
+    assert!(read_by(&reader, read) <= 6 * 64);
+    let wide = rows.read_array_as::<f64, ndarray::Ix2>(&ConvertOptions::new()).unwrap();
+    assert_eq!(wide, expected.mapv(f64::from));
+    assert_eq!(rows.read_any().unwrap().shape(), [5, 16]);
+}

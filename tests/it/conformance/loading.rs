@@ -157,6 +157,25 @@ pub(crate) fn several_files<F: Fixture>(device: &F::Device) {
     assert_eq!(written::<F>(&loaded["b"]).unwrap(), parts(&b));
 }
 
+pub(crate) fn rows_in_any_order<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = LoadOptions::new().for_framework::<F>();
+    for (dtype, buf) in all_dtypes(&[4, 4]) {
+        let row = buf.bytes().len() / 4;
+        let rows = TensorBuf::filled_by(dtype, vec![3, 4], |bytes| {
+            let wanted = [3, 0, 3].map(|number| &buf.bytes()[number * row..][..row]);
+            bytes.copy_from_slice(&wanted.concat());
+            Ok(())
+        });
+        let Some(expected) = expected::<F>(&rows.unwrap()) else { continue };
+        let path = save_file(&dir, "table.safetensors", [("t", &buf)]);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let rows = checkpoint.tensor("t").unwrap().rows(&[3, 0, 3]).unwrap();
+        let loaded = F::from_exact(rows.read_with(&options).unwrap(), device).unwrap();
+        assert_eq!(written::<F>(&loaded).unwrap(), expected, "{} {dtype}", F::NAME);
+    }
+}
+
 pub(crate) fn any_name<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let names = [

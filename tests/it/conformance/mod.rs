@@ -51,6 +51,7 @@ macro_rules! conformance {
             loading::misaligned_views_and_files,
             saving::transposed_strided_and_broadcast_sources,
             loading::several_files,
+            loading::rows_in_any_order,
             loading::any_name,
             saving::save_load_save_is_byte_identical,
             saving::a_failed_save_leaves_the_old_file,

@@ -5,6 +5,7 @@ mod choosing;
 mod failing;
 mod ids;
 mod memory;
+mod migration;
 mod naming;
 mod prefix;
 mod round_trip;

@@ -66,6 +66,16 @@ fn parts_are_parts_of_the_whole() {
                     assert_same(read.as_slice().unwrap(), &wanted, &fixture.name);
                 }
             }
+            // Rows in any order.
+            let rows = shape[0];
+            let numbers: Vec<_> = (0..rows).rev().step_by(3).chain([0, rows - 1]).collect();
+            let len = whole.len() / rows;
+            let wanted = numbers.iter().flat_map(|row| &whole[row * len..][..len]);
+            let wanted: Vec<_> = wanted.copied().collect();
+            let slice = tensor.rows(&numbers).unwrap();
+            for read in [slice.read(), slice.read_with(&LoadOptions::new())] {
+                assert_same(read.unwrap().as_slice().unwrap(), &wanted, &fixture.name);
+            }
             // Ranges of bytes that begin and end inside a number, a row and a group.
             let bytes: Vec<u8> = whole.iter().flat_map(|value| value.to_le_bytes()).collect();
             let start = tensor.file_offset();

@@ -1,6 +1,6 @@
 //! Parts of quantised weights, cut on block boundaries and inside blocks.
 
-use safetensors_core::convert::ScaledWeights;
+use safetensors_core::convert::{Converted, ScaledWeights};
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf,
@@ -54,6 +54,31 @@ fn every_span_of_every_dimension_has_its_scales() {
             assert_eq!(bits(&read), part_of(&whole, part), "{name} {part:?}");
             let alone = read_part(&weights, name, part, &options).unwrap();
             assert_eq!(bits(&alone), bits(&read), "{name} {part:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_in_any_order_have_their_scales() {
+    let weights = Checkpoint::open(fixture("small.safetensors")).unwrap();
+    let options = dequantize_blocks(4, 8);
+    let converted =
+        ConvertOptions::new().scale_block(4, 8).scaled_weights(ScaledWeights::Dequantize);
+    for name in ["block", "experts", "channel", "vector", "tensor", "row", "column", "exact"] {
+        let tensor = weights.tensor(name).unwrap();
+        let whole = tensor.read_with(&options).unwrap();
+        let count = whole.shape()[0];
+        let whole = bits(&whole);
+        let len = whole.len() / count;
+        for numbers in [vec![count - 1], (0..count).rev().chain(0..count).collect(), vec![0; 9]] {
+            let expected = numbers.iter().flat_map(|row| &whole[row * len..][..len]);
+            let expected: Vec<u32> = expected.copied().collect();
+            let rows = || tensor.rows(&numbers).unwrap();
+            assert_eq!(bits(&rows().read_with(&options).unwrap()), expected, "{name}");
+            let saved = Converted::new(rows(), Dtype::F32, &converted).unwrap();
+            let file = serialize([("rows", saved)], &SaveOptions::new()).unwrap();
+            let saved = Checkpoint::from_source(file, "file").unwrap();
+            assert_eq!(bits(&saved.tensor("rows").unwrap().read().unwrap()), expected, "{name}");
         }
     }
 }

@@ -119,6 +119,30 @@ fn parts_of_ranks_fetch_their_bytes_only() {
 }
 
 #[test]
+fn rows_fetch_their_bytes_only_and_each_row_once() {
+    // Rows of 64 KiB.
+    let bytes = pattern(64 << 16, 1);
+    let table = TensorBuf::from_vec(vec![64, 64 << 10], bytes.clone()).unwrap();
+    let before = TensorBuf::from_vec(vec![MIB], pattern(MIB, 2)).unwrap();
+    let all = [("a".to_owned(), before), ("table".to_owned(), table)];
+    let server = Server::new().with("m.safetensors", file(&all));
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
+    let table = checkpoint.tensor("table").unwrap();
+    // Rows 20 to 22 come with one request.
+    let numbers = [50, 21, 3, 22, 50, 20, 3];
+    let expected: Vec<_> =
+        numbers.iter().flat_map(|row| &bytes[row << 16..][..1 << 16]).copied().collect();
+    let rows = table.rows(&numbers).unwrap();
+    for by_loader in [false, true] {
+        server.take_log();
+        server.take_sent();
+        let read = if by_loader { rows.read_with(&LoadOptions::new()) } else { rows.read() };
+        assert!(read.unwrap().bytes() == expected);
+        assert_eq!((server.take_log().len(), server.take_sent()), (3, 5 << 16));
+    }
+}
+
+#[test]
 fn requests_under_way_are_bounded() {
     let tensors = tensors(&[("a", 2 * MIB), ("b", MIB / 16)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
