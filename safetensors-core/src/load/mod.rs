@@ -35,6 +35,7 @@ use crate::error::Result;
 use crate::io::ReadAt;
 use crate::tensor::TensorBuf;
 use crate::tensor::hugepage::Pages;
+use crate::trace::Span;
 
 /// Reads tensors in parallel, each into its own buffer, and returns them in the order given.
 ///
@@ -172,6 +173,8 @@ fn fill<'t, S: ReadAt>(
     let _announced: Vec<_> = wanted.iter().map(announce).collect();
     let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
+    let span = Span::read(wanted.len(), bytes_total);
+    let _read = span.enter();
     let jobs = plan::jobs(wanted, bufs);
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
     let work = match at_once.map(|requests| requests.concurrency).max() {
