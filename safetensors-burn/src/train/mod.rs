@@ -89,6 +89,14 @@
 //! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
 //! killed before it gets past them resumes what was abandoned.
 //!
+//! # While the training goes on
+//!
+//! burn's loop runs each checkpointer in a thread, also these: its `AsyncCheckpointer`. A record
+//! shares the memory of the model until a step of the training changes the model. So saves take no
+//! time of the training, unless the next epoch ends before the last is saved, and memory for one
+//! more copy of the state at most. Without the loop, `AsyncCheckpointer::new(model)` makes such a
+//! checkpointer of one of these.
+//!
 //! # To PyTorch and back
 //!
 //! [`load_pytorch_optimizer`] makes a record of the state of a PyTorch optimizer, and
