@@ -9,6 +9,8 @@
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
+//! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
+//! | `sha256` | [`digest`] | the SHA-256 of a file's data |
 //! | `full` | | all of these |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
@@ -16,6 +18,7 @@
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
 //! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `rayon` | [`ndarray`] | arrays that are not in C order are gathered by several threads; not in `full` |
+//! | `tracing` | [`framework::Span`] | spans of what is opened, read, converted, written and requested, for the crate `tracing`; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support: loads onto these devices in bounded memory |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:

@@ -53,7 +53,16 @@
 //! tensor, what was expected and what was found. A dtype is never changed unless the caller asks
 //! for it.
 //!
-//! Without the feature `std` the crate needs only `alloc`. It then has no files and no threads.
+//! # Features
+//!
+//! All but the last are on by default. The adapters turn on `std` alone, because loading needs no more.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `std` | files and threads; without it the crate needs only `alloc` |
+//! | `modelspec` | the module [`modelspec`] |
+//! | `sha256` | [`digest::hash_files`], and the SHA-256 that [`digest::verify`] compares and [`Edit::record_digests`](edit::Edit::record_digests) records |
+//! | `tracing` (off by default) | [spans](framework::Span) of what is opened, read, converted and written, for the crate `tracing` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
@@ -65,6 +74,8 @@ mod dtype;
 #[cfg(feature = "std")]
 pub mod glob;
 mod other_format;
+#[cfg(feature = "std")]
+mod trace;
 
 pub mod error;
 #[cfg(feature = "std")]
@@ -83,6 +94,7 @@ pub mod load;
 
 mod hash;
 
+#[cfg(feature = "modelspec")]
 pub mod modelspec;
 pub mod save;
 

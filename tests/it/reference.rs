@@ -1,5 +1,8 @@
-//! Compares this crate with the reference implementation. Each reads what the other writes. The
-//! cases where this crate is stricter are a closed list.
+//! Compares this crate with the reference implementation. Each reads what the other writes, and both
+//! write the same. The cases where this crate is stricter are a closed list.
+
+mod bytes;
+mod statements;
 
 use std::collections::HashMap;
 
@@ -115,6 +118,15 @@ fn where_we_are_stricter() {
     }
 }
 
+/// Numbers below the number that each call is given. They are the same in each run.
+fn random_numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+    move |below| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    }
+}
+
 /// The tokens of the header that is mutated.
 #[rustfmt::skip]
 const SOUND: &[&str] = &[
@@ -138,12 +150,7 @@ const TOKENS: &[&str] = &[
 
 /// Sound headers with a few tokens removed, added, replaced or swapped at random.
 fn mutated_headers() -> impl Iterator<Item = String> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut random = move |below: usize| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let mut random = random_numbers(88_172_645_463_325_252);
     std::iter::repeat_with(move || {
         let mut json = SOUND.to_vec();
         for _ in 0..=random(3) {

@@ -96,6 +96,14 @@
 //! on instead. A panic of burn or of a device while a record is saved is an error like others; it
 //! would otherwise end the thread of the checkpointer, and with it the process.
 //!
+//! # While the training goes on
+//!
+//! burn's loop runs each checkpointer in a thread, also these: its `AsyncCheckpointer`. A record
+//! shares the memory of the model until a step of the training changes the model. So saves take no
+//! time of the training, unless the next epoch ends before the last is saved, and memory for one
+//! more copy of the state at most. Without the loop, `AsyncCheckpointer::new(model)` makes such a
+//! checkpointer of one of these.
+//!
 //! # To PyTorch and back
 //!
 //! [`load_pytorch_optimizer`] makes a record of the state of a PyTorch optimizer, and

@@ -16,8 +16,8 @@ use super::{AdamW, Loaded, StateOptions};
 /// What is saved: a `&VarMap`, an `&AdamW`, or both as a pair.
 #[derive(Clone, Copy, Default)]
 pub struct StateRef<'a> {
-    var_map: Option<&'a VarMap>,
-    optimizer: Option<&'a AdamW>,
+    pub(super) var_map: Option<&'a VarMap>,
+    pub(super) optimizer: Option<&'a AdamW>,
 }
 
 impl<'a> From<&'a VarMap> for StateRef<'a> {
@@ -49,7 +49,7 @@ impl StateRef<'_> {
         Ok(tensors)
     }
 
-    fn metadata(self) -> Metadata {
+    pub(super) fn metadata(self) -> Metadata {
         self.optimizer.map(AdamW::metadata).unwrap_or_default()
     }
 }

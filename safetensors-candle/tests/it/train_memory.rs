@@ -1,9 +1,10 @@
-//! Loading into variables takes the memory of the tensors and little more.
+//! Loading into variables, and saving them in the background, takes the memory of the tensors and little more.
 
 use candle_core::{DType, Device, Var};
 use candle_nn::{ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW};
 use safetensors_core::SaveOptions;
+use safetensors_core::save::BackgroundSaver;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
 
@@ -26,6 +27,15 @@ fn a_load_takes_the_bytes_of_its_tensors_and_32_mib_at_most() {
     let before = peak();
     train::save(&model, &var_map, &options).unwrap();
     assert!(peak() - before < 16 * MIB, "a save copies nothing");
+
+    // In the background it copies the variables, once however often it is called.
+    let mut saver = BackgroundSaver::new();
+    for _ in 0..3 {
+        train::save_in_background(&mut saver, &model, &var_map, &options).unwrap();
+    }
+    saver.wait().unwrap();
+    let taken = peak() - before;
+    assert!((32 * MIB..48 * MIB).contains(&taken), "{} MiB for 32 MiB", taken / MIB);
 
     train::load(&model, &var_map).unwrap();
     let taken = peak() - before;

@@ -16,6 +16,7 @@ use crate::header::Limits;
 use crate::io::stamp::says_changed;
 use crate::io::{ReadAt, SafeTensors};
 use crate::parallel::in_parallel;
+use crate::trace::Span;
 
 /// The most shards that are opened at once. The threads mostly wait for the disk or the network, so
 /// the number of cores does not matter.
@@ -158,12 +159,15 @@ fn open_shard<T: Store>(
     path: &Path,
     limits: &Limits,
 ) -> Result<CheckpointFile<T::File>> {
+    let span = Span::open(path.display());
+    let _open = span.enter();
     let open = || store.open(path).and_then(|source| SafeTensors::from_source_with(source, limits));
     // When a save takes one of several names from a file, the kernel sets the number of links a
     // moment before the time of change. A file that was opened in this moment seems to have been
     // written to since.
     let archive = open().or_else(|error| if says_changed(&error) { open() } else { Err(error) });
     let archive = archive.map_err(|error| error.in_path(path))?;
+    span.record_bytes(archive.header().data_start());
     Ok(CheckpointFile { path: path.into(), archive })
 }
 

@@ -84,6 +84,8 @@ use crate::error::{ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::parallel::in_parallel;
 use crate::tensor::{TensorBuf, TensorView};
+#[cfg(feature = "std")]
+use crate::trace::Span;
 
 impl TensorBuf {
     /// Converts the values to another dtype, see [the table](crate::convert). A buffer that has the
@@ -208,6 +210,8 @@ fn run(
     /// starting a thread.
     const PIECE: usize = 1 << 20;
 
+    let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());
+    let _convert = span.enter();
     let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));
     let pieces: std::vec::Vec<_> = src.chunks(from).zip(out.chunks_mut(to)).collect();
     in_parallel(

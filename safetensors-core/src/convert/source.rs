@@ -11,6 +11,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::shape::Positions;
 use crate::tensor::{ScaleSource, Sink, TensorSource, shape, swap_on_big_endian};
+#[cfg(feature = "std")]
+use crate::trace::Span;
 
 /// The number of elements that are converted at a time. It is a multiple of [`GROUP`]. Even of the
 /// widest dtype it is no more bytes than [`STREAMED`].
@@ -242,6 +244,10 @@ impl<'s> Pieces<'s> {
         let elements = elements_of(from, piece.len());
         let converted =
             &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];
+        #[cfg(feature = "std")]
+        let span = Span::convert(from.name(), to.name(), converted.len());
+        #[cfg(feature = "std")]
+        let _convert = span.enter();
         self.conversion.run(piece, converted, self.done)?;
         swap_on_big_endian(to, converted);
         self.done += elements as u64;

@@ -41,12 +41,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[cfg(feature = "std")]
+#[cfg(feature = "sha256")]
 mod files;
 #[cfg(feature = "std")]
 mod verify;
 
-#[cfg(feature = "std")]
+#[cfg(feature = "sha256")]
 pub use files::hash_files;
 #[cfg(feature = "std")]
 pub use verify::{VerifiedFile, verify};

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
+use crate::hash::{
+    Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor, recorded_sha256,
+};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LazyTensor;
-use crate::modelspec;
 use crate::parallel::Meter;
 
 /// The result for one file. Names are in file order.
@@ -66,6 +67,9 @@ pub struct VerifiedFile<'a> {
 /// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
 /// [`ErrorKind::NoDigest`].
 ///
+/// [`ErrorKind::FeatureNeeded`] if a file records a SHA-256 and this crate was built without its
+/// feature `sha256`, unless [`DigestOptions::sha256`] leaves it out.
+///
 /// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
 /// [`ErrorKind::Cancelled`] if the progress callback stops the work.
 pub fn verify<'a, S: ReadAt>(
@@ -112,7 +116,7 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
             }
         }
         if options.sha256.unwrap_or(true) {
-            self.sha256 = modelspec::recorded_sha256(self.archive.metadata())?;
+            self.sha256 = recorded_sha256(self.archive.metadata())?;
         }
         Ok(())
     }

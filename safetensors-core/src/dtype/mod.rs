@@ -21,7 +21,8 @@ macro_rules! dtypes {
         /// The type of a tensor's elements.
         ///
         /// The names are the ones of the safetensors format. The elements of a sub-byte dtype are
-        /// packed: several share a byte.
+        /// packed: several share a byte. Dtypes compare in the order of [`ALL`](Self::ALL), from
+        /// narrow to wide elements.
         ///
         /// ```
         /// use safetensors_core::Dtype;
@@ -134,6 +135,9 @@ macro_rules! dtypes {
 // - `float(exponent bits, mantissa bits, bias, which codes are not finite numbers)`,
 // - `integer` and the Rust type.
 // That column decides decoding, encoding, widening, `is_float` and `can_convert`.
+//
+// The rows are in the order of the reference implementation. It decides where the tensors of a file
+// lie: a saved file has the last dtypes first.
 dtypes! {
     ($)
     /// Boolean, one byte: 0 or 1.

@@ -2,9 +2,8 @@
 
 use super::{Edit, Edited};
 use crate::error::Result;
-use crate::hash::{DigestOptions, KEY, TensorDigests, of_data, of_tensor};
+use crate::hash::{DigestOptions, KEY, TensorDigests, of_data, of_tensor, sha256_entry};
 use crate::load::LazyTensor;
-use crate::modelspec;
 
 impl Edit<'_> {
     /// Computes the digests of the file's data now, and records them in its metadata, in place of
@@ -39,7 +38,9 @@ impl Edit<'_> {
     /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) for a file in a cache of the Hub,
     /// unless [`change_cached`](Edit::change_cached) was set before;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read;
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
+    /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256, if this crate
+    /// was built without its feature `sha256`.
     pub fn record_digests(self, options: &DigestOptions) -> Result<Self> {
         let path = self.path.as_path();
         // The data may take long to read, so this comes first.
@@ -61,7 +62,7 @@ impl Edit<'_> {
         if records_sha256 {
             let hash =
                 of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
-            entries.push(modelspec::sha256_entry(hash));
+            entries.push(sha256_entry(hash));
         }
         Ok(self.set_metadata(entries))
     }

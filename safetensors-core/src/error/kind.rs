@@ -294,6 +294,9 @@ pub enum ErrorKind {
     /// A tensor has no recorded digest, and the options require one.
     #[error("no digest is recorded")]
     NoDigest,
+    /// This crate was built without the feature that the work needs.
+    #[error("this program was built without the feature {feature} of safetensors-core")]
+    FeatureNeeded { feature: &'static str },
 
     // Files and checkpoints.
     /// The operating system failed.

@@ -4,7 +4,8 @@
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
 //! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
 //! and [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`] and
-//! [`in_parallel`] for adapters that read or write tensors by themselves.
+//! [`in_parallel`] for adapters that read or write tensors by themselves. [`Span`] says what the
+//! feature `tracing` tells.
 
 #[cfg(feature = "std")]
 mod files;
@@ -38,6 +39,8 @@ pub use crate::parallel::{default_threads, in_order, in_parallel};
 pub use crate::tensor::boolean::check_bools;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 pub use crate::tensor::{write_exactly, write_in_pieces, write_native};
+#[cfg(feature = "std")]
+pub use crate::trace::Span;
 
 /// A tensor library that tensors are loaded into and saved from.
 ///

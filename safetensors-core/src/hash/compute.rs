@@ -2,8 +2,6 @@
 
 use std::io;
 
-use sha2::Digest as _;
-
 use super::{Digest, DigestOptions, Hasher, Sha256};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, SafeTensors};
@@ -65,11 +63,14 @@ pub(crate) fn of_tensor<S: ReadAt>(
 }
 
 /// The SHA-256 of all bytes after the header, read through `buffer`.
+#[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,
     buffer: &mut Vec<u8>,
     progress: &Meter,
 ) -> Result<Sha256> {
+    use sha2::Digest as _;
+
     let mut hasher = sha2::Sha256::new();
     let begin = file.header().data_start();
     let range = begin..begin + file.header().data_len();
@@ -78,6 +79,13 @@ pub(crate) fn of_data<S: ReadAt>(
         progress.add(piece.len() as u64, "")
     })?;
     Ok(Sha256::from(<[u8; 32]>::from(hasher.finalize())))
+}
+
+/// Without the feature `sha256`, a hash that should be computed is an error, so that none counts as
+/// compared.
+#[cfg(not(feature = "sha256"))]
+pub(crate) fn of_data<S: ReadAt>(_: &SafeTensors<S>, _: &mut Vec<u8>, _: &Meter) -> Result<Sha256> {
+    Err(ErrorKind::FeatureNeeded { feature: "sha256" }.into())
 }
 
 /// The error of a failed read.

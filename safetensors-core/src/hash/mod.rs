@@ -24,6 +24,10 @@ pub use options::DigestOptions;
 pub use record::{KEY, TensorDigests, remove_record};
 #[cfg(feature = "std")]
 pub(crate) use running::RunningDigest;
+#[cfg(feature = "modelspec")]
+pub(crate) use sha256::SHA256_FORM;
 pub use sha256::Sha256;
+#[cfg(feature = "std")]
+pub(crate) use sha256::{recorded_sha256, sha256_entry};
 #[cfg(feature = "std")]
 pub use value::{Digest, Hasher};

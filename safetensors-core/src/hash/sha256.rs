@@ -1,10 +1,20 @@
 //! [`Sha256`]: the SHA-256 of a file's data.
 
+#[cfg(any(feature = "modelspec", feature = "std"))]
+use alloc::{format, string::String};
 use core::fmt;
 use core::str::FromStr;
 
+#[cfg(feature = "std")]
+use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::hash::hex;
+#[cfg(feature = "std")]
+use crate::header::{Metadata, SHA256_KEY};
+
+/// The form that a SHA-256 has in metadata, for messages.
+#[cfg(any(feature = "modelspec", feature = "std"))]
+pub(crate) const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 
 /// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
 ///
@@ -19,6 +29,37 @@ use crate::hash::hex;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256([u8; 32]);
+
+/// The form that the ModelSpec standard gives a hash in metadata.
+#[cfg(any(feature = "modelspec", feature = "std"))]
+impl Sha256 {
+    pub(crate) fn from_metadata(text: &str) -> Option<Self> {
+        text.strip_prefix("0x")?.parse().ok()
+    }
+
+    pub(crate) fn to_metadata(self) -> String {
+        format!("0x{self}")
+    }
+}
+
+/// The SHA-256 of all data that a file's metadata records.
+#[cfg(feature = "std")]
+pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
+    let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
+    match Sha256::from_metadata(text) {
+        Some(hash) => Ok(Some(hash)),
+        None => {
+            let (key, found) = (SHA256_KEY.into(), Some(text.clone()));
+            Err(ErrorKind::BadModelSpec { key, expected: SHA256_FORM, found }.into())
+        }
+    }
+}
+
+/// The key and the value that record the SHA-256 of all data in a file's metadata.
+#[cfg(feature = "std")]
+pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
+    (SHA256_KEY, hash.to_metadata())
+}
 
 /// Exactly 64 lower-case hex digits.
 impl FromStr for Sha256 {

@@ -24,12 +24,14 @@ mod validate;
 pub(crate) use attributes::described_tensor;
 pub use attributes::{attribute_key, attributes};
 pub(crate) use encode::{HeaderEntry, encode};
+#[cfg(feature = "modelspec")]
+pub(crate) use keys::MODELSPEC_PREFIX;
 #[cfg(feature = "std")]
 pub(crate) use keys::{
     ATTEMPT_KEY, AXIS_PREFIX, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FILES_KEY, FORMAT_KEY,
     PARTS_KEY, SHA256_KEY,
 };
-pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
+pub(crate) use keys::{METADATA_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;

@@ -6,6 +6,7 @@ use crate::convert::{GROUP, ReadConversion, STREAMED, bytes_of, elements_of};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::tensor::swap_on_big_endian;
+use crate::trace::Span;
 
 /// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
 #[derive(Default)]
@@ -58,6 +59,8 @@ impl ReadScratch {
         let bytes = self.bytes(bytes_of(conversion.from(), elements));
         read(bytes)?;
         swap_on_big_endian(conversion.from(), bytes);
+        let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());
+        let _convert = span.enter();
         Ok(conversion.run(bytes, out, first)?)
     }
 }

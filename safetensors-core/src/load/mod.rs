@@ -35,6 +35,7 @@ use crate::error::Result;
 use crate::io::ReadAt;
 use crate::tensor::TensorBuf;
 use crate::tensor::hugepage::Pages;
+use crate::trace::Span;
 
 /// Reads tensors in parallel, each into its own buffer, and returns them in the order given.
 ///
@@ -173,6 +174,8 @@ fn fill<'t, S: ReadAt>(
     let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
     let jobs = plan::jobs(wanted, bufs);
     let bytes_total = jobs.iter().map(Job::byte_len).sum();
+    let span = Span::read(wanted.len(), bytes_total);
+    let _read = span.enter();
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
     let work = match at_once.map(|requests| requests.concurrency).max() {
         // Threads that wait for a source take no time of a core, so their number depends on it.

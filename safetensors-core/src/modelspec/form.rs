@@ -2,6 +2,7 @@
 
 use super::date::is_date;
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
+use crate::hash::SHA256_FORM;
 
 /// The form of a value's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Form {
             Self::Resolution => "a resolution such as 1024x1024",
             Self::Date => "an ISO 8601 date such as 2023-07-16 or 2023-07-16T18:13:38Z",
             Self::Hash => "0x and lower-case hex digits",
-            Self::Sha256 => "0x and 64 lower-case hex digits",
+            Self::Sha256 => SHA256_FORM,
             Self::Range => "a range such as 500,999",
             Self::Integer => "an unsigned integer",
             Self::Boolean => "true or false",

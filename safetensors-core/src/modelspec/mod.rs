@@ -31,7 +31,5 @@ mod validate;
 mod value;
 
 pub use spec::ModelSpec;
-#[cfg(feature = "std")]
-pub(crate) use spec::{recorded_sha256, sha256_entry};
 pub use validate::{Level, Problem, validate};
 pub use value::{Resolution, TimestepRange, Version};

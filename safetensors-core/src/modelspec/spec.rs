@@ -8,8 +8,6 @@ use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
-#[cfg(feature = "std")]
-use crate::header::SHA256_KEY;
 
 /// The description of a model. Each field is one key of the standard, and has its name without
 /// `modelspec.`
@@ -377,23 +375,6 @@ fn check_form(name: &str, text: &str) -> Result<()> {
 
 fn expected(name: &str) -> &'static str {
     form_of(name).map_or("text", |form| form.words())
-}
-
-/// The SHA-256 of all data that a file's metadata records. The other keys of the standard are not
-/// checked.
-#[cfg(feature = "std")]
-pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
-    let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
-    match <Sha256 as Value>::from_text(text) {
-        Some(hash) => Ok(Some(hash)),
-        None => Err(bad("hash_sha256", expected("hash_sha256"), Some(text))),
-    }
-}
-
-/// The key and the value that record the SHA-256 of all data in a file's metadata.
-#[cfg(feature = "std")]
-pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
-    (SHA256_KEY, hash.text())
 }
 
 /// The name of a key with its prefix, as in a file's metadata.

@@ -1,6 +1,5 @@
 //! Values that are not plain text, and their conversion from and to text.
 
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -146,11 +145,11 @@ impl Value for bool {
 /// Written as `0x` and 64 lower-case hex digits.
 impl Value for Sha256 {
     fn from_text(text: &str) -> Option<Self> {
-        text.strip_prefix("0x")?.parse().ok()
+        Self::from_metadata(text)
     }
 
     fn text(&self) -> String {
-        format!("0x{self}")
+        self.to_metadata()
     }
 }
 

@@ -18,6 +18,7 @@ use queue::Queue;
 pub(crate) use work::Work;
 
 use crate::error::Result;
+use crate::trace::Span;
 
 /// The environment variable for the default number of threads.
 const VARIABLE: &str = "SAFETENSORS_THREADS";
@@ -74,10 +75,15 @@ pub fn in_parallel<I, T: Send, B: Default>(
         }
         results
     };
+    let span = Span::current();
+    let help = || {
+        let _span = span.enter();
+        run()
+    };
     let mut results = thread::scope(|scope| {
         // The calling thread works too.
         let others: Vec<_> = (1..threads)
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, help).ok())
             .collect();
         let mut results = run();
         for other in others {

@@ -57,6 +57,18 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None }
     }
 
+    /// A meter that calls `first` and then the callback of this one.
+    pub(crate) fn after(
+        &self,
+        first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        let callback = self.callback.clone();
+        Self::new(move |progress| {
+            first(progress)?;
+            callback.as_ref().map_or(ControlFlow::Continue(()), |callback| callback(progress))
+        })
+    }
+
     /// Whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()

@@ -42,7 +42,7 @@ impl Layout {
         let names = check_names(tensors)?;
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         if options.order == Order::Alignment {
-            order.sort_by_key(|&i| (Reverse(tensors[i].dtype.alignment()), tensors[i].name));
+            order.sort_by_key(|&i| (Reverse(tensors[i].dtype), tensors[i].name));
         }
         let mut places = Vec::with_capacity(tensors.len());
         let mut end = 0_u64;

@@ -7,6 +7,7 @@
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
+//! | save while the program goes on | [`BackgroundSaver`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
 //! | write a directory of files as safely | [`AtomicDirectory`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
@@ -15,6 +16,8 @@
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
+#[cfg(feature = "std")]
+mod background;
 #[cfg(feature = "std")]
 pub(crate) mod cached;
 #[cfg(feature = "std")]
@@ -55,6 +58,8 @@ mod writer;
 
 #[cfg(feature = "std")]
 pub use atomic::AtomicFile;
+#[cfg(feature = "std")]
+pub use background::BackgroundSaver;
 #[cfg(feature = "std")]
 pub use directory::AtomicDirectory;
 #[cfg(feature = "std")]

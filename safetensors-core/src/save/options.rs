@@ -8,8 +8,9 @@ use crate::tied::Tied;
 /// The order in which tensors lie in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// By descending alignment of the dtype, then by name: each tensor is naturally aligned,
-    /// whatever the input's order.
+    /// From the last dtype of [`Dtype::ALL`](crate::Dtype::ALL) to the first, then by name, as the
+    /// reference implementation sorts. The last dtypes have the widest elements, so each tensor
+    /// begins at a multiple of its element size, whatever the input's order.
     #[default]
     Alignment,
     /// In the order given. A tensor may then be misaligned for its dtype, for example F32 after

@@ -20,6 +20,7 @@ use crate::io::FileSource;
 use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
 use crate::parallel::{Meter, in_parallel, progress};
+use crate::trace::Span;
 
 /// Writes a file piece by piece. Each tensor is declared at the start, and then written whole or in
 /// pieces, in any order, by any number of threads at once.
@@ -60,6 +61,7 @@ pub struct StreamWriter {
     pub(super) names: NameTable,
     /// The positions in `tensors`, in file order.
     pub(super) order: Vec<usize>,
+    _span: Span,
 }
 
 /// A declared tensor, and what has been written of it.
@@ -125,6 +127,7 @@ impl StreamWriter {
         specs: &[Spec<'_>],
         options: &SaveOptions,
     ) -> Result<Self> {
+        let span = Span::write(path.display());
         let create = || {
             let layout = Layout::plan(specs, options)?;
             let file = AtomicFile::create(path, options)?;
@@ -133,6 +136,7 @@ impl StreamWriter {
             Ok((layout, file))
         };
         let (layout, file) = create().map_err(|error: Error| error.in_path(path))?;
+        span.record_bytes(layout.file_len());
         let declared = |spec: &Spec<'_>| Declared {
             name: spec.name.into(),
             dtype: spec.dtype,
@@ -162,6 +166,7 @@ impl StreamWriter {
             tensors,
             names: layout.names,
             order,
+            _span: span,
         };
         writer.note_written(0..layout.prefix.len() as u64);
         Ok(writer)

@@ -49,6 +49,8 @@ mod saving;
 mod scaled;
 mod sharding;
 mod slices;
+#[cfg(feature = "tracing")]
+mod spans;
 mod staged;
 #[cfg(target_os = "linux")]
 mod staged_memory;

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::ops::Range;
 
+use safetensors_core::framework::Span;
 use ureq::BodyReader;
 
 use super::http::{Answer, Http, Method, failed};
@@ -34,6 +35,7 @@ pub(super) struct RangeBody {
     left: u64,
     /// Whether the body should end with the range. That is checked if the head tells no length.
     ends_with_range: bool,
+    _span: Span,
 }
 
 /// Asks for a range of a file, and checks that the answer has it. An answer of the Hub itself must
@@ -89,9 +91,10 @@ pub(super) fn open(
         answer.check_not_compressed().map_err(Failure::passing)?;
         let ends_with_range =
             answer.content_length().is_none() && (answer.status() == 206 || range.end == size);
-        let (url, body) = answer.into_body();
+        let (url, body, span) = answer.into_body();
         let left = range.end - range.start;
-        return Ok(RangeBody { url, body: body.into_reader(), skip, left, ends_with_range });
+        let body = body.into_reader();
+        return Ok(RangeBody { url, body, skip, left, ends_with_range, _span: span });
     }
     let problem = "it sends from one address to the next".into();
     Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))

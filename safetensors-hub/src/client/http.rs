@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use safetensors_core::framework::Span;
 use ureq::http::{Response, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
@@ -105,7 +106,7 @@ impl Http {
         url: &Url,
         range: Option<&str>,
     ) -> Result<Answer, Failure> {
-        let uri = url.uri().clone();
+        let (uri, span) = (url.uri().clone(), Span::request(|| url.host()));
         let request = match method {
             Method::Get => self.agent.get(uri),
             Method::Head => self.agent.head(uri),
@@ -121,7 +122,13 @@ impl Http {
             request = request.header(header::RANGE, range);
         }
         let answer = match request.call() {
-            Ok(response) => Ok(Answer { url: url.clone(), response }),
+            Ok(response) => {
+                let answer = Answer { url: url.clone(), response, span };
+                if method == Method::Get {
+                    answer.span.record_bytes(answer.content_length().unwrap_or(0));
+                }
+                Ok(answer)
+            }
             Err(error) => {
                 let failure = failed(url, &error);
                 Err(failure.map(|error| proxy.into_iter().fold(error, through)))
@@ -201,6 +208,7 @@ fn untrusted(error: &ureq::Error) -> Option<String> {
 pub(super) struct Answer {
     pub(super) url: Url,
     response: Response<Body>,
+    span: Span,
 }
 
 impl Answer {
@@ -254,9 +262,9 @@ impl Answer {
         }
     }
 
-    /// The body, to be read.
-    pub(super) fn into_body(self) -> (Url, Body) {
-        (self.url, self.response.into_body())
+    /// The body, to be read, and the span that ends when it has been read.
+    pub(super) fn into_body(self) -> (Url, Body, Span) {
+        (self.url, self.response.into_body(), self.span)
     }
 }
 

@@ -97,7 +97,7 @@ impl Client {
 fn read(answer: Answer, repo: RepoId) -> Result<RepoFiles, Failure> {
     let bad = answer.bad("the list of files is malformed");
     let too_long = answer.bad(format!("the list of files is over the limit of {LIMIT} bytes"));
-    let (url, mut body) = answer.into_body();
+    let (url, mut body, _span) = answer.into_body();
     let mut json = Vec::new();
     body.as_reader()
         .take(LIMIT + 1)

@@ -13,6 +13,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, GetResult, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt,
 };
+use safetensors_core::framework::Span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::bounded::{LISTING, together};
@@ -216,6 +217,8 @@ impl Object {
     ) -> io::Result<()> {
         let (mut attempt, mut arrived) = (0, Arrived::default());
         loop {
+            let span = Span::request(|| self.path.to_string());
+            span.record_bytes(range.end - range.start);
             let mut arriving = match body.take() {
                 Some(body) => body,
                 None => self.ask(range.clone()).await?,

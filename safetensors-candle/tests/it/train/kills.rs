@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use candle_nn::VarMap;
 use safetensors_candle::train::{self, AdamW};
+use safetensors_core::save::BackgroundSaver;
 use safetensors_testing::process::command_of;
 
 use super::support::{model, optimizer, quick, shards, state, train, values};
@@ -16,11 +17,12 @@ const STEPS: u32 = 120;
 
 const VARIABLE: &str = "SAFETENSORS_CANDLE_TRAIN";
 
-fn save(path: &Path, map: &VarMap, optimizer: &AdamW) {
-    if path.extension().is_some() {
-        train::save(path, (map, optimizer), &quick()).unwrap();
-    } else {
-        train::save_sharded(path, (map, optimizer), &shards(64)).unwrap();
+fn save(saver: &mut BackgroundSaver, path: &Path, map: &VarMap, optimizer: &AdamW) {
+    let state = (map, optimizer);
+    match path.file_name().unwrap().to_str().unwrap() {
+        "a.safetensors" => train::save(path, state, &quick()).unwrap(),
+        "sharded" => drop(train::save_sharded(path, state, &shards(64)).unwrap()),
+        _ => train::save_in_background(saver, path, state, &quick()).unwrap(),
     }
 }
 
@@ -30,17 +32,19 @@ fn child() {
     let Some(path) = std::env::var_os(VARIABLE).map(PathBuf::from) else { return };
     let map = model(1);
     let mut optimizer = optimizer(&map);
+    let mut saver = BackgroundSaver::new();
     if path.exists() {
         train::load(&path, (&map, &mut optimizer)).unwrap();
     } else {
         // The first kill comes after this.
-        save(&path, &map, &optimizer);
+        save(&mut saver, &path, &map, &optimizer);
+        saver.wait().unwrap();
     }
     while optimizer.step_count() < STEPS as usize {
         let step = optimizer.step_count() as u32;
         train(&map, &mut optimizer, step);
         println!("saving");
-        save(&path, &map, &optimizer);
+        save(&mut saver, &path, &map, &optimizer);
     }
 }
 
@@ -77,7 +81,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
     (0..STEPS).for_each(|step| train(&whole, &mut never_stopped, step));
 
     let dir = tempfile::tempdir().unwrap();
-    for name in ["a.safetensors", "sharded"] {
+    for name in ["a.safetensors", "sharded", "background.safetensors"] {
         let path = dir.path().join(name);
         let mut kills = 0;
         for round in 0..12_u32 {

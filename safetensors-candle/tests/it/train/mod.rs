@@ -1,6 +1,7 @@
 //! Tests checkpoints of training: variables, optimizer state, and both as one unit.
 
 mod adamw;
+mod background;
 mod checkpoint;
 mod failures;
 mod interop;

@@ -1,0 +1,99 @@
+//! [`Span`]: tells subscribers of the crate `tracing` what is done, with the feature `tracing`.
+//! Without the feature a span is an empty value, and its functions do nothing.
+
+use core::fmt::Display;
+
+/// A piece of work, from its creation to its drop, with the number of its bytes.
+///
+/// | name | work | fields |
+/// |---|---|---|
+/// | `open` | a file is opened, its header read and checked | `path`, `bytes` of the header |
+/// | `read` | tensors are read together | `tensors`, `bytes` in memory |
+/// | `convert` | elements are converted, by one thread | `from`, `to`, `bytes` of the result |
+/// | `write` | a file is saved, up to its place on the disk | `path`, `bytes` of the file |
+/// | `request` | a server is asked for bytes, until they have arrived | `address`, `bytes` of the answer |
+///
+/// The target is `safetensors`, the level DEBUG. A span lasts as long as the work: a subscriber
+/// tells its time. The conversions of all threads that read are children of the `read`.
+#[derive(Debug)]
+#[must_use]
+pub struct Span {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+/// A span that the current thread is in.
+#[must_use]
+pub(crate) struct Entered<'s> {
+    #[cfg(feature = "tracing")]
+    _guard: tracing::span::Entered<'s>,
+    #[cfg(not(feature = "tracing"))]
+    _guard: core::marker::PhantomData<&'s ()>,
+}
+
+/// Makes a [`Span`]. Without the feature no field is computed.
+macro_rules! span {
+    ($name:literal, $($field:ident = $value:expr),*) => {
+        Span {
+            #[cfg(feature = "tracing")]
+            span: tracing::debug_span!(target: "safetensors", $name, $($field = $value),*),
+        }
+    };
+}
+
+#[cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "there are no fields"))]
+impl Span {
+    #[inline]
+    pub(crate) fn open(path: impl Display) -> Self {
+        span!("open", path = tracing::field::display(path), bytes = tracing::field::Empty)
+    }
+
+    #[inline]
+    pub(crate) fn read(tensors: usize, bytes: u64) -> Self {
+        span!("read", tensors = tensors, bytes = bytes)
+    }
+
+    #[inline]
+    pub(crate) fn convert(from: &str, to: &str, bytes: usize) -> Self {
+        span!("convert", from = from, to = to, bytes = bytes)
+    }
+
+    #[inline]
+    pub(crate) fn write(path: impl Display) -> Self {
+        span!("write", path = tracing::field::display(path), bytes = tracing::field::Empty)
+    }
+
+    /// A request to a server for bytes. Only with the feature `tracing` is `address` called, which
+    /// says what is asked: a host, or an object of a store.
+    #[inline]
+    pub fn request(address: impl FnOnce() -> String) -> Self {
+        span!("request", address = address(), bytes = tracing::field::Empty)
+    }
+
+    /// The span that the current thread is in, to be entered by threads that work for it.
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            span: tracing::Span::current(),
+        }
+    }
+
+    /// Tells the number of bytes, where it was not known at the start.
+    #[inline]
+    pub fn record_bytes(&self, bytes: u64) {
+        #[cfg(feature = "tracing")]
+        self.span.record("bytes", bytes);
+    }
+
+    /// Lets the current thread work for the span until the result is dropped.
+    #[inline]
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        Entered {
+            #[cfg(feature = "tracing")]
+            _guard: self.span.enter(),
+            #[cfg(not(feature = "tracing"))]
+            _guard: core::marker::PhantomData,
+        }
+    }
+}
