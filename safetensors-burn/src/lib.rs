@@ -63,6 +63,8 @@ mod load;
 mod location;
 pub mod migration;
 pub mod pytorch;
+#[cfg(feature = "train")]
+mod samples;
 mod save;
 mod share;
 mod store;
@@ -76,6 +78,8 @@ pub use burn_store::{
 };
 pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
+#[cfg(feature = "train")]
+pub use samples::SampleDataset;
 pub use save::{save, save_sharded};
 pub use share::{share_checkpoint, share_tensor};
 pub use store::CheckpointStore;

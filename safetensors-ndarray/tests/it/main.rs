@@ -3,6 +3,7 @@
 
 #[cfg(feature = "derive")]
 mod derive;
+mod labels;
 mod layouts;
 #[cfg(feature = "npz")]
 mod npz;
@@ -10,6 +11,7 @@ mod python;
 #[cfg(feature = "rayon")]
 mod rayon;
 mod round_trip;
+mod samples;
 mod sharing;
 mod slices;
 mod views;
