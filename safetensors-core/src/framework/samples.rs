@@ -46,7 +46,8 @@ const PREFETCH: usize = 16;
 /// # let dir = tempfile::tempdir()?;
 /// # let directory = dir.path();
 /// for i in 0..10_u8 {
-///     let image = TensorView::from_slice(&[2, 2], &[i; 4])?;
+///     let pixels = [i; 4];
+///     let image = TensorView::from_slice(&[2, 2], &pixels)?;
 ///     let options = SaveOptions::new().metadata([("taken", format!("2026-11-{i:02}"))]);
 ///     save(directory.join(format!("{i:05}.safetensors")), [("image", image)], &options)?;
 /// }
