@@ -137,6 +137,8 @@
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `model-examples/examples/burn_bert.rs` |
 //! | train with burn, and go on after a crash | the module `burn::train`, `model-examples/examples/burn_train.rs` |
 //! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
+//! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
+//! | read tensors with Zarr and xarray | `safetensors manifest` |
 //! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | save a struct of arrays | `safetensors-ndarray/examples/ndarray_struct.rs`, [`safetensors_derive`](https://docs.rs/safetensors-derive) |
 //! | write the steps of a simulation as they come | `safetensors-ndarray/examples/ndarray_science.rs` |

@@ -63,6 +63,8 @@ mod load;
 mod location;
 pub mod migration;
 pub mod pytorch;
+#[cfg(feature = "train")]
+mod samples;
 mod save;
 mod share;
 mod store;
@@ -76,6 +78,8 @@ pub use burn_store::{
 };
 pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
+#[cfg(feature = "train")]
+pub use samples::SampleDataset;
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::{

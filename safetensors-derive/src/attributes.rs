@@ -13,6 +13,10 @@ pub(crate) struct FieldAttributes {
     pub(crate) skip: bool,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
+    /// The names of the dimensions of an array.
+    pub(crate) dimensions: Option<Vec<LitStr>>,
+    /// The units of an array.
+    pub(crate) units: Option<LitStr>,
 }
 
 impl FieldAttributes {
@@ -26,10 +30,14 @@ impl FieldAttributes {
                 std::mem::replace(&mut found.skip, true)
             } else if meta.path.is_ident("default") {
                 std::mem::replace(&mut found.default, true)
+            } else if meta.path.is_ident("dimensions") {
+                found.dimensions.replace(dimensions(&meta, field)?).is_some()
+            } else if meta.path.is_ident("units") {
+                found.units.replace(meta.value()?.parse()?).is_some()
             } else {
                 return Err(meta.error(format!(
-                    "field `{field}`: unknown attribute `{}`; a field can have rename, skip and \
-                     default",
+                    "field `{field}`: unknown attribute `{}`; a field can have rename, skip, \
+                     default, dimensions and units",
                     text(&meta.path)
                 )));
             };
@@ -37,7 +45,11 @@ impl FieldAttributes {
                 let path = text(&meta.path);
                 return Err(meta.error(format!("field `{field}`: duplicate attribute `{path}`")));
             }
-            if found.skip && (found.default || found.rename.is_some()) {
+            let others = found.default
+                || found.rename.is_some()
+                || found.dimensions.is_some()
+                || found.units.is_some();
+            if found.skip && others {
                 return Err(meta.error(format!(
                     "field `{field}`: a skipped field can have no other attribute"
                 )));
@@ -59,6 +71,21 @@ fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
         )),
         _ => Ok(name),
     }
+}
+
+/// The names that `dimensions` gives.
+fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
+    let content;
+    syn::parenthesized!(content in meta.input);
+    let names = content.parse_terminated(<LitStr as syn::parse::Parse>::parse, syn::Token![,])?;
+    let names: Vec<_> = names.into_iter().collect();
+    for (i, name) in names.iter().enumerate() {
+        if names[..i].iter().any(|other| other.value() == name.value()) {
+            let message = format!("field `{field}`: two dimensions have the same name");
+            return Err(Error::new(name.span(), message));
+        }
+    }
+    Ok(names)
 }
 
 /// The path of `safetensors-ndarray` that a struct's attributes give.

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
-    DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, Result, WherePredicate,
+    DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, LitStr, Result, WherePredicate,
     parse_quote,
 };
 
@@ -37,10 +37,14 @@ fn save(structure: &Structure<'_>) -> TokenStream {
     let (plain_parameters, _, plain_bounds) = structure.generics.split_for_impl();
     let saved = stored(structure).map(|(field, stored)| {
         let (field, ty, name) = (field.ident, field.ty, &stored.name);
+        let name = quote!(&__fields::join(name, #name));
+        let dimensions =
+            stored.dimensions.iter().map(|names| quote!(file.dimensions(#name, &[#(#names),*])?;));
+        let units = stored.units.iter();
         quote! {
-            <#ty as __fields::SaveField>::save_field(
-                &self.#field, &__fields::join(name, #name), file,
-            )?;
+            <#ty as __fields::SaveField>::save_field(&self.#field, #name, file)?;
+            #(#dimensions)*
+            #(file.units(#name, #units)?;)*
         }
     });
     quote! {
@@ -94,16 +98,27 @@ fn load(structure: &Structure<'_>) -> TokenStream {
         let (field, ty, name) = (field.ident, field.ty, &stored.name);
         let current = quote!(current.map(|current| &current.#field));
         let name = quote!(&__fields::join(name, #name));
-        if stored.default {
+        let check = if stored.default {
             quote!(file.check_or_default::<#ty>(#current, #name);)
         } else {
             quote!(<#ty as __fields::LoadField<#file>>::check(#current, #name, file);)
+        };
+        let dimensions = stored.dimensions.iter().map(|names| {
+            let expected = names.iter().map(LitStr::value).collect::<Vec<_>>().join(", ");
+            let expected = format!("the names {expected}");
+            quote!(file.check_dimensions(#name, &[#(#names),*], #expected);)
+        });
+        let units = stored.units.iter();
+        quote! {
+            #check
+            #(#dimensions)*
+            #(file.check_units(#name, #units);)*
         }
     });
     let loads = structure.fields.iter().map(|field| {
         let (field_ident, ty) = (field.ident, field.ty);
         match &field.stored {
-            Some(StoredField { name, default }) => {
+            Some(StoredField { name, default, .. }) => {
                 let name = quote!(&__fields::join(name, #name));
                 if *default {
                     quote!(#field_ident: file.load_or_default::<#ty>(#name)?,)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
-use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, Path, Result, Type};
+use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
 use crate::attributes::{FieldAttributes, crate_path};
 
@@ -35,6 +35,10 @@ pub(crate) struct StoredField {
     pub(crate) name: String,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
+    /// The names of the dimensions of an array.
+    pub(crate) dimensions: Option<Vec<LitStr>>,
+    /// The units of an array.
+    pub(crate) units: Option<LitStr>,
 }
 
 impl<'a> Structure<'a> {
@@ -75,7 +79,8 @@ impl<'a> Structure<'a> {
                 let message = format!("fields `{first}` and `{shown}` have the same name {name:?}");
                 errors.note::<()>(Err(Error::new(span, message)));
             }
-            let stored = Some(StoredField { name, default: found.default });
+            let FieldAttributes { default, dimensions, units, .. } = found;
+            let stored = Some(StoredField { name, default, dimensions, units });
             fields.push(Field { ident, ty: &field.ty, generic, stored });
         }
         match errors.0 {

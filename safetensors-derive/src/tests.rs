@@ -100,7 +100,12 @@ fn wrong_attributes_name_their_field() {
             g: Array1<f32>,
             #[safetensors(serde::skip)]
             h: Array1<f32>,
+            #[safetensors(units = "m", skip)]
+            i: Array1<f32>,
+            #[safetensors(dimensions("t", "x", "t"))]
+            j: Array3<f32>,
             #[other(renam = "x")]
+            #[safetensors(dimensions("t"), units = "m")]
             fine: Array1<f32>,
         }
     });
@@ -108,14 +113,18 @@ fn wrong_attributes_name_their_field() {
         found,
         [
             "unknown attribute `prefix`; a struct can have crate",
-            "field `a`: unknown attribute `renam`; a field can have rename, skip and default",
+            "field `a`: unknown attribute `renam`; a field can have rename, skip, default, \
+             dimensions and units",
             "field `b`: the name is empty",
             "field `c`: the name __metadata__ is reserved by the format",
             "field `d`: a skipped field can have no other attribute",
             "field `e`: a skipped field can have no other attribute",
             "field `f`: duplicate attribute `default`",
             "field `g`: duplicate attribute `rename`",
-            "field `h`: unknown attribute `serde::skip`; a field can have rename, skip and default",
+            "field `h`: unknown attribute `serde::skip`; a field can have rename, skip, default, \
+             dimensions and units",
+            "field `i`: a skipped field can have no other attribute",
+            "field `j`: two dimensions have the same name",
         ]
     );
     // These are refused by the grammar of attributes. The position is still that of the field.

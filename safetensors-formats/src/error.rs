@@ -298,6 +298,9 @@ pub enum ErrorKind {
     /// NumPy has no type for a dtype.
     #[error("NumPy has no type for {dtype}")]
     NoNumpyType { dtype: Dtype },
+    /// Zarr does not allow the name of a tensor.
+    #[error("Zarr does not allow the name: {problem}")]
+    NotForZarr { problem: &'static str },
     /// An earlier tensor was not written whole, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,

@@ -5,6 +5,7 @@
 //! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
 //! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
 //! | any of these, PyTorch, GGUF and burn | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model` |
+//! | Zarr, by references to safetensors files | | [`kerchunk::manifest`] |
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
@@ -73,6 +74,7 @@ mod format;
 #[cfg_attr(docsrs, doc(cfg(feature = "gguf")))]
 pub mod gguf;
 mod input;
+pub mod kerchunk;
 mod limits;
 pub mod npy;
 pub mod npz;

@@ -27,6 +27,7 @@
 //! |---|---|---|
 //! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
 //! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
+//! | append to a finished file | [`Writer::append_to`] | copied once, at the end |
 //! | keep what a run has written when it is killed | [`Writer::sync`], [`recover_synced`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
@@ -35,6 +36,7 @@
 //! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
 //! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
+//! | name axes, and read a part by labels along them | [`Writer::dimensions`], [`Reader::select`] | only that part is read |
 //!
 //! # NumPy's files
 //!
@@ -146,6 +148,7 @@ mod error;
 #[cfg(feature = "derive")]
 pub mod fields;
 mod framework;
+mod labels;
 mod load;
 #[cfg(feature = "npz")]
 pub mod npz;
@@ -162,6 +165,7 @@ pub use bytes::FileBytes;
 pub use error::{Ndarray, WrongNdim};
 #[cfg(feature = "derive")]
 pub use fields::NamedArrays;
+pub use labels::{LabelError, Selection};
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
@@ -177,7 +181,7 @@ pub use safetensors_derive::SafeTensors;
 pub use save::{save, save_sharded};
 pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
-pub use writer::{ArrayAppender, Writer};
+pub use writer::{ArrayAppender, StepElement, Writer};
 
 /// Tests the examples of the README.
 #[cfg(all(doctest, feature = "derive"))]

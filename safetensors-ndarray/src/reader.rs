@@ -337,6 +337,11 @@ impl<S> Reader<S> {
         Self { convert: options, ..self }
     }
 
+    /// How elements are converted.
+    pub(crate) fn converting(&self) -> &ConvertOptions {
+        &self.convert
+    }
+
     /// The checkpoint that has the arrays. It has their number, and the metadata of all files
     /// together.
     pub fn checkpoint(&self) -> &Checkpoint<S> {

@@ -64,6 +64,41 @@ impl Writer {
         GrowingWriter::create(path, options).map(Self)
     }
 
+    /// Opens a finished file to append to it. All of its arrays and metadata stay, and
+    /// [`grow`](Writer::grow) goes on with an array of the file.
+    ///
+    /// The path keeps the old file until [`finish`](Writer::finish) puts the new one in its place.
+    /// Appending costs the time of the new steps only. `finish` copies what the file had, once for
+    /// all steps that were appended.
+    ///
+    /// ```
+    /// use ndarray::{Axis, Ix1};
+    /// use safetensors_core::Result;
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// fn run(w: Writer, steps: u32) -> Result<()> {
+    ///     let time = w.grow("time", Axis(0), &[])?;
+    ///     for _ in 0..steps {
+    ///         time.push(0.1 * time.steps() as f64)?;
+    ///     }
+    ///     w.finish()
+    /// }
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("run.safetensors");
+    /// run(Writer::create(&path)?, 100)?;
+    /// run(Writer::append_to(&path)?, 20)?;
+    /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("time")?.len(), 120);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`GrowingWriter::append_to`]. Each names the file.
+    pub fn append_to(path: impl AsRef<Path>) -> Result<Self> {
+        GrowingWriter::append_to(path, &SaveOptions::new()).map(Self)
+    }
+
     /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The call comes
     /// just before the array's next step. The default, 0, never calls it.
     #[must_use]
@@ -111,6 +146,17 @@ impl Writer {
     /// [`BadAttributeName`](safetensors_core::ErrorKind::BadAttributeName) if `name` has a `#`.
     pub fn attribute(&self, array: &str, name: &str, value: impl Into<String>) -> Result<()> {
         self.0.attribute(array, name, value)
+    }
+
+    /// Names the axes of an array. The array has been added, or grows. An array of one axis that
+    /// has the name of a dimension is its coordinate: [`Reader::select`](crate::Reader::select)
+    /// takes parts by its elements.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`GrowingWriter::dimensions`].
+    pub fn dimensions(&self, array: &str, names: &[&str]) -> Result<()> {
+        self.0.dimensions(array, names)
     }
 
     /// Adds entries to the metadata of the whole file. An entry with the key of an earlier one
@@ -215,6 +261,22 @@ impl Writer {
     }
 }
 
+/// What [`ArrayAppender::push`] takes: one element of the array.
+#[diagnostic::on_unimplemented(
+    message = "`push` appends a single element of type `{T}`, found `{Self}`",
+    label = "use `append` for a whole step, and `extend` for several"
+)]
+pub trait StepElement<T> {
+    /// The element.
+    fn into_element(self) -> T;
+}
+
+impl<T: ArrayElement> StepElement<T> for T {
+    fn into_element(self) -> T {
+        self
+    }
+}
+
 /// An array of a [`Writer`] that grows along one axis. It can be cloned and sent to other threads.
 /// All clones append to the one array.
 #[derive(Clone, Debug)]
@@ -235,13 +297,21 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
         self.tensor.append(&ArraySource::of(step))
     }
 
-    /// Appends one step of an array whose steps are single elements.
+    /// Appends one step of an array whose steps are single elements. The compiler refuses a whole
+    /// array here, and says that [`append`](ArrayAppender::append) takes it:
+    ///
+    /// ```compile_fail,E0277
+    /// # let w = safetensors_ndarray::Writer::create("run.safetensors")?;
+    /// let u = w.grow::<f32>("u", ndarray::Axis(0), &[2])?;
+    /// u.push(&ndarray::array![1.0_f32, 2.0])?;
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// The errors of [`append`](ArrayAppender::append).
-    pub fn push(&self, value: T) -> Result<()> {
-        self.append(&aview0(&value))
+    pub fn push(&self, value: impl StepElement<T>) -> Result<()> {
+        self.append(&aview0(&value.into_element()))
     }
 
     /// Appends several steps at once. The array has the axis along which the whole array grows; its

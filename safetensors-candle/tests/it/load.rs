@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use half::f16;
 use safetensors_candle::Candle;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
-use safetensors_core::framework::{Framework, Support};
+use safetensors_core::framework::{Framework, Samples, Support};
 use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView, Widening};
 
 /// Shapes that every dtype can have: elements of sub-byte dtypes fill whole bytes.
@@ -209,4 +209,23 @@ fn loaded_tensors_compute() {
     let product =
         tensors["w"].matmul(&Tensor::new(&[[1.0_f32], [1.0]], &Device::Cpu).unwrap()).unwrap();
     assert_eq!(product.to_vec2::<f32>().unwrap(), [[3.0], [7.0]]);
+}
+
+#[test]
+fn samples_of_a_directory_are_stacked() {
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..3_u8 {
+        let x = TensorBuf::from_vec(vec![2], vec![f32::from(i); 2]).unwrap();
+        let flag = TensorBuf::from_vec(vec![1], vec![i == 1]).unwrap();
+        save_bufs(&dir.path().join(format!("{i}.safetensors")), &[("x", x), ("flag", flag)]);
+    }
+    let samples = Samples::<Candle>::open(dir.path(), Device::Cpu).unwrap();
+    let all = samples.for_each_batch([2, 0, 1], 3, |batch| {
+        let (x, flag) = (&batch.tensors["x"], &batch.tensors["flag"]);
+        assert_eq!(x.to_vec2::<f32>()?, [[2.0, 2.0], [0.0, 0.0], [1.0, 1.0]]);
+        // candle has no booleans.
+        assert_eq!(flag.to_vec2::<u8>()?, [[0], [0], [1]]);
+        Ok::<(), Box<dyn std::error::Error>>(())
+    });
+    all.unwrap();
 }

@@ -10,6 +10,7 @@ mod download;
 mod extract;
 mod inputs;
 mod inspect;
+mod manifest;
 mod manual;
 mod map;
 mod metadata;
@@ -127,6 +128,7 @@ commands! {
     Digest(digest),
     Extract(extract),
     Map(map),
+    Manifest(manifest),
     Download(download),
     Cache(cache),
     Completions(completions),

@@ -203,6 +203,25 @@ fn json_has_everything_and_is_printable() {
 }
 
 #[test]
+fn names_of_dimensions_and_units_are_shown() {
+    let dir = temp_dir();
+    let u = TensorView::from_slice(&[2, 1], &[1.0_f32, 2.0]).unwrap();
+    let options = SaveOptions::new().metadata([
+        ("attribute:u#dimensions", r#"["t", "x"]"#),
+        ("attribute:u#units", "m/s"),
+        ("attribute:v#dimensions", "not a list"),
+    ]);
+    save(dir.path().join("a.safetensors"), [("u", u), ("v", u)], &options).unwrap();
+    let shown = predicate::str::contains("\nlabelled  dimensions  units\n")
+        .and(predicate::str::contains("\nu         t 2 × x 1   m/s\n"));
+    run_in(dir.path(), &["inspect", "a.safetensors"]).success().stdout(shown).stderr("");
+    let output = run_in(dir.path(), &["inspect", "--json", "a.safetensors"]).success();
+    let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let dimensions = [0, 1].map(|i| json["tensors"][i]["dimensions"].clone());
+    assert_eq!(dimensions, [serde_json::json!(["t", "x"]), serde_json::Value::Null]);
+}
+
+#[test]
 fn standard_input_is_a_pipe_or_a_file() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");

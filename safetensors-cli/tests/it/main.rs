@@ -26,6 +26,7 @@ mod hub_cache;
 mod inspect;
 mod interrupted;
 mod lora;
+mod manifest;
 mod manual;
 mod map;
 #[cfg(target_os = "linux")]

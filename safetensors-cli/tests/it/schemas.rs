@@ -20,6 +20,7 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "small.safetensors"], 0),
     ("inspect", &["inspect", "--json", "shards/model.safetensors.index.json"], 0),
     ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "labelled.safetensors"], 0),
     ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
     ("inspect", &["inspect", "--json", "array.npy"], 0),
     ("inspect", &["inspect", "--json", "run"], 1),
@@ -75,6 +76,9 @@ fn make_files(dir: &Path) {
     hostile_file(dir);
     llama(dir, "llama.safetensors");
     raw_file(&dir.join("empty.safetensors"), "{}", 0);
+    let header = r#"{"__metadata__":{"attribute:t#dimensions":"[\"x\"]"},
+        "t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    raw_file(&dir.join("labelled.safetensors"), header, 2);
     let header = r#"{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
     raw_file(&dir.join("cut.safetensors"), header, 1);
     let header = r#"{"b":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;

@@ -271,6 +271,9 @@ pub enum ErrorKind {
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
     BadAttributeName { found: String },
+    /// An attribute of a tensor has not the form that it should have.
+    #[error("the attribute {name:?} should be {expected}, found {}", Quoted(.found))]
+    BadAttribute { name: &'static str, expected: String, found: String },
 
     // Metadata and digests.
     /// A key of the ModelSpec standard is missing, or its value has not the standard's form.
@@ -426,8 +429,6 @@ pub enum ErrorKind {
         Quoted(.kept)
     )]
     TieReserved { kept: String },
-
-    // Loading into a model.
     /// A checkpoint does not match the tensors in memory that it is loaded into.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
@@ -445,8 +446,6 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Optimizer { problem: OptimizerProblem },
-
-    // The caller.
     /// The caller's progress callback ended the work.
     #[cfg(feature = "std")]
     #[error("cancelled")]

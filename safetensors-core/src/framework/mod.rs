@@ -9,6 +9,8 @@
 
 #[cfg(feature = "std")]
 mod files;
+#[cfg(feature = "std")]
+mod samples;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -17,6 +19,8 @@ use alloc::string::String;
 use files::read_into_host;
 #[cfg(feature = "std")]
 pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, synced_later};
+#[cfg(feature = "std")]
+pub use samples::{Sample, SampleBatch, Samples};
 
 pub use crate::convert::support::Support;
 use crate::convert::{DtypeTable, Widening, widen};

@@ -21,6 +21,11 @@ pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
 #[cfg(feature = "std")]
 pub(crate) const AXIS_PREFIX: &str = "safetensors_bridge.axis.";
 
+/// The key that says that the steps of a synced file continue those of a finished file. Only files
+/// of synced steps have it.
+#[cfg(feature = "std")]
+pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
+
 /// The prefix of every key of this project.
 const OWN_PREFIX: &str = "safetensors_bridge.";
 

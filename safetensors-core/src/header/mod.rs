@@ -2,6 +2,8 @@
 
 mod attributes;
 mod canonical;
+#[cfg(feature = "std")]
+mod dimensions;
 mod encode;
 mod json;
 mod keys;
@@ -23,13 +25,17 @@ mod validate;
 #[cfg(feature = "std")]
 pub(crate) use attributes::described_tensor;
 pub use attributes::{attribute_key, attributes};
+#[cfg(feature = "std")]
+pub use dimensions::dimensions;
+#[cfg(feature = "std")]
+pub(crate) use dimensions::{DIMENSIONS, dimensions_text};
 pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "modelspec")]
 pub(crate) use keys::MODELSPEC_PREFIX;
 #[cfg(feature = "std")]
 pub(crate) use keys::{
-    ATTEMPT_KEY, AXIS_PREFIX, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FILES_KEY, FORMAT_KEY,
-    PARTS_KEY, SHA256_KEY,
+    ATTEMPT_KEY, AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FILES_KEY,
+    FORMAT_KEY, PARTS_KEY, SHA256_KEY,
 };
 pub(crate) use keys::{METADATA_KEY, is_reserved};
 #[cfg(feature = "std")]

@@ -57,7 +57,7 @@ pub(crate) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
 }
 
 /// The type as NumPy writes it, or `None` if NumPy has none for the dtype.
-pub(super) fn encode(dtype: Dtype, order: ByteOrder) -> Option<String> {
+pub(crate) fn encode(dtype: Dtype, order: ByteOrder) -> Option<String> {
     let (_, plain) = TYPES.iter().find(|(known, _)| *known == dtype)?;
     let order = match order {
         _ if dtype.bits() == 8 => '|',

@@ -30,6 +30,7 @@ mod write;
 
 pub use array::Array;
 pub use descr::ByteOrder;
+pub(crate) use descr::encode;
 #[cfg(feature = "pytorch")]
 pub(crate) use descr::parse as parse_descr;
 pub(crate) use file::{open_file, tensor};

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use ndarray::Dimension;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::header::{attribute_key, attributes, dimensions};
+use safetensors_core::{Error, ErrorKind, Metadata, Result};
 
 use super::Names;
+use super::saving::UNITS;
 use crate::ArrayElement;
 
 /// The most differences that are listed. A hostile file can make each of its names into as many as
@@ -93,6 +95,41 @@ impl<'r> Checking<'r> {
             let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
             self.note(Mismatch::Metadata { key: key.into(), expected, found });
         }
+    }
+
+    /// Compares the names of the axes of an array, if it is there.
+    #[doc(hidden)]
+    pub fn check_dimensions(&mut self, name: &str, names: &[&str], expected: &'static str) {
+        let is_valid = |metadata: &Metadata| {
+            let found = dimensions(metadata, name, names.len());
+            found.is_ok_and(|found| found.is_some_and(|found| found == names))
+        };
+        self.attribute(name, "dimensions", expected, is_valid);
+    }
+
+    /// Compares the units of an array, if it is there.
+    #[doc(hidden)]
+    pub fn check_units(&mut self, name: &str, units: &'static str) {
+        let is_valid = |metadata: &Metadata| {
+            attributes(metadata, name).any(|attribute| attribute == (UNITS, units))
+        };
+        self.attribute(name, UNITS, units, is_valid);
+    }
+
+    fn attribute(
+        &mut self,
+        name: &str,
+        attribute: &str,
+        expected: &'static str,
+        is_valid: impl FnOnce(&Metadata) -> bool,
+    ) {
+        if !self.names.has_array(name) || is_valid(self.names.metadata()) {
+            return;
+        }
+        let Ok(key) = attribute_key(name, attribute) else { return };
+        let found = self.names.entry(&key);
+        let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
+        self.note(Mismatch::Metadata { key, expected, found });
     }
 
     fn field(&mut self, name: &str) {

@@ -100,6 +100,10 @@ impl<'r> Names<'r> {
         self.arrays.get(first).is_some_and(|array| array.starts_with(prefix))
     }
 
+    pub(super) fn metadata(&self) -> &'r Metadata {
+        self.metadata
+    }
+
     /// The metadata entry of this key.
     pub(super) fn entry(&self, key: &str) -> Option<&'r str> {
         self.metadata.get(key).map(String::as_str)

@@ -10,6 +10,9 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::names::{MAX_DEPTH, is_too_deep};
 use crate::{ArrayElement, Ndarray, Writer};
 
+/// The attribute for the units of an array.
+pub(super) const UNITS: &str = "units";
+
 /// A file that a struct is written to.
 #[derive(Debug)]
 pub struct Saving<'w> {
@@ -36,6 +39,18 @@ impl<'w> Saving<'w> {
         self.claim(key)?;
         self.writer.metadata([(key, value.into())]);
         Ok(())
+    }
+
+    /// Names the axes of an array, if it is there.
+    #[doc(hidden)]
+    pub fn dimensions(&mut self, name: &str, dimensions: &[&str]) -> Result<()> {
+        if self.names.contains(name) { self.writer.dimensions(name, dimensions) } else { Ok(()) }
+    }
+
+    /// Gives an array its units, if it is there.
+    #[doc(hidden)]
+    pub fn units(&mut self, name: &str, units: &str) -> Result<()> {
+        if self.names.contains(name) { self.writer.attribute(name, UNITS, units) } else { Ok(()) }
     }
 
     /// Writes what a `Some` or an item holds. If that writes nothing itself, an empty entry shows

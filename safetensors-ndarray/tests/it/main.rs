@@ -3,6 +3,7 @@
 
 #[cfg(feature = "derive")]
 mod derive;
+mod labels;
 mod layouts;
 mod migration;
 #[cfg(feature = "npz")]
@@ -11,6 +12,7 @@ mod python;
 #[cfg(feature = "rayon")]
 mod rayon;
 mod round_trip;
+mod samples;
 mod sharing;
 mod slices;
 mod views;

@@ -332,3 +332,32 @@ fn several_threads_append() {
         assert_eq!(array.slice(s![.., 50, 3]), expected);
     }
 }
+
+#[test]
+fn a_finished_file_is_appended_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.safetensors");
+    let rows = Array2::from_shape_fn((6, 3), |(row, column)| (10 * row + column) as f32);
+    for part in [0..2, 2..3, 3..6] {
+        let w = match part.start {
+            0 => Writer::create(&path).unwrap(),
+            _ => Writer::append_to(&path).unwrap(),
+        };
+        let u = w.grow("u", Axis(0), &[3]).unwrap();
+        let columns = w.grow("columns", Axis(1), &[3]).unwrap();
+        assert_eq!((u.steps(), columns.steps()), (part.start as u64, part.start as u64));
+        for step in part.clone() {
+            u.append(&rows.row(step)).unwrap();
+        }
+        columns.extend(&rows.slice(s![part.clone(), ..]).t()).unwrap();
+        w.dimensions("u", &["t", "x"]).unwrap();
+        w.finish().unwrap();
+        let r = Reader::open(&path).unwrap();
+        assert_eq!(r.read::<f32, Ix2>("u").unwrap(), rows.slice(s![..part.end, ..]));
+        assert_eq!(r.read::<f32, Ix2>("columns").unwrap(), rows.slice(s![..part.end, ..]).t());
+        assert_eq!(r.dimensions("u").unwrap(), ["t", "x"]);
+    }
+    let w = Writer::append_to(&path).unwrap();
+    let error = w.grow::<f64>("u", Axis(0), &[3]).unwrap_err();
+    assert!(error.to_string().ends_with("expected dtype F32, found F64"), "{error}");
+}

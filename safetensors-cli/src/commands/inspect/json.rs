@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
+use safetensors_core::header::dimensions;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
@@ -54,11 +55,11 @@ struct FileEntry {
 }
 
 /// The tensors, each of which becomes an entry when it is written: there may be a million.
-struct TensorList<'a>(&'a Tensors<'a>);
+struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata);
 
 impl Serialize for TensorList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(TensorEntry::of))
+        serializer.collect_seq(self.0.iter().map(|tensor| TensorEntry::of(tensor, self.1)))
     }
 }
 
@@ -72,11 +73,14 @@ struct TensorEntry<'a> {
     /// The index into `files`.
     file: usize,
     offset: Option<u64>,
+    /// The names of the dimensions.
+    dimensions: Option<Vec<String>>,
 }
 
 impl<'a> TensorEntry<'a> {
-    fn of(tensor: &Tensor<'a>) -> Self {
+    fn of(tensor: &Tensor<'a>, metadata: &Metadata) -> Self {
         let kind = other::kind(tensor);
+        let ndim = tensor.shape().len();
         Self {
             name: tensor.name(),
             dtype: kind.name(),
@@ -86,6 +90,7 @@ impl<'a> TensorEntry<'a> {
             file: tensor.file_index(),
             // The bytes of a tensor of another format may lie in many places, or in none.
             offset: other::of(tensor.source()).is_none().then(|| tensor.file_offset()),
+            dimensions: dimensions(metadata, tensor.name(), ndim).ok().flatten(),
         }
     }
 }
@@ -141,7 +146,7 @@ pub(super) fn document<'a>(
         total: dtypes.values().copied().sum(),
         dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
         files: files.collect(),
-        tensors: TensorList(tensors),
+        tensors: TensorList(tensors, checkpoint.metadata()),
         quantized_weights: weights.iter().map(entry).collect(),
     }
 }

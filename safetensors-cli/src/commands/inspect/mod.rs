@@ -151,6 +151,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         writeln!(out)?;
         tables::quantized(&weights, args.flat, &mut out)?;
     }
+    tables::labelled(&checkpoint, &tensors, &mut out)?;
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;

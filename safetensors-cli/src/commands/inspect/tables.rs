@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::header::{attributes, dimensions};
 use safetensors_core::quantized::QuantizedWeight;
 
 use super::{Dtypes, Tensors};
@@ -189,6 +190,42 @@ pub(super) fn quantized(
             ]);
         }
     })
+}
+
+/// The tensors whose dimensions have names, with their units. Nothing if there is none.
+pub(super) fn labelled(
+    checkpoint: &Checkpoint,
+    tensors: &Tensors<'_>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let metadata = checkpoint.metadata();
+    let mut labelled = Vec::new();
+    for tensor in tensors {
+        let (name, shape) = (tensor.name(), tensor.shape());
+        // What is wrong with names is not what is asked, and the metadata shows them as they are.
+        let Ok(Some(names)) = dimensions(metadata, name, shape.len()) else { continue };
+        let units = attributes(metadata, name).find(|(attribute, _)| *attribute == "units");
+        let named = names.iter().zip(shape);
+        let named: Vec<_> =
+            named.map(|(name, len)| format!("{} {len}", text::name(name))).collect();
+        labelled.push([
+            text::name(name),
+            named.join(" × "),
+            units.map_or_else(String::new, |(_, units)| text::value(units)),
+        ]);
+    }
+    if labelled.is_empty() {
+        return Ok(());
+    }
+    labelled.sort();
+    let columns = [
+        Column::name("labelled").rank(0).distinct(),
+        Column::text("dimensions").rank(1),
+        Column::text("units").rank(2),
+    ];
+    writeln!(out)?;
+    table::write(&columns, out, |rows| labelled.iter().for_each(|row| rows.row(row)))?;
+    Ok(())
 }
 
 /// The metadata, one row per entry.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::waiting::Waiting;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::io::FileSource;
 use crate::io::positional::write_all_at;
 use crate::save::SaveOptions;
 use crate::save::atomic::AtomicFile;
@@ -70,6 +71,8 @@ pub(super) enum Home {
     Body,
     /// In a second hidden file.
     Spill(Arc<SpillFile>),
+    /// In the finished file that is appended to.
+    Before(Arc<FileSource>),
 }
 
 impl Body {
@@ -123,6 +126,8 @@ impl Body {
         let waiting = match home {
             Home::Body => &self.waiting,
             Home::Spill(spill) => &spill.waiting,
+            // Nothing is written to the old file.
+            Home::Before(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         waiting.write(self.file_of(home), bytes, start)
     }
@@ -143,6 +148,7 @@ impl Body {
         match home {
             Home::Body => self.file(),
             Home::Spill(spill) => spill.file(),
+            Home::Before(file) => file.file(),
         }
     }
 
@@ -156,11 +162,11 @@ impl Body {
         self.lock().end
     }
 
-    /// Writes the header, and gives the file its name.
-    pub(super) fn commit(self, prefix: &[u8]) -> Result<()> {
+    /// Writes the header, and gives the file its name if the check succeeds.
+    pub(super) fn commit(self, prefix: &[u8], check: impl FnOnce() -> Result<()>) -> Result<()> {
         write_all_at(self.file(), prefix, 0)
             .map_err(|error| Error::from(crate::error::ErrorKind::Io(error)))?;
-        self.file.commit()
+        self.file.commit_if(check)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

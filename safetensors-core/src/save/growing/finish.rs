@@ -5,7 +5,9 @@ use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
+use super::append::Before;
 use super::body::{ALIGN, Body, Home, ROOM};
+use super::kept::Spread;
 use super::series::{Series, SeriesState};
 use super::{GrowingEntry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +42,7 @@ struct FinishedTensor<'a> {
 enum Rank {
     /// Already in the file, at this offset.
     InPlace(u64),
-    /// Already in the file, after the others.
+    /// Already in the file, after the others, except for the steps that it had before.
     Tail,
     /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
     Copied,
@@ -57,11 +59,13 @@ impl GrowingWriter {
     /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
     /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
     /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
-    /// temporary file stays behind. After [`ErrorKind::NotDurable`] the path has the new file.
+    /// temporary file stays behind. So it is if the file that is [appended
+    /// to](Self::append_to) was changed meanwhile. After [`ErrorKind::NotDurable`] the path has the
+    /// new file.
     /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
     /// The next [`create`](Self::create) removes them.
     pub fn finish(self) -> Result<()> {
-        let Self { path, options, body, tensors, synced, .. } = self;
+        let Self { path, options, body, before, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let synced = synced.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
@@ -74,8 +78,15 @@ impl GrowingWriter {
                 SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
             let prefix = assemble(&body, &parts, &options)?;
             drop(parts);
+            drop(tensors);
             synced.mark_finishing(options.durable)?;
-            body.commit(&prefix)
+            let mut before = before;
+            body.commit(&prefix, || {
+                before.as_ref().map_or(Ok(()), Before::check)?;
+                // Other systems than Unix may not replace an open file.
+                before = before.take().filter(|_| cfg!(unix));
+                Ok(())
+            })
         };
         finish().map_err(|error: Error| error.in_path(&path))?;
         synced.remove()
@@ -83,7 +94,11 @@ impl GrowingWriter {
 }
 
 /// Moves the data to its final place. Returns the bytes that come before it.
-fn assemble(body: &Body, parts: &[FinishedTensor<'_>], options: &SaveOptions) -> Result<Vec<u8>> {
+fn assemble<'a>(
+    body: &'a Body,
+    parts: &[FinishedTensor<'a>],
+    options: &SaveOptions,
+) -> Result<Vec<u8>> {
     let specs: Vec<_> = parts.iter().map(FinishedTensor::spec).collect();
     let layout = Layout::plan(&specs, options)?;
     let (mut prefix, needed) = (layout.prefix, layout.places);
@@ -92,8 +107,8 @@ fn assemble(body: &Body, parts: &[FinishedTensor<'_>], options: &SaveOptions) ->
     let start =
         if data_len < SMALL { shortest } else { ROOM.max(shortest.next_multiple_of(BLOCK)) };
     let file = body.file();
-    let tail = parts.iter().filter_map(|part| part.state.as_deref()).find(|s| s.stored.is_tail());
-    let in_place = body.end() - ROOM + tail.map_or(0, |tail| tail.stored.flushed());
+    let tail = parts.iter().find_map(FinishedTensor::tail_len);
+    let in_place = body.end() - ROOM + tail.unwrap_or(0);
     shift(file, ROOM, start, in_place).map_err(ErrorKind::Io)?;
     let mut copies = Copies { to: file, waiting: None };
     for (part, (_, range)) in parts.iter().zip(&needed) {
@@ -134,6 +149,13 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
+    /// The bytes at the end of the file, if they are of this tensor.
+    fn tail_len(&self) -> Option<u64> {
+        let GrowingEntry::Growing(series) = self.entry else { return None };
+        let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
+        Some(series.byte_len(series.kept_steps()) + state.stored.flushed())
+    }
+
     fn rank(&self) -> Rank {
         let dtype = match (self.entry, &self.state) {
             (GrowingEntry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
@@ -159,12 +181,12 @@ impl<'a> FinishedTensor<'a> {
     }
 
     /// Writes the tensor at `offset` of the file, unless it is there.
-    fn put(&self, body: &Body, offset: u64, copies: &mut Copies<'a>) -> Result<()> {
+    fn put(&self, body: &'a Body, offset: u64, copies: &mut Copies<'a>) -> Result<()> {
         match (self.entry, &self.state) {
             (GrowingEntry::Whole(Whole { place, .. }), _) => match &place.home {
                 Home::Body => Ok(()),
-                Home::Spill(spill) => {
-                    let from = spill.file();
+                home => {
+                    let from = body.file_of(home);
                     let (start, len, tensor) = (place.start, self.len, self.entry.name());
                     copies.copy(Range { from, start, offset, len, tensor })
                 }
@@ -179,11 +201,18 @@ impl<'a> FinishedTensor<'a> {
 }
 
 fn put_steps(series: &Series, state: &SeriesState, body: &Body, offset: u64) -> Result<()> {
-    if series.is_in_order() {
-        return Ok(state.stored.put(body.file(), offset).map_err(ErrorKind::Io)?);
+    let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
+    if let Some(kept) = &series.kept {
+        kept.put(layers, all, body.file(), offset).map_err(ErrorKind::Io)?;
     }
-    series.write_steps(state, body, 0..state.steps, &mut |at, bytes| {
-        Ok(write_all_at(body.file(), bytes, offset + at).map_err(ErrorKind::Io)?)
+    let spread = Spread::new(layers, kept, all - kept, all);
+    if series.is_in_order() {
+        let put = state.stored.put(body.file(), offset + series.byte_len(kept));
+        return Ok(put.map_err(ErrorKind::Io)?);
+    }
+    series.write_steps(state, body, kept..all, &mut |at, bytes| {
+        let at = offset + spread.place(at);
+        Ok(write_all_at(body.file(), bytes, at).map_err(ErrorKind::Io)?)
     })
 }
 

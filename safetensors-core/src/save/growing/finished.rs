@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::synced::{axis_of, file_name, last_file};
+use super::synced::{Growth, continues, file_name, last_file};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, Hasher};
 use crate::io::remove::unless_missing;
@@ -44,7 +44,8 @@ pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
 
 /// Whether the file at a path is the one that the run with these synced steps has finished.
 pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
-    if marked_files(directory)?.is_none() {
+    // A file that was appended to has the new steps only if the run, or a recovery, has put it there.
+    if marked_files(directory)?.is_none() && !continues(directory)? {
         return Ok(false);
     }
     match FileSource::open(path).and_then(SafeTensors::from_source) {
@@ -93,15 +94,13 @@ fn has_all(finished: &SafeTensors<FileSource>, directory: &Path) -> Result<bool>
         let part = part.map_err(|error| error.in_path(&path))?;
         for tensor in part.tensors() {
             let Some(whole) = finished.get(tensor.name()) else { return Ok(false) };
-            let axis = axis_of(&part, &tensor).map_err(|error| error.in_path(&path))?;
-            let first = match axis {
-                Some(axis) => {
-                    let first = steps.entry(tensor.name().into()).or_default();
-                    let next = first.saturating_add(tensor.shape()[axis]);
-                    Some((axis, std::mem::replace(first, next)))
-                }
-                None => None,
-            };
+            let growth = Growth::of(&part, &tensor).map_err(|error| error.in_path(&path))?;
+            let first = growth.map(|Growth { axis, kept }| {
+                let kept = usize::try_from(kept).unwrap_or(usize::MAX);
+                let first = steps.entry(tensor.name().into()).or_insert(kept);
+                let next = first.saturating_add(tensor.shape()[axis]);
+                (axis, std::mem::replace(first, next))
+            });
             if !has(&whole, &tensor, first)? {
                 return Ok(false);
             }

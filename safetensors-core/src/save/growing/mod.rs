@@ -1,8 +1,10 @@
 //! [`GrowingWriter`]: a file whose tensors need not be known at the start, and may grow.
 
+mod append;
 mod body;
 mod finish;
 mod finished;
+mod kept;
 mod recover;
 mod series;
 mod steps;
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use append::Before;
 use body::{Body, BodyPlace};
 pub use recover::recover_synced;
 pub use series::GrowingTensor;
@@ -28,7 +31,9 @@ use super::SaveOptions;
 use super::pieces::Pieces;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Limits, METADATA_KEY, Metadata, NameTable, attribute_key};
+use crate::header::{
+    DIMENSIONS, Limits, METADATA_KEY, Metadata, NameTable, attribute_key, dimensions_text,
+};
 use crate::tensor::{TensorSource, shape};
 
 /// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
@@ -72,11 +77,15 @@ use crate::tensor::{TensorSource, shape};
 /// [`tied`](SaveOptions::tied) and [`progress`](SaveOptions::progress). Added tensors are in the
 /// file in the order of the calls, except for those that would misalign others. The same calls give
 /// the same bytes.
+///
+/// [`append_to`](Self::append_to) goes on with a finished file.
 #[derive(Debug)]
 pub struct GrowingWriter {
     path: PathBuf,
     options: SaveOptions,
     body: Body,
+    /// The finished file that is appended to.
+    before: Option<Before>,
     tensors: Mutex<Tensors>,
     synced: Mutex<Synced>,
     sync_every: u64,
@@ -151,6 +160,7 @@ impl GrowingWriter {
             path: path.into(),
             options: options.clone(),
             body,
+            before: None,
             tensors: Mutex::new(tensors),
             synced: Mutex::new(synced),
             sync_every: 0,
@@ -198,7 +208,8 @@ impl GrowingWriter {
     }
 
     /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
-    /// dimension: the shape of one step.
+    /// dimension: the shape of one step. A tensor of a file that is [appended to](Self::append_to)
+    /// goes on with the steps that it has.
     ///
     /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
     /// the file, so [`finish`](Self::finish) rearranges them.
@@ -225,7 +236,8 @@ impl GrowingWriter {
     /// # Errors
     ///
     /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
-    /// [`ErrorKind::TooManyDimensions`]; the errors of [`shape::byte_len`](crate::shape::byte_len),
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the file that is appended to has
+    /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; the errors of [`shape::byte_len`](crate::shape::byte_len),
     /// also if a packed dtype would have to be cut inside a byte.
     pub fn grow(
         &self,
@@ -235,10 +247,9 @@ impl GrowingWriter {
         step_shape: &[usize],
     ) -> Result<GrowingTensor<'_>> {
         let grow = || {
-            let series = Arc::new(Series::new(name, dtype, axis, step_shape)?);
+            let series = Series::new(name, dtype, axis, step_shape)?;
             check_ndim(step_shape.len() + 1)?;
-            self.enter(name, || Ok(GrowingEntry::Growing(series.clone())))?;
-            Ok(GrowingTensor { writer: self, series })
+            Ok(GrowingTensor { writer: self, series: self.grow_on(series)? })
         };
         grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
     }
@@ -261,16 +272,42 @@ impl GrowingWriter {
     /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttributeName`] if the attribute's name has a
     /// `#`.
     pub fn attribute(&self, tensor: &str, name: &str, value: impl Into<String>) -> Result<()> {
+        self.attribute_by(tensor, name, |_| Ok(value.into()))
+    }
+
+    /// Names the dimensions of a tensor, in the attribute `dimensions`, see
+    /// [`dimensions`](crate::header::dimensions()). The tensor has been added, or grows. A tensor
+    /// of one dimension that has the name of a dimension is its coordinate.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttribute`] if there are more or fewer names
+    /// than dimensions, or two are the same.
+    pub fn dimensions(&self, tensor: &str, names: &[&str]) -> Result<()> {
+        self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
+    }
+
+    /// Sets an attribute to a value that may depend on the number of dimensions.
+    fn attribute_by(
+        &self,
+        tensor: &str,
+        name: &str,
+        value: impl FnOnce(usize) -> Result<String>,
+    ) -> Result<()> {
         let mut tensors = self.lock();
         let Tensors { list, names, metadata } = &mut *tensors;
-        let attribute = || {
-            if names.find(tensor, |i| list[i].name()).is_none() {
+        let entry = || {
+            let Some(at) = names.find(tensor, |i| list[i].name()) else {
                 return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
-            }
-            attribute_key(tensor, name)
+            };
+            let ndim = match &*list[at] {
+                GrowingEntry::Whole(whole) => whole.shape.len(),
+                GrowingEntry::Growing(series) => series.step_shape.len() + 1,
+            };
+            Ok((attribute_key(tensor, name)?, value(ndim)?))
         };
-        let key = attribute().map_err(|error| self.locate(error.in_tensor(tensor)))?;
-        metadata.insert(key, value.into());
+        let (key, value) = entry().map_err(|error| self.locate(error.in_tensor(tensor)))?;
+        metadata.insert(key, value);
         Ok(())
     }
 

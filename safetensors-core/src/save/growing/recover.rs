@@ -5,12 +5,11 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 
 use super::finished::{is_finished, marked_files};
-use super::synced::{axis_of, file_name, last_file, synced_directory};
+use super::sync::Synced;
+use super::synced::{Growth, continues, file_name, last_file, synced_directory};
 use super::{GrowingTensor, GrowingWriter, Tensors};
-#[cfg(doc)]
-use crate::error::ErrorKind;
-use crate::error::{Error, Result};
-use crate::header::{AXIS_PREFIX, described_tensor};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{AXIS_PREFIX, CONTINUES_KEY, described_tensor};
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
 use crate::save::{SaveOptions, save};
@@ -23,6 +22,9 @@ use crate::slice::Index;
 /// A tensor that had not grown yet has no steps. The new file replaces an old one whole or not at
 /// all. The directory of synced steps stays. Remove it before another run writes to `path`. Metadata
 /// in `options` replaces entries of the run with the same keys.
+///
+/// The steps of a run that [appended](GrowingWriter::append_to) to a file are appended to what is
+/// at `path`, which must be that file.
 ///
 /// A run may have been killed after it had put its file in place and before it had removed the
 /// synced steps. If that file is at `to`, it has all of them and perhaps more, so it stays as it is.
@@ -71,7 +73,10 @@ pub fn recover_synced(
     }
     let none = || Error::io(std::io::ErrorKind::NotFound.into(), &directory);
     let last = last_file(&directory)?.max(marked_files(&directory)?).ok_or_else(none)?;
-    let writer = GrowingWriter::create_beside_synced(to, options)?;
+    let writer = match continues(&directory)? {
+        true => GrowingWriter::append_with(path, to, options, Synced::new(to))?,
+        false => GrowingWriter::create_beside_synced(to, options)?,
+    };
     let mut growing = HashMap::new();
     for number in 1..=last {
         let path = directory.join(file_name(number));
@@ -107,15 +112,16 @@ fn add_file<'w>(
 ) -> Result<()> {
     let file = SafeTensors::from_source(FileSource::open(path)?)?;
     for tensor in file.tensors() {
-        match axis_of(&file, &tensor)? {
+        match Growth::of(&file, &tensor)? {
             None => writer.add(tensor.name(), &tensor)?,
-            Some(axis) => {
-                add_steps(writer, &tensor, axis, growing)
+            Some(growth) => {
+                add_steps(writer, &tensor, growth, growing)
                     .map_err(|error| error.in_tensor(tensor.name()))?;
             }
         }
     }
-    let metadata = file.metadata().iter().filter(|(key, _)| !key.starts_with(AXIS_PREFIX));
+    let is_kept = |key: &str| !key.starts_with(AXIS_PREFIX) && key != CONTINUES_KEY;
+    let metadata = file.metadata().iter().filter(|(key, _)| is_kept(key));
     writer.metadata(metadata.map(|(key, value)| (key.clone(), value.clone())));
     Ok(())
 }
@@ -123,7 +129,7 @@ fn add_file<'w>(
 fn add_steps<'w>(
     writer: &'w GrowingWriter,
     tensor: &LazyTensor<'_, FileSource>,
-    axis: usize,
+    Growth { axis, kept }: Growth,
     growing: &mut HashMap<String, GrowingTensor<'w>>,
 ) -> Result<()> {
     let mut step_shape = tensor.shape().to_vec();
@@ -131,7 +137,12 @@ fn add_steps<'w>(
     let growing = match growing.entry(tensor.name().into()) {
         Entry::Occupied(growing) => growing.into_mut(),
         Entry::Vacant(place) => {
-            place.insert(writer.grow(tensor.name(), tensor.dtype(), axis, &step_shape)?)
+            let growing = writer.grow(tensor.name(), tensor.dtype(), axis, &step_shape)?;
+            if growing.steps() != kept {
+                let [expected, found] = [kept, growing.steps()].map(|n| growing.series.shape(n));
+                return Err(ErrorKind::WrongShape { expected, found }.into());
+            }
+            place.insert(growing)
         }
     };
     if axis == 0 {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::GrowingWriter;
 use super::body::{ALIGN, Body};
+use super::kept::Kept;
 use super::steps::{Layers, write_layers};
 use super::stored::StoredSteps;
 use crate::dtype::Dtype;
@@ -88,7 +89,9 @@ pub(super) struct Series {
     /// The dimension along which the tensor grows.
     pub(super) axis: usize,
     step_len: u64,
-    layers: Layers,
+    pub(super) layers: Layers,
+    /// The first steps, if the tensor is one of the file that is appended to.
+    pub(super) kept: Option<Kept>,
     state: Mutex<SeriesState>,
 }
 
@@ -123,8 +126,39 @@ impl Series {
             axis,
             step_len,
             layers,
+            kept: None,
             state: Mutex::default(),
         })
+    }
+
+    /// Goes on with a tensor of this dtype and shape. `kept` says, given their number, where its
+    /// steps are.
+    pub(super) fn go_on(
+        &mut self,
+        dtype: Dtype,
+        shape: &[usize],
+        kept: impl FnOnce(u64) -> Kept,
+    ) -> Result<(), ErrorKind> {
+        if dtype != self.dtype {
+            return Err(ErrorKind::WrongDtype { expected: dtype, found: self.dtype });
+        }
+        let steps = shape.get(self.axis).map_or(0, |&steps| steps as u64);
+        if self.shape(steps) != shape {
+            return Err(ErrorKind::WrongShape { expected: shape.into(), found: self.shape(steps) });
+        }
+        self.kept = Some(kept(steps));
+        self.state = Mutex::new(SeriesState { steps, synced: Some(steps), ..Default::default() });
+        Ok(())
+    }
+
+    /// The number of steps that are in the file that is appended to.
+    pub(super) fn kept_steps(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| kept.steps)
+    }
+
+    /// The steps that were not synced yet.
+    pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
+        state.synced.unwrap_or(self.kept_steps())..state.steps
     }
 
     /// The shape of a tensor of this many steps.
@@ -151,7 +185,8 @@ impl Series {
         self.layers.outer <= 1
     }
 
-    /// Writes some steps as the tensor of these steps has them, in pieces, each with its offset.
+    /// Writes some new steps as the tensor of these steps has them, in pieces, each with its offset.
+    /// A piece lies within one row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,
@@ -159,7 +194,7 @@ impl Series {
         steps: Range<u64>,
         write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let first = self.byte_len(steps.start);
+        let first = self.byte_len(steps.start - self.kept_steps());
         let read = |buf: &mut [u8], offset| state.stored.read_exact_at(body, buf, first + offset);
         write_layers(self.layers, steps.end - steps.start, &read, write)
     }
@@ -171,11 +206,6 @@ impl Series {
 }
 
 impl SeriesState {
-    /// The steps that were not synced yet.
-    pub(super) fn new_steps(&self) -> Range<u64> {
-        self.synced.unwrap_or(0)..self.steps
-    }
-
     fn append(
         &mut self,
         series: &Series,
@@ -184,14 +214,16 @@ impl SeriesState {
         len: u64,
         body: &Body,
     ) -> Result<()> {
-        let before = series.byte_len(self.steps);
         let too_long = || ErrorKind::Io(std::io::ErrorKind::FileTooLarge.into());
-        before.checked_add(len).ok_or_else(too_long)?;
+        series.byte_len(self.steps).checked_add(len).ok_or_else(too_long)?;
+        let kept = series.byte_len(series.kept_steps());
+        let before = series.byte_len(self.steps) - kept;
         // Steps without elements take no bytes.
         let after = self.steps.checked_add(steps).ok_or_else(too_long)?;
         self.stored.truncate(before);
         let written = write_exactly(source, len, &mut |bytes| {
-            Ok(self.stored.push(bytes, body, series.may_be_tail()).map_err(ErrorKind::Io)?)
+            let tail = series.may_be_tail().then_some(kept);
+            Ok(self.stored.push(bytes, body, tail).map_err(ErrorKind::Io)?)
         });
         match written {
             Ok(()) => self.steps = after,

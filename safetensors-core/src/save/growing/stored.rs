@@ -12,7 +12,7 @@ use crate::save::temporary::TempFile;
 /// call.
 const PENDING: usize = 256 << 10;
 
-/// The bytes of all steps, one step after the other. The first lie in a file, the last in memory.
+/// The bytes of all new steps, one step after the other. The first lie in a file, the last in memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
@@ -40,18 +40,22 @@ impl StoredSteps {
         self.flushed = self.flushed.min(len);
     }
 
-    /// Adds bytes. `may_be_tail` says whether they may be written to the end of the new file.
-    pub(super) fn push(&mut self, bytes: &[u8], body: &Body, may_be_tail: bool) -> io::Result<()> {
+    /// Adds bytes. `tail` says whether they may be written to the end of the new file, and how many
+    /// bytes come before them there.
+    pub(super) fn push(&mut self, bytes: &[u8], body: &Body, tail: Option<u64>) -> io::Result<()> {
         if self.pending.len() + bytes.len() <= PENDING {
             self.pending.extend_from_slice(bytes);
             return Ok(());
         }
         let target = match &self.target {
             Some(target) => target,
-            None => self.target.insert(match may_be_tail.then(|| body.claim_tail()).flatten() {
-                Some(start) => Target::Tail(start),
-                None => Target::Spill(body.spill()?),
-            }),
+            None => {
+                let start = tail.and_then(|before| body.claim_tail()?.checked_add(before));
+                self.target.insert(match start {
+                    Some(start) => Target::Tail(start),
+                    None => Target::Spill(body.spill()?),
+                })
+            }
         };
         let (file, start) = target.file(body);
         write_all_at(file, &self.pending, start + self.flushed)?;

@@ -12,11 +12,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::{fs, io};
 
+use super::body::Home;
 use super::series::{Series, SeriesState};
-use super::synced::{file_name, last_file, synced_directory};
+use super::synced::{Growth, file_name, last_file, synced_directory};
 use super::{GrowingEntry, GrowingWriter, Whole, finished};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::AXIS_PREFIX;
+use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::io::hidden::directory;
 use crate::io::positional::read_exact_at;
 use crate::load::streaming::PIECE;
@@ -74,9 +75,13 @@ impl GrowingWriter {
         let shapes: Vec<_> = news.iter().map(News::shape).collect();
         let specs: Vec<_> =
             news.iter().zip(&shapes).map(|(news, shape)| news.spec(shape)).collect();
+        if self.before.is_some() {
+            metadata.insert(CONTINUES_KEY.into(), String::new());
+        }
         for news in &news {
             if let News::Steps(series, _) = news {
-                metadata.insert(format!("{AXIS_PREFIX}{}", series.name), series.axis.to_string());
+                let growth = Growth { axis: series.axis, kept: series.kept_steps() };
+                metadata.insert(format!("{AXIS_PREFIX}{}", series.name), growth.to_string());
             }
         }
         let options = SaveOptions { metadata, durable: self.options.durable, ..SaveOptions::new() };
@@ -105,7 +110,7 @@ impl GrowingWriter {
         }
         let is_due = {
             let state = series.lock();
-            state.steps - state.new_steps().start >= self.sync_every
+            state.steps - series.new_steps(&state).start >= self.sync_every
         };
         if is_due { self.sync() } else { Ok(()) }
     }
@@ -125,7 +130,7 @@ impl GrowingWriter {
             }
             News::Steps(series, state) => {
                 let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
-                series.write_steps(state, &self.body, state.new_steps(), write)
+                series.write_steps(state, &self.body, series.new_steps(state), write)
             }
         }
     }
@@ -238,7 +243,7 @@ impl<'a> News<'a> {
         match self {
             Self::Whole(whole) => whole.shape.clone(),
             Self::Steps(series, state) => {
-                let Range { start, end } = state.new_steps();
+                let Range { start, end } = series.new_steps(state);
                 series.shape(end - start)
             }
         }
@@ -261,10 +266,12 @@ impl<'a> News<'a> {
     }
 }
 
-/// Forgets that a tensor was synced.
+/// Forgets that a tensor was synced. One of the file that is appended to needs no sync.
 fn forget(entry: &GrowingEntry) {
     match entry {
-        GrowingEntry::Whole(whole) => whole.synced.store(false, Ordering::Relaxed),
+        GrowingEntry::Whole(whole) => {
+            whole.synced.store(matches!(whole.place.home, Home::Before(_)), Ordering::Relaxed);
+        }
         GrowingEntry::Growing(series) => series.lock().synced = None,
     }
 }

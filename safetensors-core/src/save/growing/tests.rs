@@ -119,21 +119,21 @@ fn the_header_finds_room_whatever_its_length() {
 
 /// A tensor that grows, and the bytes of its steps.
 #[derive(Clone, Debug)]
-struct Grown {
-    dtype: Dtype,
-    axis: usize,
-    step_shape: Vec<usize>,
-    steps: usize,
+pub(super) struct Grown {
+    pub(super) dtype: Dtype,
+    pub(super) axis: usize,
+    pub(super) step_shape: Vec<usize>,
+    pub(super) steps: usize,
 }
 
 impl Grown {
-    fn step(&self, step: usize) -> Vec<u8> {
+    pub(super) fn step(&self, step: usize) -> Vec<u8> {
         let elements: usize = self.step_shape.iter().product();
         bytes(elements * self.dtype.bits() as usize / 8, step * 7)
     }
 
     /// The tensor of the first steps, element by element.
-    fn expected(&self, steps: usize) -> (Vec<usize>, Vec<u8>) {
+    pub(super) fn expected(&self, steps: usize) -> (Vec<usize>, Vec<u8>) {
         let mut shape = self.step_shape.clone();
         shape.insert(self.axis, steps);
         let outer: usize = self.step_shape[..self.axis].iter().product();
@@ -147,7 +147,7 @@ impl Grown {
     }
 }
 
-fn grown() -> impl Strategy<Value = Grown> {
+pub(super) fn grown() -> impl Strategy<Value = Grown> {
     let dtype = prop_oneof![
         Just(Dtype::F64),
         Just(Dtype::F32),
@@ -195,7 +195,7 @@ fn append_all(writer: &GrowingWriter, tensors: &[Grown], by: usize) -> Result<()
     Ok(())
 }
 
-fn check_grown(path: &Path, tensors: &[Grown], steps: impl Fn(&Grown) -> usize) {
+pub(super) fn check_grown(path: &Path, tensors: &[Grown], steps: impl Fn(&Grown) -> usize) {
     let file = fs::read(path).unwrap();
     check_aligned(&file);
     let archive = SafeTensors::parse(&file).unwrap();

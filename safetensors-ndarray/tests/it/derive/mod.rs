@@ -3,6 +3,7 @@
 mod borrowed;
 mod generic;
 mod hostile;
+mod labels;
 mod metadata;
 mod nested;
 mod round_trip;

@@ -1,0 +1,101 @@
+//! `safetensors manifest`: where the bytes of tensors lie, for readers of Zarr.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use safetensors_core::ErrorKind;
+use safetensors_formats::{Result, kerchunk};
+
+use super::Run;
+use crate::input::{self, Input, address, other};
+use crate::output::file;
+use crate::terminal::report::wrong_usage;
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
+
+/// Write where the tensors lie, as references of kerchunk, for readers of Zarr.
+///
+/// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket. Only
+/// headers are read, and no data is copied. The manifest has the absolute paths of files, or their
+/// addresses, and positions of bytes, so write it anew after a file has changed.
+///
+/// BF16 and floats of 8 bits, which NumPy does not have, are unsigned integers of the same bits,
+/// with the attribute safetensors_dtype. Packed dtypes are bytes. The names of dimensions, units and
+/// other attributes of tensors are attributes of the arrays.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// The file to write; standard output by default
+    #[arg(short, long, value_name = "FILE", value_parser = address::parser())]
+    output: Option<PathBuf>,
+    /// The size of a chunk in bytes, the least that a reader reads of a large tensor
+    ///
+    /// Tensors are cut along their first dimension, into parts of one length. So chunks can be
+    /// smaller, and larger where that dimension cannot be divided
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    chunk: u64,
+    #[command(flatten)]
+    force: file::Force,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors manifest run.safetensors -o run.json
+  safetensors manifest s3://bucket/model -o model.json
+  safetensors manifest checkpoint/ --chunk 1000000 | jq '.refs[\".zattrs\"]'
+
+Exit codes: 0 written, 1 a tensor or file cannot be in a manifest, or reading or writing failed,
+2 wrong usage.";
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        if input::is_stdin(self.input.path()) {
+            return Err(wrong_usage("a manifest is of files, and standard input is none"));
+        }
+        let checkpoint = self.input.open()?;
+        if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {
+            anyhow::bail!(
+                "{}: its tensors do not lie in safetensors files as they are; `safetensors convert` \
+                 makes such files",
+                self.input.name()
+            );
+        }
+        let manifest = kerchunk::manifest(&checkpoint, self.chunk, location)?;
+        let Some(output) = &self.output else {
+            writeln!(out, "{manifest}")?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        input::refuse_as_output(&checkpoint, output)?;
+        let bytes = manifest.len() as u64;
+        file::replace(output, self.force, |out| Ok(out.write_all(manifest.as_bytes())?))
+            .map_err(|error| file::advise(error, output, bytes, "-o FILE", file::STREAM))?;
+        let (path, tensors) =
+            (text::path(output), text::counted(checkpoint.len() as u64, "tensor"));
+        writeln!(out, "{path}: {tensors}, {}", text::size(bytes))
+            .and_then(|()| out.flush())
+            .with_context(|| format!("{path} is written, but"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// How readers find a file: its address, or its absolute path.
+fn location(path: &Path) -> Result<String> {
+    if let Some(address) = address::of(path) {
+        return Ok(address.to_owned());
+    }
+    let is_file = std::fs::metadata(path).map_err(ErrorKind::Io)?.is_file();
+    let absolute = std::path::absolute(path).map_err(ErrorKind::Io)?;
+    match absolute.into_os_string().into_string() {
+        Ok(path) if is_file => Ok(path),
+        Ok(_) => Err(ErrorKind::NotAFile { found: "a special file" }.into()),
+        Err(_) => Err(ErrorKind::Io(std::io::ErrorKind::InvalidFilename.into()).into()),
+    }
+}

@@ -1,0 +1,149 @@
+//! `safetensors manifest`: where it says that bytes lie, and what it refuses.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+use serde_json::{Value, json};
+
+use crate::fixtures::*;
+
+/// The references of a manifest, those that are JSON in a text parsed.
+fn refs(dir: &Path, args: &[&str]) -> Value {
+    let args: Vec<_> = ["manifest"].iter().chain(args).copied().collect();
+    let output = run_in(dir, &args).success().stderr("").get_output().stdout.clone();
+    let mut manifest: Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!(manifest["version"], 1);
+    let mut refs = manifest["refs"].take();
+    for (_, value) in refs.as_object_mut().unwrap() {
+        if let Some(text) = value.as_str() {
+            *value = serde_json::from_str(text).unwrap();
+        }
+    }
+    refs
+}
+
+/// The bytes that a reference points to.
+fn bytes(reference: &Value) -> Vec<u8> {
+    let file = fs::read(reference[0].as_str().unwrap()).unwrap();
+    let [offset, len] = [1, 2].map(|i| reference[i].as_u64().unwrap() as usize);
+    file[offset..offset + len].to_vec()
+}
+
+#[test]
+fn references_point_to_the_bytes_of_tensors() {
+    let dir = temp_dir();
+    let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
+    let u = TensorView::from_slice(&[4, 2, 3], &values).unwrap();
+    let scalar = TensorView::from_slice(&[], &[7_i64]).unwrap();
+    let empty = TensorView::from_slice(&[0, 3], &[0_u16; 0]).unwrap();
+    let options = SaveOptions::new().metadata([
+        ("title", "wind"),
+        ("attribute:grid/u#dimensions", r#"["t", "y", "x"]"#),
+        ("attribute:grid/u#units", "m/s"),
+    ]);
+    let tensors = [("grid/u", u), ("step", scalar), ("none", empty)];
+    save(dir.path().join("a.safetensors"), tensors, &options).unwrap();
+    let refs = refs(dir.path(), &["a.safetensors", "--chunk", "50"]);
+    assert_eq!(
+        (&refs[".zgroup"], &refs["grid/.zgroup"]),
+        (&json!({"zarr_format": 2}), &refs[".zgroup"])
+    );
+    assert_eq!(refs[".zattrs"], json!({"title": "wind"}));
+    let array = json!({
+        "zarr_format": 2, "shape": [4, 2, 3], "chunks": [2, 2, 3], "dtype": "<f4", "order": "C",
+        "fill_value": null, "compressor": null, "filters": null,
+    });
+    assert_eq!(refs["grid/u/.zarray"], array);
+    let attributes = json!({"units": "m/s", "_ARRAY_DIMENSIONS": ["t", "y", "x"]});
+    assert_eq!(refs["grid/u/.zattrs"], attributes);
+    let expected: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let found = [bytes(&refs["grid/u/0.0.0"]), bytes(&refs["grid/u/1.0.0"])].concat();
+    assert_eq!(found, expected);
+    assert_eq!(bytes(&refs["step/0"]), 7_i64.to_le_bytes());
+    assert_eq!(
+        (&refs["step/.zarray"]["shape"], &refs["step/.zarray"]["chunks"]),
+        (&json!([]), &json!([]))
+    );
+    assert_eq!(refs["none/.zarray"]["chunks"], json!([1, 3]));
+    assert_eq!(refs["none/.zattrs"]["_ARRAY_DIMENSIONS"], json!(["none.dim0", "none.dim1"]));
+    assert!(refs.get("none/0.0").is_none());
+}
+
+#[test]
+fn dtypes_that_numpy_lacks_are_integers_or_bytes() {
+    let dir = temp_dir();
+    let data = [0x80, 0x3f, 0x00, 0x40];
+    let view = |dtype, shape| TensorView::new(dtype, shape, &data).unwrap();
+    let tensors = [
+        ("bf16", view(Dtype::BF16, &[1, 2])),
+        ("f8", view(Dtype::F8_E5M2, &[4])),
+        ("f4", view(Dtype::F4, &[2, 4])),
+    ];
+    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    let refs = refs(dir.path(), &["a.safetensors"]);
+    for (name, dtype, shape, of) in [
+        ("bf16", "<u2", json!([1, 2]), "BF16"),
+        ("f8", "|u1", json!([4]), "F8_E5M2"),
+        ("f4", "|u1", json!([4]), "F4"),
+    ] {
+        let array = &refs[format!("{name}/.zarray")];
+        assert_eq!((&array["dtype"], &array["shape"]), (&json!(dtype), &shape));
+        assert_eq!(refs[format!("{name}/.zattrs")]["safetensors_dtype"], of);
+        let key = if name == "bf16" { "bf16/0.0".to_owned() } else { format!("{name}/0") };
+        assert_eq!(bytes(&refs[key]), data);
+    }
+    assert_eq!(refs["f4/.zattrs"]["safetensors_shape"], json!([2, 4]));
+}
+
+#[test]
+fn shards_and_a_file_that_is_replaced_whole() {
+    let dir = temp_dir();
+    let index = sharded(dir.path());
+    let found = refs(dir.path(), &["model.safetensors.index.json"]);
+    let ends = |name: &str| predicate::str::ends_with(name.to_owned());
+    for (key, shard) in [("a/0", "00001"), ("b/0.0", "00002")] {
+        let file = found[key][0].as_str().unwrap();
+        assert!(Path::new(file).is_absolute());
+        assert!(ends(&format!("model-{shard}-of-00002.safetensors")).eval(file), "{file}");
+    }
+    assert_eq!(bytes(&found["b/0.0"]), [1_u16, 2, 3].map(u16::to_le_bytes).concat());
+    fs::write(dir.path().join("out.json"), "old").unwrap();
+    let index = index.to_str().unwrap();
+    let done = predicate::str::starts_with("out.json: 2 tensors, ");
+    run_in(dir.path(), &["manifest", index, "-o", "out.json"]).success().stdout(done).stderr("");
+    let written: Value =
+        serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
+    assert_eq!(written["refs"]["a/0"], found["a/0"]);
+    // The index is not replaced by the manifest of its files.
+    run_in(dir.path(), &["manifest", index, "-o", index]).code(2);
+}
+
+#[test]
+fn what_zarr_cannot_have_is_refused() {
+    let dir = temp_dir();
+    let one = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    for (names, expected) in [
+        (&["a", "a/b"][..], "tensor \"a/b\": Zarr does not allow the name: it lies below another"),
+        (&["a//b"], "a part of it is empty"),
+        (&[""], "a part of it is empty"),
+        (&["x/../y"], "tensor \"x/../y\": Zarr does not allow the name"),
+        (&["a/.zarray"], "begins with .z"),
+    ] {
+        let tensors = names.iter().map(|name| (*name, one));
+        save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+        let error = predicate::str::contains(expected);
+        run_in(dir.path(), &["manifest", "a.safetensors"]).code(1).stdout("").stderr(error);
+    }
+    let wrong = SaveOptions::new().metadata([("attribute:a#dimensions", "t")]);
+    save(dir.path().join("a.safetensors"), [("a", one)], &wrong).unwrap();
+    let error =
+        predicate::str::contains("the attribute \"dimensions\" should be a JSON array of 1");
+    run_in(dir.path(), &["manifest", "a.safetensors"]).code(1).stderr(error);
+    run_in(dir.path(), &["manifest", "-"]).code(2);
+    small_file(dir.path(), "model.safetensors");
+    run_in(dir.path(), &["extract", "model.safetensors", "mask", "-o", "a.npy"]).success();
+    let error = predicate::str::contains("`safetensors convert` makes such files");
+    run_in(dir.path(), &["manifest", "a.npy"]).code(1).stderr(error);
+}

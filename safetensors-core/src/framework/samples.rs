@@ -1,0 +1,309 @@
+//! [`Samples`]: a directory of files as a data set, each file a sample.
+
+mod batch;
+mod gate;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use batch::stack;
+use gate::Gate;
+
+use super::{Framework, in_order};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::store::{FileKind, LocalStore, Store};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Metadata;
+use crate::load::{LoadOptions, read_tensors};
+use crate::tensor::TensorBuf;
+
+/// How many samples are read ahead, unless the program says otherwise.
+const PREFETCH: usize = 16;
+
+/// A directory of safetensors files as a data set: each `*.safetensors` file in it is a sample, in
+/// the order of the names. The directory is on the local disk or in any [`Store`], such as a bucket.
+///
+/// Files are opened when they are read, so any number of them takes little memory. Subdirectories
+/// and files whose names begin with a dot are not samples.
+///
+/// ```
+/// use safetensors_core::framework::{Framework, Samples, Support};
+/// # use safetensors_core::{Dtype, Error, Result, SaveOptions, TensorBuf, TensorSource, TensorView};
+/// # use safetensors_core::save;
+/// # struct Bufs;
+/// # #[derive(Clone)]
+/// # struct Buf(std::sync::Arc<TensorBuf>);
+/// # impl Framework for Bufs {
+/// #     const NAME: &'static str = "bufs";
+/// #     type Tensor = Buf;
+/// #     type Device = ();
+/// #     fn support(_: Dtype) -> Support { Support::Exact }
+/// #     fn from_exact(buf: TensorBuf, (): &()) -> Result<Buf> { Ok(Buf(buf.into())) }
+/// #     fn source(tensor: &Buf) -> Result<impl TensorSource + '_> { Ok(&*tensor.0) }
+/// # }
+/// # let dir = tempfile::tempdir()?;
+/// # let directory = dir.path();
+/// for i in 0..10_u8 {
+///     let pixels = [i; 4];
+///     let image = TensorView::from_slice(&[2, 2], &pixels)?;
+///     let options = SaveOptions::new().metadata([("taken", format!("2026-11-{i:02}"))]);
+///     save(directory.join(format!("{i:05}.safetensors")), [("image", image)], &options)?;
+/// }
+///
+/// // An adapter gives its framework and a device: `Samples::<Candle>::open(path, Device::Cpu)`.
+/// let samples = Samples::<Bufs>::open(directory, ())?;
+/// assert_eq!(samples.len(), 10);
+/// assert_eq!(samples.get(3)?.metadata["taken"], "2026-11-03");
+///
+/// // An epoch: batches of 4, read ahead in an order that the seed decides.
+/// let mut seen = 0;
+/// samples.for_each_batch(samples.shuffled(7), 4, |batch| {
+///     assert_eq!(batch.tensors["image"].0.shape(), [batch.positions.len(), 2, 2]);
+///     seen += batch.positions.len();
+///     Ok::<(), Error>(())
+/// })?;
+/// assert_eq!(seen, 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Samples<F: Framework, S = LocalStore> {
+    files: Files<S>,
+    device: F::Device,
+    threads: usize,
+    prefetch: usize,
+}
+
+/// The files, and how they are read.
+#[derive(Debug)]
+struct Files<S> {
+    store: S,
+    paths: Vec<PathBuf>,
+    options: LoadOptions,
+}
+
+/// A sample: what is in one file.
+#[derive(Clone, Debug)]
+pub struct Sample<T> {
+    /// The tensors by name.
+    pub tensors: BTreeMap<String, T>,
+    /// The metadata of the file.
+    pub metadata: Metadata,
+}
+
+/// Several samples, stacked.
+#[derive(Clone, Debug)]
+pub struct SampleBatch<T> {
+    /// The tensors by name. The first dimension counts the samples.
+    pub tensors: BTreeMap<String, T>,
+    /// The metadata of each sample.
+    pub metadata: Vec<Metadata>,
+    /// The position of each sample in the data set.
+    pub positions: Vec<usize>,
+}
+
+impl<F: Framework> Samples<F> {
+    /// Lists the samples in a directory of the local disk. Tensors go to `device`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    pub fn open(directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
+        Self::open_in(LocalStore, directory, device)
+    }
+}
+
+impl<F: Framework, S: Store> Samples<F, S> {
+    /// Lists the samples in a directory of a store.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Store::list`].
+    pub fn open_in(store: S, directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
+        let directory = directory.as_ref();
+        let entries = store.list(directory)?.into_iter();
+        let mut names: Vec<String> = entries
+            .filter(|entry| entry.kind == FileKind::File)
+            .map(|entry| entry.name)
+            .filter(|name| name.ends_with(".safetensors") && !name.starts_with('.'))
+            .collect();
+        names.sort();
+        let paths = names.into_iter().map(|name| directory.join(name)).collect();
+        let options = LoadOptions::new().for_framework::<F>();
+        let files = Files { store, paths, options };
+        Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
+    }
+
+    /// Sets how tensors are converted while they are read.
+    #[must_use]
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.files.options = options.for_framework::<F>();
+        self
+    }
+
+    /// Sets the number of threads that read samples; 0 means
+    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole sample.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets how many samples are read ahead at most. Memory holds as many besides what the program
+    /// keeps: with the default of 16, samples of 1 MiB take 16 MiB. At least 1.
+    #[must_use]
+    pub fn prefetch(self, samples: usize) -> Self {
+        Self { prefetch: samples.max(1), ..self }
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.files.paths.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.files.paths.is_empty()
+    }
+
+    /// The path of the sample at a position.
+    pub fn path(&self, position: usize) -> Option<&Path> {
+        self.files.paths.get(position).map(PathBuf::as_path)
+    }
+
+    /// Reads the sample at a position.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; the errors of
+    /// [`load`](super::load). Each names the file.
+    pub fn get(&self, position: usize) -> Result<Sample<F::Tensor>> {
+        let Sample { tensors, metadata } = self.files.read(position, 0)?;
+        let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
+        Ok(Sample { tensors, metadata })
+    }
+
+    /// All positions in an order that the seed decides. The same seed gives the same order on every
+    /// machine.
+    pub fn shuffled(&self, seed: u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        let mut state = seed;
+        // Fisher and Yates, with the generator SplitMix64.
+        for last in (1..order.len()).rev() {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut random = state;
+            random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            random ^= random >> 31;
+            let below = last as u128 + 1;
+            order.swap(last, ((u128::from(random) * below) >> 64) as usize);
+        }
+        order
+    }
+
+    /// Reads samples in the given order and passes each to `take`, with its position. Other threads
+    /// read [ahead](Samples::prefetch) meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The first error of [`get`](Samples::get) or of `take`, in the order of the samples.
+    pub fn for_each<E: From<Error>>(
+        &self,
+        order: impl IntoIterator<Item = usize, IntoIter: Send>,
+        mut take: impl FnMut(usize, Sample<F::Tensor>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read_ahead(order, |position, Sample { tensors, metadata }| {
+            let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
+            take(position, Sample { tensors, metadata })
+        })
+    }
+
+    /// [`for_each`](Samples::for_each) with batches of `size` samples. The last batch has the rest.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`for_each`](Samples::for_each). The samples of a batch must be alike:
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample that
+    /// have another name, dtype or shape than those of the first one in the batch, and names the
+    /// file.
+    pub fn for_each_batch<E: From<Error>>(
+        &self,
+        order: impl IntoIterator<Item = usize, IntoIter: Send>,
+        size: usize,
+        mut take: impl FnMut(SampleBatch<F::Tensor>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut waiting: Vec<(usize, Sample<TensorBuf>)> = Vec::new();
+        let mut flush = |waiting: &mut Vec<(usize, Sample<TensorBuf>)>| {
+            let batch = stack(std::mem::take(waiting));
+            let batch = batch.map_err(|(position, error)| self.locate(error, position))?;
+            let SampleBatch { tensors, metadata, positions } = batch;
+            let tensors = self.place(tensors).map_err(|error| self.locate(error, positions[0]))?;
+            take(SampleBatch { tensors, metadata, positions })
+        };
+        self.read_ahead(order, |position, sample| {
+            waiting.push((position, sample));
+            if waiting.len() < size { Ok(()) } else { flush(&mut waiting) }
+        })?;
+        if waiting.is_empty() { Ok(()) } else { flush(&mut waiting) }
+    }
+
+    fn read_ahead<E: From<Error>>(
+        &self,
+        order: impl IntoIterator<Item = usize, IntoIter: Send>,
+        mut take: impl FnMut(usize, Sample<TensorBuf>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (gate, files) = (Gate::new(self.prefetch), &self.files);
+        in_order(
+            order.into_iter().map_while(|position| gate.enter().then_some(position)),
+            self.threads,
+            |&position, _: &mut ()| {
+                let _open = gate.opens_on_panic();
+                files.read(position, 1)
+            },
+            |position, sample| {
+                let _open = gate.opens_on_panic();
+                let taken = sample.map_err(E::from).and_then(|sample| take(position, sample));
+                if taken.is_ok() {
+                    gate.leave()
+                } else {
+                    gate.open()
+                }
+                taken
+            },
+        )
+    }
+
+    /// Moves tensors to the device.
+    fn place(&self, tensors: BTreeMap<String, TensorBuf>) -> Result<BTreeMap<String, F::Tensor>> {
+        let place = |(name, buf): (String, TensorBuf)| match F::from_exact(buf, &self.device) {
+            Ok(tensor) => Ok((name, tensor)),
+            Err(error) => Err(error.in_tensor(&name)),
+        };
+        tensors.into_iter().map(place).collect()
+    }
+
+    fn locate(&self, error: Error, position: usize) -> Error {
+        match self.path(position) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
+    }
+}
+
+impl<S: Store> Files<S> {
+    /// Reads a sample into main memory.
+    fn read(&self, position: usize, threads: usize) -> Result<Sample<TensorBuf>> {
+        let Some(path) = self.paths.get(position) else {
+            let text = format!("there is no sample {position} among {}", self.paths.len());
+            let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
+            return Err(ErrorKind::Io(error).into());
+        };
+        let source = self.store.open(path).map_err(|error| error.in_path(path))?;
+        let file = Checkpoint::from_source(source, path)?;
+        let tensors: Vec<_> = file.tensors().collect();
+        let bufs = read_tensors(&tensors, &self.options.clone().threads(threads))?;
+        let names = tensors.iter().map(|tensor| tensor.name().to_owned());
+        Ok(Sample { tensors: names.zip(bufs).collect(), metadata: file.metadata().clone() })
+    }
+}

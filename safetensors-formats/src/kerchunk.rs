@@ -1,0 +1,195 @@
+//! Manifests of Zarr: where the bytes of tensors lie in safetensors files, as
+//! [kerchunk references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
+//!
+//! fsspec's `ReferenceFileSystem` shows such a manifest as a Zarr store of version 2. So Zarr,
+//! xarray and VirtualiZarr read tensors in place and in part, also from a bucket, and need no
+//! library of this project.
+//!
+//! | in the file | in the store |
+//! |---|---|
+//! | a tensor `u` | an array `u`; one named `grid/x` is in the group `grid` |
+//! | its names of dimensions ([`dimensions`](safetensors_core::header::dimensions())) | `_ARRAY_DIMENSIONS`, which xarray needs; without names, `u.dim0`, `u.dim1` and so on |
+//! | its other [attributes](safetensors_core::header::attributes()), such as units | attributes of the array |
+//! | metadata of the file | attributes of the root |
+//! | BF16, floats of 8 bits | unsigned integers of the same bits, with the attribute `safetensors_dtype` |
+//! | packed dtypes (F4, F6_E2M3, F6_E3M2) | their bytes in one dimension, with the attributes `safetensors_dtype` and `safetensors_shape` |
+//!
+//! Large arrays are cut into chunks along the first dimension, so that a part of one can be read.
+//! Zarr stores all chunks at one length. So there are as many as divide that dimension.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use safetensors_core::header::{TensorInfo, attributes, dimensions};
+use safetensors_core::{Checkpoint, LazyTensor, Metadata};
+use serde_json::{Map, Value, json};
+
+use crate::error::{ErrorKind, Result};
+use crate::npy::{ByteOrder, encode};
+
+/// The most chunks that an array is cut into.
+const MOST_CHUNKS: usize = 4096;
+
+/// The manifest of a checkpoint of safetensors files, as JSON. `location` says what stands for a
+/// file: the path or the address by which fsspec opens it. Chunks have at most `chunk_bytes` bytes
+/// where the first dimension can be divided so.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+/// use safetensors_formats::kerchunk::manifest;
+///
+/// let u = TensorView::from_slice(&[4], &[1.0_f32, 2.0, 3.0, 4.0])?;
+/// let file = serialize([("u", u)], &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::from_source(file, "u.safetensors")?;
+/// let text = manifest(&checkpoint, 8, |_| Ok("s3://bucket/u.safetensors".to_owned()))?;
+/// let start = checkpoint.tensor("u")?.file_offset();
+/// assert!(text.contains(&format!(r#""u/1":["s3://bucket/u.safetensors",{},8]"#, start + 8)));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow;
+/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); the errors of `location`. Each names
+/// the tensor or the file.
+pub fn manifest<S>(
+    checkpoint: &Checkpoint<S>,
+    chunk_bytes: u64,
+    location: impl Fn(&Path) -> Result<String>,
+) -> Result<String> {
+    let names: BTreeSet<&str> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    let files = checkpoint
+        .files()
+        .iter()
+        .map(|file| location(file.path()).map_err(|error| error.in_path(file.path())));
+    let files = files.collect::<Result<Vec<_>>>()?;
+    let mut refs = Map::new();
+    let group = json!({ "zarr_format": 2 }).to_string();
+    refs.insert(".zgroup".into(), group.clone().into());
+    refs.insert(".zattrs".into(), root_attributes(checkpoint.metadata()).to_string().into());
+    for tensor in checkpoint.tensors() {
+        let name = tensor.name();
+        let mut add = || -> Result<()> {
+            for parent in parents(name, &names)? {
+                refs.insert(format!("{parent}/.zgroup"), group.clone().into());
+            }
+            let chunks = add_array(&mut refs, &tensor, checkpoint.metadata(), chunk_bytes)?;
+            let file = files.get(tensor.file_index()).map_or("", String::as_str);
+            for (number, (offset, len)) in chunks.enumerate() {
+                let dims = array_shape(tensor.info()).len().max(1);
+                let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
+                refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
+            }
+            Ok(())
+        };
+        add().map_err(|error| tensor.locate(error))?;
+    }
+    Ok(json!({ "version": 1, "refs": refs }).to_string())
+}
+
+/// Metadata of the file that is about no tensor.
+fn root_attributes(metadata: &Metadata) -> Value {
+    let of_file = metadata.iter().filter(|(key, _)| !key.starts_with("attribute:"));
+    of_file
+        .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+/// The groups that an array of this name is in. Fails for a name that Zarr does not allow.
+fn parents<'n>(name: &'n str, names: &BTreeSet<&str>) -> Result<Vec<&'n str>> {
+    let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
+    if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {
+        return refuse("a part of it is empty, . or .., or begins with .z");
+    }
+    let parents: Vec<_> = name.match_indices('/').map(|(at, _)| &name[..at]).collect();
+    if parents.iter().any(|parent| names.contains(parent)) {
+        return refuse("it lies below another tensor");
+    }
+    Ok(parents)
+}
+
+/// The shape of the array that stands for a tensor.
+fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
+    if tensor.dtype().is_sub_byte() {
+        return vec![tensor.byte_len()];
+    }
+    tensor.shape().iter().map(|&dim| dim as u64).collect()
+}
+
+/// Adds what describes an array. Returns the offset and the length of each chunk.
+fn add_array<S>(
+    refs: &mut Map<String, Value>,
+    tensor: &LazyTensor<'_, S>,
+    metadata: &Metadata,
+    chunk_bytes: u64,
+) -> Result<impl Iterator<Item = (u64, u64)> + use<S>> {
+    let (name, dtype, info) = (tensor.name(), tensor.dtype(), tensor.info());
+    let shape = array_shape(info);
+    let len = tensor.byte_len();
+    let count = chunk_count(shape.first().copied().unwrap_or(1), len, chunk_bytes);
+    let mut chunks: Vec<u64> = shape.iter().map(|&dim| dim.max(1)).collect();
+    if let Some(first) = chunks.first_mut() {
+        *first /= count;
+    }
+    let codes = if dtype.bits() == 16 { "<u2" } else { "|u1" };
+    let known = encode(dtype, ByteOrder::Little);
+    let array = json!({
+        "zarr_format": 2, "shape": shape, "chunks": chunks, "order": "C", "fill_value": null,
+        "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
+    });
+    refs.insert(format!("{name}/.zarray"), array.to_string().into());
+
+    let mut attrs: Map<String, Value> = attributes(metadata, name)
+        .filter(|(key, _)| *key != "dimensions")
+        .map(|(key, value)| (key.to_owned(), value.into()))
+        .collect();
+    let named = dimensions(metadata, name, info.shape().len())?;
+    let unnamed = || (0..shape.len()).map(|dim| format!("{name}.dim{dim}")).collect();
+    let named = named.filter(|_| !dtype.is_sub_byte()).unwrap_or_else(unnamed);
+    attrs.insert("_ARRAY_DIMENSIONS".into(), named.into());
+    if known.is_none() {
+        attrs.insert("safetensors_dtype".into(), dtype.name().into());
+    }
+    if dtype.is_sub_byte() {
+        attrs.insert("safetensors_shape".into(), info.shape().into());
+    }
+    refs.insert(format!("{name}/.zattrs"), Value::from(attrs).to_string().into());
+    let chunk = len / count;
+    // An array without elements has no chunks.
+    let count = if len == 0 { 0 } else { count };
+    Ok((0..count).map(move |number| (number * chunk, chunk)))
+}
+
+/// Into how many chunks an array is cut: a number that divides its first dimension.
+fn chunk_count(first: u64, len: u64, chunk_bytes: u64) -> u64 {
+    let wanted = len.div_ceil(chunk_bytes.max(1)).max(1);
+    let most = first.min(MOST_CHUNKS as u64);
+    // The next larger divisor, or else the largest one.
+    let larger = (wanted..=most).find(|count| first.is_multiple_of(*count));
+    let largest = || (1..=most).rev().find(|count| first.is_multiple_of(*count));
+    larger.or_else(largest).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_is_cut_where_its_first_dimension_can_be_divided() {
+        for (first, len, chunk, expected) in [
+            (10, 80, 100, 1),
+            (10, 80, 40, 2),
+            (10, 80, 30, 5),
+            (10, 80, 1, 10),
+            (7, 70, 20, 7),
+            (0, 0, 20, 1),
+            (1, 1000, 20, 1),
+            (10_007, 10_007, 20, 1),
+            (8192, 8192, 1, 4096),
+            (10, 80, 0, 10),
+        ] {
+            assert_eq!(chunk_count(first, len, chunk), expected, "{first} {len} {chunk}");
+        }
+    }
+}

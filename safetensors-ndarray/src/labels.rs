@@ -1,0 +1,402 @@
+//! Labelled arrays: names of dimensions, and parts that are taken by labels along a coordinate.
+//!
+//! An array of one axis that has the name of a dimension is its coordinate, as in NetCDF and xarray.
+
+use std::cmp::Ordering;
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::{Bound, Range, RangeBounds};
+
+use ndarray::{Array, Dimension, IxDyn, Slice, SliceInfoElem};
+use safetensors_core::header::dimensions;
+use safetensors_core::{ConvertOptions, Dtype, Error, LazyTensor, ReadAt, Result, TensorBuf};
+
+use crate::error::{dimension, shape_error};
+use crate::{ArrayElement, ArraySlice, Ndarray, Reader, SliceArrayExt};
+
+impl<S> Reader<S> {
+    /// The names of the axes of an array; none if the file does not name them. The attribute
+    /// `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions) writes.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute) if the names do not fit the
+    /// array.
+    pub fn dimensions(&self, array: &str) -> Result<Vec<String>> {
+        self.dimensions_of(&self.array(array)?)
+    }
+
+    fn dimensions_of(&self, array: &LazyTensor<'_, S>) -> Result<Vec<String>> {
+        let metadata = self.checkpoint().metadata();
+        let names = dimensions(metadata, array.name(), array.shape().len());
+        Ok(names.map_err(|error| array.locate(error))?.unwrap_or_default())
+    }
+}
+
+impl<S: ReadAt> Reader<S> {
+    /// Takes the part of a dimension whose labels are in a range. The labels are the elements of
+    /// the array that has the name of the dimension, its coordinate. They ascend or descend. Of
+    /// other arrays only the selected bytes are read.
+    ///
+    /// ```
+    /// use ndarray::{Array, Array3, Ix3, s};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("run.safetensors");
+    /// let u = Array3::from_shape_fn((10, 4, 6), |(t, y, x)| (100 * t + 10 * y + x) as f32);
+    /// let w = Writer::create(&path)?;
+    /// w.add("t", &Array::linspace(0.0, 4.5, 10))?;
+    /// w.add("y", &Array::from_iter([30_i64, 20, 10, 0]))?;
+    /// w.add("u", &u)?;
+    /// w.dimensions("u", &["t", "y", "x"])?;
+    /// w.attribute("u", "units", "m/s")?;
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// assert_eq!(r.dimensions("u")?, ["t", "y", "x"]);
+    /// let part = r.select("t", 0.0..=1.5)?.select("y", 20..)?;
+    /// assert_eq!(part.read::<f32, Ix3>("u")?, u.slice(s![..4, ..2, ..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A range compares numbers, so `0..=10` takes the same labels whether they ascend or descend.
+    /// They keep the order of the file. Integers are compared exactly, also with floats. A range
+    /// without labels in it selects nothing, and arrays of length 0 are read. If a label stands
+    /// several times, all of its positions are taken.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) if the dimension has no
+    /// coordinate; [`WrongNdim`](crate::WrongNdim) if the array of that name has other than one
+    /// axis; [`LabelError`]; the errors of reading the coordinate.
+    pub fn select<L: ArrayElement>(
+        &self,
+        dimension: &str,
+        labels: impl RangeBounds<L>,
+    ) -> Result<Selection<'_, S>> {
+        Selection { reader: self, parts: Vec::new() }.select(dimension, labels)
+    }
+}
+
+/// Parts of dimensions that were taken by labels, from which arrays are read. Made by
+/// [`Reader::select`].
+#[derive(Debug)]
+pub struct Selection<'r, S> {
+    reader: &'r Reader<S>,
+    parts: Vec<Part>,
+}
+
+/// The positions that are taken of a dimension.
+#[derive(Debug)]
+struct Part {
+    dimension: String,
+    positions: Range<usize>,
+    /// The number of labels.
+    len: usize,
+}
+
+impl<S: ReadAt> Selection<'_, S> {
+    /// Takes a part of another dimension. Of the same one, the positions that are in both parts.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Reader::select`].
+    pub fn select<L: ArrayElement>(
+        mut self,
+        dimension: &str,
+        labels: impl RangeBounds<L>,
+    ) -> Result<Self> {
+        let coordinate = self.reader.array(dimension)?;
+        let select = || {
+            crate::error::dimension::<ndarray::Ix1>(coordinate.shape())?;
+            let found = Labels::of(coordinate.read()?)?;
+            found.check()?;
+            let (start, end) = (bound(labels.start_bound())?, bound(labels.end_bound())?);
+            Ok((found.positions(start, end), coordinate.shape()[0]))
+        };
+        let (positions, len) = select().map_err(|error: Error| coordinate.locate(error))?;
+        self.parts.push(Part { dimension: dimension.into(), positions, len });
+        Ok(self)
+    }
+
+    /// Reads the selected part of an array, which must have every dimension that was selected from.
+    ///
+    /// # Errors
+    ///
+    /// [`LabelError`] if the array does not have such a dimension, or the coordinate has another
+    /// length; [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) and the errors of
+    /// [`Reader::slice`]. Each names the file and the array.
+    pub fn read<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
+        let array = self.reader.array(array)?;
+        let part = self.slice(&array)?.read::<T>().and_then(of_dimension);
+        part.map_err(|error| array.locate(error))
+    }
+
+    /// [`read`](Selection::read) that converts the elements to `T`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read`](Selection::read) and of [`Reader::slice_as`].
+    pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
+        let array = self.reader.array(array)?;
+        let slice = self.slice(&array)?;
+        let part = slice.read_as::<T>(self.reader.converting()).and_then(of_dimension);
+        part.map_err(|error| array.locate(error))
+    }
+
+    fn slice<'a>(&self, array: &LazyTensor<'a, S>) -> Result<ArraySlice<'a, S, IxDyn>> {
+        let names = self.reader.dimensions_of(array)?;
+        let mut taken: Vec<Option<Range<usize>>> = vec![None; names.len()];
+        for Part { dimension, positions, len } in &self.parts {
+            let refused = |error| array.locate(Error::framework::<Ndarray>(error));
+            let Some(axis) = names.iter().position(|name| name == dimension) else {
+                let dimension = dimension.clone();
+                return Err(refused(LabelError::NoSuchDimension { dimension, found: names }));
+            };
+            let found = array.shape()[axis];
+            if found != *len {
+                let dimension = dimension.clone();
+                return Err(refused(LabelError::Length { dimension, labels: *len, found }));
+            }
+            let before = taken[axis].take().unwrap_or(0..*len);
+            let start = before.start.max(positions.start);
+            taken[axis] = Some(start..before.end.min(positions.end).max(start));
+        }
+        let elem = |axis: usize| match taken.get(axis).cloned().flatten() {
+            Some(positions) => Slice::from(positions).into(),
+            None => SliceInfoElem::from(..),
+        };
+        let elems: Vec<_> = (0..array.shape().len()).map(elem).collect();
+        array.slice_array(&elems[..])
+    }
+}
+
+/// Gives an array the dimension that the caller expects.
+fn of_dimension<T, D: Dimension>(array: Array<T, IxDyn>) -> Result<Array<T, D>> {
+    dimension::<D>(array.shape())?;
+    array.into_dimensionality().map_err(shape_error)
+}
+
+/// Why a part cannot be taken by labels.
+///
+/// This error is the source of an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LabelError {
+    /// The array does not have the dimension, or its dimensions have no names.
+    NoSuchDimension {
+        /// The dimension that was selected from.
+        dimension: String,
+        /// The names of the array's dimensions.
+        found: Vec<String>,
+    },
+    /// The coordinate has more or fewer labels than the array has positions.
+    Length {
+        /// The dimension.
+        dimension: String,
+        /// The number of labels.
+        labels: usize,
+        /// The length of the array along the dimension.
+        found: usize,
+    },
+    /// The labels neither ascend nor descend.
+    Unsorted {
+        /// The position of the first label that breaks the order.
+        position: usize,
+    },
+    /// A label is NaN.
+    NotANumber {
+        /// Its position; `None` if it is an end of the range.
+        position: Option<usize>,
+    },
+}
+
+impl fmt::Display for LabelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchDimension { dimension, found } => {
+                write!(f, "expected a dimension {dimension:?}, found {found:?}")
+            }
+            Self::Length { dimension, labels, found } => write!(
+                f,
+                "dimension {dimension:?} has length {found}, but its coordinate has {labels} labels"
+            ),
+            Self::Unsorted { position } => {
+                write!(f, "labels should ascend or descend: element {position} does neither")
+            }
+            Self::NotANumber { position: Some(position) } => {
+                write!(f, "labels should be numbers: element {position} is NaN")
+            }
+            Self::NotANumber { position: None } => {
+                f.write_str("the ends of a range of labels should be numbers, found NaN")
+            }
+        }
+    }
+}
+
+impl StdError for LabelError {}
+
+/// Labels, with every value of their dtype.
+enum Labels {
+    Signed(Vec<i64>),
+    Unsigned(Vec<u64>),
+    Float(Vec<f64>),
+}
+
+/// One label.
+#[derive(Clone, Copy)]
+enum Label {
+    Integer(i128),
+    Float(f64),
+}
+
+impl Labels {
+    fn of(values: TensorBuf) -> Result<Self> {
+        let options = ConvertOptions::new();
+        match values.dtype() {
+            Dtype::U64 => Ok(Self::Unsigned(values.into_vec()?)),
+            Dtype::I64
+            | Dtype::I32
+            | Dtype::I16
+            | Dtype::I8
+            | Dtype::U32
+            | Dtype::U16
+            | Dtype::U8
+            | Dtype::BOOL => Ok(Self::Signed(values.convert(Dtype::I64, &options)?.into_vec()?)),
+            _ => Ok(Self::Float(values.convert(Dtype::F64, &options)?.into_vec()?)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Signed(values) => values.len(),
+            Self::Unsigned(values) => values.len(),
+            Self::Float(values) => values.len(),
+        }
+    }
+
+    fn get(&self, position: usize) -> Label {
+        match self {
+            Self::Signed(values) => Label::Integer(values[position].into()),
+            Self::Unsigned(values) => Label::Integer(values[position].into()),
+            Self::Float(values) => Label::Float(values[position]),
+        }
+    }
+
+    /// Fails unless the labels are numbers that ascend or descend. Equal neighbours do both.
+    fn check(&self) -> Result<()> {
+        let refused = |error| Err(Error::framework::<Ndarray>(error));
+        let mut direction = Ordering::Equal;
+        for position in 0..self.len() {
+            let label = self.get(position);
+            if label.is_nan() {
+                return refused(LabelError::NotANumber { position: Some(position) });
+            }
+            let before = self.get(position.saturating_sub(1));
+            let step = label.compare(before).unwrap_or(Ordering::Equal);
+            if step.is_ne() && direction.is_ne() && step != direction {
+                return refused(LabelError::Unsorted { position });
+            }
+            direction = direction.then(step);
+        }
+        Ok(())
+    }
+
+    /// The positions of the labels between two bounds. They are neighbours, because labels are
+    /// sorted.
+    fn positions(&self, start: Bound<Label>, end: Bound<Label>) -> Range<usize> {
+        let is_in = |&position: &usize| {
+            let label = self.get(position);
+            let after = match start {
+                Bound::Unbounded => true,
+                Bound::Included(start) => label.compare(start).is_some_and(Ordering::is_ge),
+                Bound::Excluded(start) => label.compare(start).is_some_and(Ordering::is_gt),
+            };
+            let before = match end {
+                Bound::Unbounded => true,
+                Bound::Included(end) => label.compare(end).is_some_and(Ordering::is_le),
+                Bound::Excluded(end) => label.compare(end).is_some_and(Ordering::is_lt),
+            };
+            after && before
+        };
+        let Some(first) = (0..self.len()).find(is_in) else { return 0..0 };
+        let count = (first..self.len()).take_while(is_in).count();
+        first..first + count
+    }
+}
+
+/// A bound that the caller gave.
+fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
+    let label = |value: &L| {
+        let label = Labels::of(TensorBuf::from_vec(vec![1], vec![*value])?)?.get(0);
+        if label.is_nan() {
+            return Err(Error::framework::<Ndarray>(LabelError::NotANumber { position: None }));
+        }
+        Ok(label)
+    };
+    Ok(match bound {
+        Bound::Included(value) => Bound::Included(label(value)?),
+        Bound::Excluded(value) => Bound::Excluded(label(value)?),
+        Bound::Unbounded => Bound::Unbounded,
+    })
+}
+
+impl Label {
+    fn is_nan(self) -> bool {
+        matches!(self, Self::Float(value) if value.is_nan())
+    }
+
+    /// Compares the numbers exactly. `None` for NaN.
+    fn compare(self, other: Self) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Integer(a), Self::Integer(b)) => Some(a.cmp(&b)),
+            (Self::Float(a), Self::Float(b)) => a.partial_cmp(&b),
+            (Self::Integer(a), Self::Float(b)) => compare_with_float(a, b),
+            (Self::Float(a), Self::Integer(b)) => compare_with_float(b, a).map(Ordering::reverse),
+        }
+    }
+}
+
+fn compare_with_float(integer: i128, float: f64) -> Option<Ordering> {
+    // A float that is too large for an integer becomes the largest one, which no label is.
+    let floor = float.floor() as i128;
+    let fraction = float.fract().partial_cmp(&0.0);
+    match integer.cmp(&floor) {
+        Ordering::Equal if float.is_finite() => {
+            Some(if fraction == Some(Ordering::Equal) { Ordering::Equal } else { Ordering::Less })
+        }
+        _ if float.is_nan() => None,
+        order => Some(order),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_and_floats_are_compared_exactly() {
+        let large = (1_i128 << 53) + 1;
+        for (integer, float, expected) in [
+            (3, 3.0, Some(Ordering::Equal)),
+            (3, 3.5, Some(Ordering::Less)),
+            (4, 3.5, Some(Ordering::Greater)),
+            (-3, -3.5, Some(Ordering::Greater)),
+            (-4, -3.5, Some(Ordering::Less)),
+            (0, -0.0, Some(Ordering::Equal)),
+            (large, 9_007_199_254_740_992.0, Some(Ordering::Greater)),
+            (u64::MAX.into(), 18_446_744_073_709_551_616.0, Some(Ordering::Less)),
+            (i64::MIN.into(), f64::NEG_INFINITY, Some(Ordering::Greater)),
+            (0, f64::INFINITY, Some(Ordering::Less)),
+            (0, 1e300, Some(Ordering::Less)),
+            (0, f64::NAN, None),
+        ] {
+            let (integer, float) = (Label::Integer(integer), Label::Float(float));
+            assert_eq!(integer.compare(float), expected);
+            assert_eq!(float.compare(integer), expected.map(Ordering::reverse));
+        }
+    }
+}
