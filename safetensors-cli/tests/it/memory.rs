@@ -187,12 +187,12 @@ fn statistics_take_five_times_the_header_at_most() {
     let (path, header) = short(&dir);
     assert_takes(5, "stats", &path, header);
     let one = |i: u64| (format!("{i:x}"), "1".into());
-    let (path, header) = file(&dir, "values", tensors(200_000, 1, one), 200_000);
+    let (path, header) = file(&dir, "values", tensors(120_000, 1, one), 120_000);
     assert_takes(5, "stats", &path, header);
     assert_takes(5, "stats --json", &path, header);
 }
 
-/// 128 MiB of weights, which are made numbers of, or quantised, in pieces. A copy of tensors takes
+/// 64 MiB of weights, which are made numbers of, or quantised, in pieces. A copy of tensors takes
 /// about as much.
 #[test]
 fn quantised_weights_take_no_memory_of_their_size() {
@@ -205,7 +205,7 @@ fn quantised_weights_take_no_memory_of_their_size() {
     let header = |parts: &[(&str, &str, &str, u64)]| {
         let mut begin = 0;
         let mut entries = Vec::new();
-        for layer in 0..16 {
+        for layer in 0..8 {
             for &(name, dtype, shape, len) in parts {
                 let end = begin + len;
                 entries.push(format!(
