@@ -62,8 +62,8 @@
 //!   it, and the SHA-256 of all data is removed if the data changes.
 //!   [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
-//!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit itself
-//!   sets stay as they are.
+//!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit
+//!   itself sets stay as they are.
 //! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
