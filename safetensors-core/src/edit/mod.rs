@@ -59,8 +59,11 @@
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
 //!   does not keep readers out.
 //! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes. Other metadata that names
-//!   tensors, such as that of [tied](crate::tied) ones, is not changed.
+//!   it, and the SHA-256 of all data is removed if the data changes.
+//!   [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
+//!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
+//!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit
+//!   itself sets stay as they are.
 //! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
@@ -143,7 +146,10 @@ pub struct Edit<'a> {
     /// Whether the edit can only be planned, and not applied.
     read_only: bool,
     restored: bool,
+    /// The metadata of the file, without the entries that are removed.
     metadata: Metadata,
+    /// The entries that the edit itself sets.
+    set: Metadata,
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
     appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
@@ -204,7 +210,7 @@ impl<'a> Edit<'a> {
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        self.metadata.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
+        self.set.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
 
@@ -213,6 +219,7 @@ impl<'a> Edit<'a> {
     pub fn remove_metadata(mut self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         for key in keys {
             self.metadata.remove(key.as_ref());
+            self.set.remove(key.as_ref());
         }
         self
     }
@@ -221,6 +228,7 @@ impl<'a> Edit<'a> {
     #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
+        self.set.clear();
         self
     }
 
@@ -356,6 +364,7 @@ impl std::fmt::Debug for Edit<'_> {
         f.debug_struct("Edit")
             .field("path", &self.path)
             .field("metadata", &self.metadata)
+            .field("set", &self.set)
             .field("renamed", &self.renamed)
             .field("removed", &self.removed)
             .field("appended", &self.appended.iter().map(|(name, _)| name).collect::<Vec<_>>())

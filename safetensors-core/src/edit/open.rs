@@ -7,6 +7,7 @@ use std::path::Path;
 use super::header::HeaderState;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Metadata;
 use crate::io::lock::DirectoryLock;
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::save::atomic::{destination, directory, refuse_special, replaceable};
@@ -28,6 +29,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
             archive,
             read_only,
             restored: found == HeaderState::Restored,
+            set: Metadata::new(),
             renamed: Vec::new(),
             removed: Vec::new(),
             appended: Vec::new(),

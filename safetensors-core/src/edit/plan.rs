@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Edit, Edited, digests};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Header, Metadata, TensorInfo};
+use crate::header::{Header, Metadata, TensorInfo, rename_attributes};
 use crate::save::SaveOptions;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
@@ -47,7 +47,7 @@ impl<'e> EditPlan<'e> {
         let specs: Vec<_> = specs.chain(appended).collect();
         let mut options = SaveOptions::new().order(edit.order).durable(edit.durable);
         options.align = edit.align.unwrap_or(alignment(header.data_start()));
-        options.metadata = edit.metadata.clone();
+        options.metadata = followed(edit, &names, &removed);
         digests::follow(header.metadata(), &mut options.metadata, &names, &removed);
         let layout = Layout::plan(&specs, &options)?;
         let metadata = options.metadata.clone();
@@ -157,6 +157,20 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     Ok(names)
+}
+
+/// The metadata, with the attributes of the tensors under their new names.
+fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
+    let mut metadata = edit.metadata.clone();
+    let is_gone = |name: &str| {
+        removed.contains(name) && !edit.appended.iter().any(|(appended, _)| appended == name)
+    };
+    rename_attributes(&mut metadata, |name| match is_gone(name) {
+        true => None,
+        false => Some((*renamed.get(name).unwrap_or(&name)).to_owned()),
+    });
+    metadata.extend(edit.set.clone());
+    metadata
 }
 
 /// Whether the data has the alignment that the edit asks for.

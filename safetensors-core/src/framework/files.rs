@@ -39,12 +39,20 @@ pub fn load<F: Framework>(
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
+    load_by(checkpoint, options, |tensors| F::read_tensors(tensors, device, options))
+}
+
+/// What a load with these options returns of a checkpoint, read by `read`.
+pub(super) fn load_by<S: ReadAt, T: Clone>(
+    checkpoint: &Checkpoint<S>,
+    options: &LoadOptions,
+    read: impl FnOnce(&[LazyTensor<'_, S>]) -> Result<Vec<T>>,
+) -> Result<BTreeMap<String, T>> {
     let applied = checkpoint.applied_scales(options);
     let tensors: Vec<_> =
         checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
-    let loaded = F::read_tensors(&tensors, device, options)?;
     let names = tensors.iter().map(|tensor| tensor.name().into());
-    let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
+    let mut loaded: BTreeMap<String, T> = names.zip(read(&tensors)?).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use batch::stack;
 use gate::Gate;
 
+use super::files::load_by;
 use super::{Framework, in_order};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::{FileKind, LocalStore, Store};
@@ -26,7 +27,8 @@ const PREFETCH: usize = 16;
 /// the order of the names. The directory is on the local disk or in any [`Store`], such as a bucket.
 ///
 /// Files are opened when they are read, so any number of them takes little memory. Subdirectories
-/// and files whose names begin with a dot are not samples.
+/// and files whose names begin with a dot are not samples. Neither are files of a local disk whose
+/// names are not UTF-8.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -135,7 +137,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
     }
 
-    /// Sets how tensors are converted while they are read.
+    /// Sets how tensors are converted while they are read. The number of threads in `options` is
+    /// not used: one thread reads a sample.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
@@ -171,7 +174,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
 
-    /// Reads the sample at a position.
+    /// Reads the sample at a position, counted from 0 in the order of the names. One thread reads
+    /// it, so that the workers of a data loader can each call this.
     ///
     /// # Errors
     ///
@@ -179,7 +183,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; the errors of
     /// [`load`](super::load). Each names the file.
     pub fn get(&self, position: usize) -> Result<Sample<F::Tensor>> {
-        let Sample { tensors, metadata } = self.files.read(position, 0)?;
+        let Sample { tensors, metadata } = self.files.read(position)?;
         let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
         Ok(Sample { tensors, metadata })
     }
@@ -259,7 +263,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
             self.threads,
             |&position, _: &mut ()| {
                 let _open = gate.opens_on_panic();
-                files.read(position, 1)
+                files.read(position)
             },
             |position, sample| {
                 let _open = gate.opens_on_panic();
@@ -293,7 +297,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
 
 impl<S: Store> Files<S> {
     /// Reads a sample into main memory.
-    fn read(&self, position: usize, threads: usize) -> Result<Sample<TensorBuf>> {
+    fn read(&self, position: usize) -> Result<Sample<TensorBuf>> {
         let Some(path) = self.paths.get(position) else {
             let text = format!("there is no sample {position} among {}", self.paths.len());
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
@@ -301,9 +305,9 @@ impl<S: Store> Files<S> {
         };
         let source = self.store.open(path).map_err(|error| error.in_path(path))?;
         let file = Checkpoint::from_source(source, path)?;
-        let tensors: Vec<_> = file.tensors().collect();
-        let bufs = read_tensors(&tensors, &self.options.clone().threads(threads))?;
-        let names = tensors.iter().map(|tensor| tensor.name().to_owned());
-        Ok(Sample { tensors: names.zip(bufs).collect(), metadata: file.metadata().clone() })
+        // Samples are read side by side.
+        let options = self.options.clone().threads(1);
+        let tensors = load_by(&file, &options, |tensors| read_tensors(tensors, &options))?;
+        Ok(Sample { tensors, metadata: file.metadata().clone() })
     }
 }

@@ -58,13 +58,58 @@ pub fn attributes<'m>(
 
 /// The tensor that a metadata key gives an attribute to.
 #[cfg(feature = "std")]
-pub(crate) fn described_tensor(key: &str) -> Option<&str> {
+fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
+}
+
+/// Moves the attributes of each tensor to the name that `new_name` returns for it, or removes them
+/// if that is `None`. All names change at once, so two can be swapped.
+#[cfg(feature = "std")]
+pub(crate) fn rename_attributes(
+    metadata: &mut Metadata,
+    mut new_name: impl FnMut(&str) -> Option<String>,
+) {
+    let described: Metadata =
+        metadata.extract_if(.., |key, _| described_tensor(key).is_some()).collect();
+    let mut moved = Metadata::new();
+    for (key, value) in described {
+        let Some(tensor) = described_tensor(&key) else { continue };
+        let Some(new) = new_name(tensor) else { continue };
+        if new == tensor {
+            metadata.insert(key, value);
+        } else {
+            let name = &key[ATTRIBUTE_PREFIX.len() + tensor.len()..];
+            moved.insert(format!("{ATTRIBUTE_PREFIX}{new}{name}"), value);
+        }
+    }
+    metadata.extend(moved);
 }
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_follow_the_names_of_tensors() {
+        let keys = ["attribute:u#units", "attribute:v#units", "attribute:u#x#units"];
+        let keys = keys.into_iter().chain(["attribute:gone#", "attribute:w", "u", "title"]);
+        let mut metadata: Metadata = keys.map(|key| (key.into(), key.into())).collect();
+        rename_attributes(&mut metadata, |name| match name {
+            "u" => Some("v".into()),
+            "v" => Some("u".into()),
+            "gone" => None,
+            other => Some(other.into()),
+        });
+        let expected = [
+            ("attribute:u#units", "attribute:v#units"),
+            ("attribute:u#x#units", "attribute:u#x#units"),
+            ("attribute:v#units", "attribute:u#units"),
+            ("attribute:w", "attribute:w"),
+            ("title", "title"),
+            ("u", "u"),
+        ];
+        assert!(metadata.iter().map(|(key, value)| (&**key, &**value)).eq(expected));
+    }
 
     #[test]
     fn names_that_begin_alike_are_told_apart() {

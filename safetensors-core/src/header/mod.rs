@@ -23,7 +23,7 @@ mod unique_map;
 mod validate;
 
 #[cfg(feature = "std")]
-pub(crate) use attributes::described_tensor;
+pub(crate) use attributes::rename_attributes;
 pub use attributes::{attribute_key, attributes};
 #[cfg(feature = "std")]
 pub use dimensions::dimensions;

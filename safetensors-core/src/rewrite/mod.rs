@@ -21,7 +21,7 @@ use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::hash::remove_record;
-use crate::header::{ATTEMPT_KEY, Metadata};
+use crate::header::{ATTEMPT_KEY, Metadata, rename_attributes};
 use crate::io::{FileSource, ReadAt};
 use crate::quantized::Quantization;
 use crate::save::{SaveOptions, save_if};
@@ -36,6 +36,9 @@ use crate::tied::Tied;
 /// they are called. The destination may be one of the sources.
 ///
 /// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
+///
+/// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
+/// left out with it.
 ///
 /// # Tied weights
 ///
@@ -262,8 +265,16 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
         self.find_scales();
         let before = self.tensors.len();
-        self.tensors.retain(|(name, planned)| keep(name, planned));
-        self.applied.retain(|(name, planned)| keep(name, planned));
+        let mut dropped = HashSet::new();
+        for tensors in [&mut self.tensors, &mut self.applied] {
+            let left_out = tensors.extract_if(.., |(name, planned)| !keep(name, planned));
+            dropped.extend(left_out.map(|(name, _)| name));
+        }
+        // Of two tensors of one name, one may stay.
+        self.tensors.iter().for_each(|(name, _)| _ = dropped.remove(name));
+        rename_attributes(&mut self.metadata, |name| {
+            (!dropped.contains(name)).then(|| name.to_owned())
+        });
         if self.tensors.is_empty() {
             self.deselected = self.deselected.max(before);
         }
@@ -284,8 +295,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         self.find_scales();
-        let all = self.tensors.iter_mut().chain(&mut self.applied);
-        all.for_each(|(name, _)| *name = rename(name));
+        let mut new_names = HashMap::new();
+        for (name, _) in self.tensors.iter_mut().chain(&mut self.applied) {
+            let new = rename(name);
+            new_names.insert(std::mem::replace(name, new.clone()), new);
+        }
+        rename_attributes(&mut self.metadata, |name| {
+            Some(new_names.get(name).cloned().unwrap_or_else(|| name.to_owned()))
+        });
         self
     }
 

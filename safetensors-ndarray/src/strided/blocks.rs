@@ -6,14 +6,17 @@ use super::gather::{THIN, TILE, fastest_axis};
 
 /// The least bytes of a buffer, unless the array has fewer. It fits the second-level cache of
 /// today's processors.
-const LEAST: usize = 2 << 20;
+const LEAST: usize = (2 << 20) / SMALLER;
 
 /// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need as many, of
 /// thin elements those of 256 KiB, see [`rows`].
-const MOST: usize = 32 << 20;
+const MOST: usize = (32 << 20) / SMALLER;
 
 /// The most bytes of a buffer for blocks in any order.
-const CUT: usize = 8 << 20;
+const CUT: usize = (8 << 20) / SMALLER;
+
+/// Unit tests have smaller buffers, so that small arrays have many blocks.
+const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 
 /// A block holds at least this many neighbours of the fastest axis, unless their rows take more than
 /// [`MOST`] bytes.
@@ -179,17 +182,17 @@ mod tests {
     fn every_element_is_in_one_block_at_its_place() {
         for (shape, axes) in [
             (&[2, 3][..], &[0, 1][..]),
-            (&[65, 100, 70], &[0, 1, 2]),
-            (&[65, 100, 70], &[1, 0, 2]),
-            (&[65, 256, 129], &[0, 1, 2]),
-            (&[2, 65, 256, 129], &[0, 1, 2, 3]),
-            (&[65, 2, 256, 129], &[1, 0, 2, 3]),
-            (&[65, 9, 20, 130], &[0, 1, 2, 3]),
-            (&[65, 9, 20, 130], &[2, 3, 0, 1]),
-            (&[65, 9, 20, 130], &[1, 2, 3, 0]),
-            (&[3, 40_000], &[0, 1]),
-            (&[66, 40_001], &[0, 1]),
-            (&[2, 2, 2, 2, 2, 2, 20_000], &[0, 1, 2, 3, 4, 5, 6]),
+            (&[65, 10, 11], &[0, 1, 2]),
+            (&[65, 10, 11], &[1, 0, 2]),
+            (&[65, 16, 33], &[0, 1, 2]),
+            (&[2, 65, 16, 33], &[0, 1, 2, 3]),
+            (&[65, 2, 16, 33], &[1, 0, 2, 3]),
+            (&[65, 9, 20, 2], &[0, 1, 2, 3]),
+            (&[65, 9, 20, 2], &[2, 3, 0, 1]),
+            (&[65, 9, 20, 2], &[1, 2, 3, 0]),
+            (&[3, 625], &[0, 1]),
+            (&[66, 626], &[0, 1]),
+            (&[2, 2, 2, 2, 2, 2, 313], &[0, 1, 2, 3, 4, 5, 6]),
         ] {
             let array = counted(shape, axes);
             check(&array, &Blocks::in_order(array.view()));
@@ -201,7 +204,7 @@ mod tests {
     /// Matrices that are each transposed: only their rows must come together.
     #[test]
     fn a_block_is_no_larger_than_its_neighbours_need() {
-        let matrices = counted(&[700, 700, 4], &[2, 0, 1]);
+        let matrices = counted(&[88, 88, 4], &[2, 0, 1]);
         assert_eq!(fastest_axis(&matrices.view()), Some(1));
         let largest = check(&matrices, &Blocks::in_any_order(matrices.view()));
         assert!(largest <= LEAST / size_of::<u32>(), "{largest}");
@@ -209,10 +212,10 @@ mod tests {
 
     #[test]
     fn long_rows_are_cut_only_where_the_order_is_free() {
-        let array = counted(&[70, 300, 130], &[0, 1, 2]);
+        let array = counted(&[70, 19, 33], &[0, 1, 2]);
         assert_eq!(Blocks::in_any_order(array.view()).cut, Some(0));
         assert_eq!(Blocks::in_order(array.view()).cut, None);
-        let narrow = counted(&[100_000, 7], &[0, 1]);
+        let narrow = counted(&[1_563, 7], &[0, 1]);
         assert_eq!(Blocks::in_any_order(narrow.view()).cut, None);
     }
 }

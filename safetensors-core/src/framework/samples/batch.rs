@@ -10,38 +10,33 @@ use crate::tensor::TensorBuf;
 pub(super) fn stack(
     samples: Vec<(usize, Sample<TensorBuf>)>,
 ) -> Result<SampleBatch<TensorBuf>, (usize, Error)> {
-    let Some(((first, Sample { tensors, .. }), others)) = samples.split_first() else {
-        return Ok(SampleBatch {
-            tensors: BTreeMap::new(),
-            metadata: Vec::new(),
-            positions: Vec::new(),
-        });
-    };
-    for (position, sample) in others {
-        let mismatches = differences(tensors, &sample.tensors);
-        if !mismatches.is_empty() {
-            return Err((*position, ErrorKind::Mismatches { mismatches }.into()));
+    let mut tensors = BTreeMap::new();
+    if let Some(((position, first), others)) = samples.split_first() {
+        for (position, sample) in others {
+            let mismatches = differences(&first.tensors, &sample.tensors);
+            if !mismatches.is_empty() {
+                return Err((*position, ErrorKind::Mismatches { mismatches }.into()));
+            }
+        }
+        for (name, tensor) in &first.tensors {
+            let others = others.iter().filter_map(|(_, sample)| sample.tensors.get(name));
+            let stacked = stack_tensors(tensor, others.collect());
+            let stacked = stacked.map_err(|error| (*position, error.in_tensor(name)))?;
+            tensors.insert(name.clone(), stacked);
         }
     }
-    let stacked = tensors.keys().map(|name| {
-        let parts: Vec<_> = samples.iter().filter_map(|(_, s)| s.tensors.get(name)).collect();
-        let stacked = stack_tensors(&parts).map_err(|error| (*first, error.in_tensor(name)))?;
-        Ok((name.clone(), stacked))
-    });
-    let tensors = stacked.collect::<Result<_, _>>()?;
     let positions = samples.iter().map(|(position, _)| *position).collect();
     let metadata = samples.into_iter().map(|(_, sample)| sample.metadata).collect();
     Ok(SampleBatch { tensors, metadata, positions })
 }
 
 /// Stacks tensors of one dtype and shape.
-fn stack_tensors(parts: &[&TensorBuf]) -> Result<TensorBuf> {
-    let Some(first) = parts.first() else { return Err(ErrorKind::TensorNotFound.into()) };
-    let shape = [&[parts.len()], first.shape()].concat();
+fn stack_tensors(first: &TensorBuf, others: Vec<&TensorBuf>) -> Result<TensorBuf> {
+    let shape = [&[1 + others.len()], first.shape()].concat();
     let mut stacked = TensorBuf::zeroed(first.dtype(), shape)?;
     // The bytes are native on both sides, so nothing is swapped.
     let mut rest = stacked.bytes_mut();
-    for part in parts {
+    for part in std::iter::once(first).chain(others) {
         let (place, after) = rest.split_at_mut(part.bytes().len().min(rest.len()));
         place.copy_from_slice(&part.bytes()[..place.len()]);
         rest = after;

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{SampleBatch, Samples};
 use crate::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
+use crate::convert::ScaledWeights;
 use crate::convert::support::Support;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Mismatch, Result};
 use crate::framework::Framework;
+use crate::load::LoadOptions;
 use crate::save::{SaveOptions, serialize};
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
@@ -211,4 +213,29 @@ fn a_failure_ends_the_work() {
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the caller"));
     let tensors: BTreeMap<_, _> = samples.get(5).unwrap().tensors;
     assert_eq!(tensors.len(), 2);
+}
+
+/// As [`load`](crate::framework::load) returns them.
+#[test]
+fn samples_have_all_names_and_no_applied_scales() {
+    let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
+    let scales = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    let tied = SaveOptions::new().metadata([("head", "w")]);
+    let file = serialize([("w", weight), ("w_scale_inv", scales)], &tied).unwrap();
+    let store = MemoryStore::from_iter([("a.safetensors", file)]);
+    let options = LoadOptions::new().floats_as(Dtype::F32);
+    let options = options.scaled_weights(ScaledWeights::Dequantize);
+    let samples = Samples::<Bufs, _>::open_in(store, "", ()).unwrap().load_options(options);
+    let check = |tensors: &BTreeMap<String, Arc<TensorBuf>>| {
+        assert_eq!(tensors.keys().collect::<Vec<_>>(), ["head", "w"]);
+        for tensor in tensors.values() {
+            assert_eq!(tensor.as_slice::<f32>().unwrap(), [0.5, 1.0]);
+        }
+    };
+    check(&samples.get(0).unwrap().tensors);
+    let batches = samples.for_each_batch([0], 1, |batch| {
+        check(&batch.tensors);
+        Ok::<(), Error>(())
+    });
+    batches.unwrap();
 }

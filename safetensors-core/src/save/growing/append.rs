@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,11 +13,12 @@ use super::body::{BodyPlace, Home};
 use super::kept::Kept;
 use super::series::Series;
 use super::sync::Synced;
+use super::synced::is_of_steps;
 use super::{GrowingEntry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash;
-use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::io::{FileSource, ReadAt, SafeTensors};
+use crate::load::catalog::alias_of;
 use crate::save::SaveOptions;
 
 /// The finished file that is appended to.
@@ -24,6 +27,8 @@ pub(super) struct Before {
     file: Arc<FileSource>,
     /// Whether the new file takes its place.
     is_replaced: bool,
+    /// Other names of its tensors.
+    aliases: BTreeSet<String>,
 }
 
 impl GrowingWriter {
@@ -57,8 +62,15 @@ impl GrowingWriter {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
-    /// Metadata in the options replaces entries of the file with the same keys. A file with
-    /// recorded [digests](crate::digest) gets new ones.
+    /// Metadata in the options replaces entries of the file with the same keys. If the file has
+    /// recorded [digests](crate::digest) of its tensors, the new one does, too. A recorded SHA-256
+    /// of all data is left out; [`Edit::record_digests`](crate::edit::Edit::record_digests) makes a
+    /// new one.
+    ///
+    /// No tensor gets the name of an [alias](crate::Checkpoint::aliases) of the file
+    /// ([`ErrorKind::DuplicateTensor`]). If a tensor grows, its aliases are names of the grown one.
+    ///
+    /// Only the file is appended to, not the index of a sharded checkpoint that it may belong to.
     ///
     /// # Errors
     ///
@@ -81,16 +93,21 @@ impl GrowingWriter {
         let file = SafeTensors::from_source(FileSource::open(from)?);
         let file = file.map_err(|error| error.in_path(from))?;
         let mut metadata = file.metadata().clone();
-        let is_replaced = from == to;
+        let is_replaced = is_same_path(from, to);
         let overwrite = options.overwrite || is_replaced;
         let mut options = SaveOptions { overwrite, ..options.clone() };
         options.digests |= metadata.contains_key(hash::KEY);
         hash::remove_record(&mut metadata);
-        metadata.retain(|key, _| !key.starts_with(AXIS_PREFIX) && key != CONTINUES_KEY);
+        metadata.retain(|key, _| !is_of_steps(key));
         metadata.extend(options.metadata);
         options.metadata = metadata;
         let mut writer = Self::create_with(to, &options, synced)?;
         let header = file.header().clone();
+        let is_alias = |(key, value): &(&String, &String)| {
+            alias_of(key, value, |name| header.position(name)).is_some()
+        };
+        let aliases = options.metadata.iter().filter(is_alias).map(|(key, _)| key.clone());
+        let aliases = aliases.collect();
         let file = Arc::new(file.into_source());
         for tensor in header.iter() {
             writer.enter(tensor.name(), || {
@@ -106,8 +123,13 @@ impl GrowingWriter {
                 }))
             })?;
         }
-        writer.before = Some(Before { file, is_replaced });
+        writer.before = Some(Before { file, is_replaced, aliases });
         Ok(writer)
+    }
+
+    /// Whether the file that is appended to has a tensor of which this is another name.
+    pub(super) fn is_alias(&self, name: &str) -> bool {
+        self.before.as_ref().is_some_and(|before| before.aliases.contains(name))
     }
 
     /// Lets a tensor of the file that is appended to grow, or a new one.
@@ -135,6 +157,12 @@ impl GrowingWriter {
         self.enter(&name, || Ok(GrowingEntry::Growing(series.clone())))?;
         Ok(series)
     }
+}
+
+/// Whether two paths lead to one name in one directory, by whichever links.
+fn is_same_path(a: &Path, b: &Path) -> bool {
+    let canonical = [a, b].map(fs::canonicalize);
+    a == b || matches!(&canonical, [Ok(a), Ok(b)] if a == b)
 }
 
 impl Before {

@@ -322,7 +322,7 @@ impl GrowingWriter {
         }
         let mut tensors = self.lock();
         let Tensors { list, names, .. } = &mut *tensors;
-        if names.find(name, |i| list[i].name()).is_some() {
+        if self.is_alias(name) || names.find(name, |i| list[i].name()).is_some() {
             return Err(ErrorKind::DuplicateTensor.into());
         }
         // No header can have more, and no table of names.

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::finished::{is_finished, marked_files};
 use super::sync::Synced;
-use super::synced::{Growth, continues, file_name, last_file, synced_directory};
+use super::synced::{Growth, continues, file_name, is_of_steps, last_file, synced_directory};
 use super::{GrowingTensor, GrowingWriter, Tensors};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{AXIS_PREFIX, CONTINUES_KEY, described_tensor};
+use crate::header::rename_attributes;
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
 use crate::save::{SaveOptions, save};
@@ -85,9 +85,11 @@ pub fn recover_synced(
     drop(growing);
     let mut tensors = writer.lock();
     let Tensors { list, names, metadata } = &mut *tensors;
-    let exists = |name: &str| names.find(name, |i| list[i].name()).is_some();
     // A tensor with an attribute may have been added after the last sync.
-    metadata.retain(|key, _| described_tensor(key).is_none_or(exists));
+    rename_attributes(metadata, |name| {
+        let exists = writer.is_alias(name) || names.find(name, |i| list[i].name()).is_some();
+        exists.then(|| name.to_owned())
+    });
     metadata.extend(options.metadata.clone());
     drop(tensors);
     writer.finish()
@@ -120,8 +122,7 @@ fn add_file<'w>(
             }
         }
     }
-    let is_kept = |key: &str| !key.starts_with(AXIS_PREFIX) && key != CONTINUES_KEY;
-    let metadata = file.metadata().iter().filter(|(key, _)| is_kept(key));
+    let metadata = file.metadata().iter().filter(|(key, _)| !is_of_steps(key));
     writer.metadata(metadata.map(|(key, value)| (key.clone(), value.clone())));
     Ok(())
 }

@@ -63,6 +63,12 @@ impl fmt::Display for Growth {
     }
 }
 
+/// Whether a metadata key says how the steps of a synced file belong to others. No finished file
+/// has such a key.
+pub(super) fn is_of_steps(key: &str) -> bool {
+    key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
+}
+
 /// Whether the steps in a directory continue those of a finished file.
 pub(super) fn continues(directory: &Path) -> Result<bool> {
     let first = directory.join(file_name(1));

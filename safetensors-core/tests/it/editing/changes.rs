@@ -346,3 +346,26 @@ fn large_tensors_move() {
         assert!(archive.view(&name).unwrap() == view, "{name}");
     }
 }
+
+/// Units and names of dimensions describe the tensor that they described before.
+#[test]
+fn attributes_follow_their_tensors() {
+    let entry = |tensor: &str| (format!("attribute:{tensor}#units"), tensor.to_owned());
+    let edited = |edit: fn(Edit<'static>) -> Edit<'static>| {
+        let (_directory, path) = file_with(SaveOptions::new().metadata(["a", "b", "x"].map(entry)));
+        edit(Edit::open(&path).unwrap()).apply().unwrap();
+        let units = |name: &str| parse(&path).metadata().get(&entry(name).0).cloned();
+        ["a", "b", "d", "x"].map(|name| units(name).unwrap_or_default())
+    };
+    let swapped = edited(|edit| edit.rename([("a", "b"), ("b", "a")]));
+    assert_eq!(swapped, ["b", "a", "", "x"]);
+    let removed = edited(|edit| edit.remove(["a"]).rename([("b", "d")]));
+    assert_eq!(removed, ["", "", "b", "x"]);
+    // An edit's own entry is about the new names, also if it is as before.
+    let set = edited(|edit| {
+        edit.rename([("a", "b"), ("b", "d")]).set_metadata([("attribute:b#units", "b")])
+    });
+    assert_eq!(set, ["", "b", "b", "x"]);
+    let replaced = edited(|edit| edit.remove(["a"]).append([("a", bytes(&3, 7))]));
+    assert_eq!(replaced, ["a", "b", "", "x"]);
+}

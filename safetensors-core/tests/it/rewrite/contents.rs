@@ -10,6 +10,36 @@ use safetensors_core::{
 
 use super::{content, floats, saved};
 
+/// Units and names of dimensions describe the tensor that they described before.
+#[test]
+fn attributes_follow_their_tensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = ["u", "v"].map(|name| (name, floats([1.0])));
+    let saved = |name, metadata: &[_]| saved(&dir, name, &tensors, metadata);
+    let a = saved("a.safetensors", &[("attribute:u#units", "m"), ("attribute:v#units", "K")]);
+    let b = saved("b.safetensors", &[("attribute:u#units", "s"), ("attribute:none#units", "g")]);
+    let [a, b] = [a, b].map(|path| Checkpoint::open(path).unwrap());
+    let units = |rewrite: Rewrite<'_>| {
+        let path = dir.path().join("c.safetensors");
+        rewrite.save(&path, &SaveOptions::new()).unwrap();
+        let metadata = Checkpoint::open(path).unwrap().metadata().clone();
+        metadata.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
+    };
+    let swap = |name: &str| if name == "u" { "v".to_owned() } else { "u".to_owned() };
+    let swapped = units(Rewrite::of(&a).rename(swap));
+    assert_eq!(swapped, ["attribute:u#units=K", "attribute:v#units=m"]);
+    let replaced = Rewrite::of(&a).select(|name, _| name == "v").rename(swap);
+    assert_eq!(units(replaced), ["attribute:u#units=K"]);
+    let path = a.files()[0].path();
+    // One of two tensors of a name stays, and with it what describes that name.
+    let merged = Rewrite::of(&a)
+        .exclude(|name, _| name == "u")
+        .merge(&b)
+        .exclude(|name, tensor| name == "v" && tensor.tensor().unwrap().file() == Some(path));
+    let expected = ["attribute:none#units=g", "attribute:u#units=s", "attribute:v#units=K"];
+    assert_eq!(units(merged), expected);
+}
+
 #[test]
 fn a_rewrite_that_changes_nothing_gives_the_same_file() {
     let dir = tempfile::tempdir().unwrap();

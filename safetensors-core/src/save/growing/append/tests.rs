@@ -272,3 +272,43 @@ fn steps_are_not_appended_to_another_file() {
     assert!(matches!(error.kind(), ErrorKind::WrongShape { .. }), "{error}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }
+
+#[test]
+fn aliases_are_names_that_no_other_tensor_gets() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let view = TensorView::from_slice(&[2], &[0_u8; 2]).unwrap();
+    let metadata = [("b", "a"), ("attribute:b#units", "m"), ("c", "none")];
+    save(&path, [("a", view)], &options().metadata(metadata)).unwrap();
+    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    for error in
+        [writer.add("b", &view).unwrap_err(), writer.grow("b", Dtype::U8, 0, &[]).unwrap_err()]
+    {
+        assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+        assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("b")));
+    }
+    writer.add("c", &view).unwrap();
+    writer.grow("a", Dtype::U8, 0, &[]).unwrap().extend(&view).unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    recover_synced(&path, &path, &options()).unwrap();
+    let file = Checkpoint::open(&path).unwrap();
+    assert_eq!(file.tensor("b").unwrap().shape(), [4]);
+    assert_eq!(file.metadata()["attribute:b#units"], "m");
+}
+
+/// A path by another way leads to the file that is appended to, which is replaced.
+#[test]
+fn a_file_is_recovered_by_another_path() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    first_run(&path);
+    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    append(&writer, &tensors(), 1..2).unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    fs::create_dir(dir.path().join("below")).unwrap();
+    let same = dir.path().join("below/../a.safetensors");
+    recover_synced(&path, &same, &options().overwrite(false)).unwrap();
+    check_grown(&path, &tensors(), |_| 2);
+}
