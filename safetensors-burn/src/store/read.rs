@@ -23,7 +23,8 @@ pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Resul
         let tensor = catalog.tensor(&found.name)?;
         // In the order of the files, which is the quickest to read.
         let place = (tensor.file_index(), tensor.file_offset(), tensor.name());
-        let loaded = catalog.tensors().get(&found.name).map_or(0, |tensor| tensor.byte_len() as u64);
+        let loaded =
+            catalog.tensors().get(&found.name).map_or(0, |tensor| tensor.byte_len() as u64);
         let bytes = tensor.byte_len().max(loaded);
         of_one_tensor.entry(place).or_insert_with(|| (bytes, vec![])).1.push(found);
     }

@@ -206,8 +206,8 @@ impl Shared {
     }
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that until another epoch is in place. After a save that failed the request is dropped,
-    /// because it counted on that save: a strategy may decide otherwise at the next one.
+    /// defers that until another epoch is in place. After a save that failed the request is
+    /// dropped: it counted on that save, and a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = self.state();
