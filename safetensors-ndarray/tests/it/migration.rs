@@ -10,6 +10,7 @@ use ndarray_npy::{
     WriteNpyExt,
 };
 use safetensors_ndarray::{ErrorKind, Reader, Writer, WrongNdim};
+use safetensors_testing::tables::assert_lines;
 use tempfile::TempDir;
 
 struct Files(TempDir);
@@ -135,12 +136,8 @@ const LINES: &[(&str, fn(&Files))] = &[
 
 #[test]
 fn each_line_of_the_table_is_true() {
-    let (_, section) =
-        include_str!("../../src/lib.rs").split_once("# Coming from ndarray-npy\n").unwrap();
-    let section = section.split("//! # ").next().unwrap();
-    let lines = section.lines().filter_map(|line| line.strip_prefix("//! | "));
-    let lines: Vec<_> = lines.skip(1).map(|line| line.split(" | ").next().unwrap()).collect();
-    assert_eq!(lines, LINES.iter().map(|(line, _)| *line).collect::<Vec<_>>());
+    let (source, heading) = (include_str!("../../src/lib.rs"), "# Coming from ndarray-npy\n");
+    assert_lines(source, heading, LINES.iter().map(|(line, _)| *line), &[]);
     for (line, check) in LINES {
         println!("{line}");
         check(&files());
