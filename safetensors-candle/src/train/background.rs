@@ -73,7 +73,8 @@ impl StateRef<'_> {
     /// All tensors by name, as they are now. No later step changes them.
     fn snapshot(self) -> Result<BTreeMap<String, Tensor>> {
         let tensors = self.tensors()?;
-        // What an optimizer has on the CPU is never changed in place. A tied variable is copied once.
+        // What an optimizer has on the CPU is never changed in place. A tied variable is copied
+        // once.
         let mut ids = HashSet::new();
         let changing = tensors.iter().filter(|(_, tensor)| {
             (tensor.is_variable() || !tensor.device().is_cpu()) && ids.insert(tensor.id())

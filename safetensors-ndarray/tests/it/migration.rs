@@ -13,6 +13,9 @@ use safetensors_ndarray::{ErrorKind, Reader, Writer, WrongNdim};
 use safetensors_testing::tables::assert_lines;
 use tempfile::TempDir;
 
+/// What a line does. It panics if the line is not true.
+type Line = fn(&Files);
+
 struct Files(TempDir);
 
 impl Files {
@@ -55,7 +58,7 @@ fn npy(off: usize) -> (Vec<u64>, usize) {
     (words, bytes.len())
 }
 
-const LINES: &[(&str, fn(&Files))] = &[
+const LINES: &[(&str, Line)] = &[
     ("`NpzWriter::new(File::create(path)?)`", |files| {
         Writer::create(files.path("b.safetensors")).unwrap().finish().unwrap();
         assert_eq!(Reader::open(files.path("b.safetensors")).unwrap().names().count(), 0);
@@ -130,7 +133,7 @@ const LINES: &[(&str, fn(&Files))] = &[
         let theirs = files.npz().by_name::<OwnedRepr<f64>, Ix2>("v").unwrap_err();
         assert!(matches!(theirs, ReadNpzError::Zip(_)), "{theirs}");
         let ours = files.reader().read::<f64, Ix2>("v").unwrap_err();
-        assert!(matches!(ours.kind(), ErrorKind::TensorNotFound { .. }));
+        assert!(matches!(ours.kind(), ErrorKind::TensorNotFound));
     }),
 ];
 

@@ -9,6 +9,9 @@ use safetensors_testing::tables::assert_lines;
 
 use super::*;
 
+/// What a line does. It panics if the line is not true.
+type Line = fn(&Files);
+
 /// A model that is saved, the file, and a place for other files.
 struct Files {
     dir: TempDir,
@@ -82,7 +85,7 @@ fn is_mask(name: &str, _: &str) -> bool {
     name == "mask"
 }
 
-const OPTIONS: &[(&str, fn(&Files))] = &[
+const OPTIONS: &[(&str, Line)] = &[
     ("`from_file`", |files| same(files, options!())),
     ("`from_bytes`, `get_bytes`, `default`", |files| {
         let (mut theirs, mut ours) = (SafetensorsStore::default(), CheckpointStore::default());
@@ -243,7 +246,7 @@ struct Tied {
     second: Param<Tensor<1>>,
 }
 
-const DIFFERENCES: &[(&str, fn(&Files))] = &[
+const DIFFERENCES: &[(&str, Line)] = &[
     ("a load that fails", |files| {
         let path = files.path("wrong");
         changed(&path, "steps", Some(TensorData::from([1_i64, 2, 3])));
