@@ -39,7 +39,7 @@
 //! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
 //! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
 //! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
-//! | `default_metadata` | [`default_metadata`], with `format` = `pt`, because transformers refuses burn-store's `safetensors`; the `producer` and `version` are those of this crate |
+//! | `default_metadata` | [`default_metadata`], with `format` = `pt`, because transformers refuses burn-store's `safetensors`; the `producer` is this crate with its version |
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |

@@ -11,7 +11,7 @@
 //! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | [`var_builder_from`] of `safetensors_formats::open` |
-//! | `VarBuilder::from_pth`, `from_pth_with_state` | the same, or [once, as a recipe below](#from-a-pickle-to-safetensors) |
+//! | `VarBuilder::from_pth`, `from_pth_with_state` | the same, with the feature `pytorch` of `safetensors-formats`; names keep the key: `.pp("state_dict")` |
 //! | `VarBuilder::from_varmap`, `from_tensors`, `zeros` | unchanged: they read no file |
 //! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
 //! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
@@ -39,13 +39,16 @@
 //! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
 //! | `VarMap::load` | [`train::load`](crate::train::load) |
 //! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `safetensors_formats::open`, then [`framework::load::<Candle>`](framework::load) or [`read_tensor`](crate::ReadTensorExt) |
-//! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | the same, with the feature `pytorch` of `safetensors-formats` |
+//! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | the same, with the feature `pytorch` of `safetensors-formats`; names keep the key: `state_dict.fc.weight` |
 //! | `pickle::read_pth_tensor_info` | the same, then [`Checkpoint::tensors`] |
 //! | `Tensor::index_select` of a table that was loaded whole | [`LazyTensor::rows`], then [`read_tensor`](crate::ReadTensorExt): only the bytes of the rows are read |
 //! | `quantized::gguf_file::Content::read` | `content` of a `GgufFile` of the module `gguf`, with the feature of that name |
 //! | its `tensor(reader, name, device)` | `qtensor` of the same; of many tensors, in parallel: `qtensors`, `load` |
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
+//!
+//! candle's reader of pickles leaves out tensors of I32, I16, I8 and BOOL, and says so on standard
+//! error only. It copies tensors that share storage. `safetensors_formats::open` does neither.
 //!
 //! # Saving tensors
 //!
@@ -144,26 +147,6 @@
 //! A repository without an index has one file, `model.safetensors`: pass its path instead. The path
 //! of a file that `hf-hub` returns is that of a link in the snapshot. Do not resolve it, because
 //! what it points to has another name and no neighbours.
-//!
-//! # From a pickle to safetensors
-//!
-//! candle reads `.pth` and `.bin` files of PyTorch. Convert such a file once, and load the result:
-//!
-//! ```no_run
-//! use candle_core::pickle;
-//! use safetensors_core::SaveOptions;
-//! use safetensors_core::tied::Tied;
-//!
-//! let tensors = pickle::read_all("pytorch_model.bin")?;
-//! let options = SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new());
-//! let named = tensors.iter().map(|(name, tensor)| (name, tensor));
-//! safetensors_candle::save("model.safetensors", named, &options)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! candle's reader leaves out tensors of I32, I16, I8 and BOOL, and says so on standard error only.
-//! It copies tensors that share storage. The command `safetensors convert` and
-//! `safetensors_formats::open` do neither.
 //!
 //! # Block-scaled FP8
 //!

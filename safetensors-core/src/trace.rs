@@ -7,10 +7,10 @@ use core::fmt::Display;
 ///
 /// | name | work | fields |
 /// |---|---|---|
-/// | `open` | a file is opened, its header read and checked | `path`, `bytes` of the header |
-/// | `read` | tensors are read together | `tensors`, `bytes` in memory |
+/// | `open` | a file of a `Checkpoint` is opened, its header read and checked | `path`, `bytes` of the header |
+/// | `read` | tensors are read together; not one by `LazyTensor::read` | `tensors`, `bytes` in memory |
 /// | `convert` | elements are converted, by one thread | `from`, `to`, `bytes` of the result |
-/// | `write` | a file is saved, up to its place on the disk | `path`, `bytes` of the file |
+/// | `write` | a file is saved by `save`, `save_sharded` or a `StreamWriter`, up to its place on the disk | `path`, `bytes` of the file |
 /// | `request` | a server is asked for bytes, until they have arrived | `address`, `bytes` of the answer |
 ///
 /// The target is `safetensors`, the level DEBUG. A span lasts as long as the work: a subscriber

@@ -14,4 +14,5 @@ pub mod process;
 pub mod quantized;
 pub mod read_at;
 pub mod saves;
+pub mod tables;
 pub mod tensors;

@@ -132,7 +132,8 @@ impl CheckpointStore {
 impl CheckpointStore {
     /// The module is a part of the model in the file, such as its `encoder`. The names of its
     /// tensors in the file begin with this and a dot, and nothing else of the file is looked at.
-    /// Rules and filters see the names without it.
+    /// Rules and filters see the names without it. A save writes a file of this part alone: with
+    /// [`overwrite`](CheckpointStore::overwrite) it replaces the file of the whole model.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -154,6 +155,7 @@ impl CheckpointStore {
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<str>) -> Self {
         let prefix = prefix.as_ref();
+        let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         self.naming.prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
         self.catalog = None;
         self

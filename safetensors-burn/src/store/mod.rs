@@ -4,7 +4,7 @@ mod adopt;
 mod catalog;
 mod choosing;
 mod filter;
-mod ids;
+pub(crate) mod ids;
 mod indices;
 mod load;
 pub(crate) mod names;

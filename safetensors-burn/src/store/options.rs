@@ -22,11 +22,13 @@ impl CheckpointStore {
     }
 
     /// The metadata of a saved file, if nothing else is asked for: `format` = `pt`, and this crate
-    /// as the `producer` with its `version`.
+    /// with its version as the `producer`.
     pub fn default_metadata() -> Metadata {
+        // A value that is the name of a tensor would make the key an alias of it. So no value is
+        // the version alone: `0.1.0` is the path of a parameter in nested lists.
+        let producer = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
         // transformers refuses a file of another `format`.
-        let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        let entries = [("format", "pt"), ("producer", name), ("version", version)];
+        let entries = [("format", "pt"), ("producer", producer)];
         entries.map(|(key, value)| (key.into(), value.into())).into()
     }
 
@@ -136,10 +138,11 @@ impl CheckpointStore {
         self
     }
 
-    /// Sets the most bytes of new values, as counted in the file, that loading holds beside the old
-    /// ones. Loading then goes in steps: the parameters of a step take over their new values, and
-    /// release the old ones, before more is read. A larger tensor is a step of its own. Without a
-    /// limit, which is the default, all new values are read first.
+    /// Sets the most bytes of new values that loading holds beside the old ones. A tensor counts
+    /// with its bytes in the file or as loaded, whichever are more. Loading then goes in steps: the
+    /// parameters of a step take over their new values, and release the old ones, before more is
+    /// read. A larger tensor is a step of its own. Without a limit, which is the default, all new
+    /// values are read first.
     ///
     /// On a GPU, new values leave the memory of the host at the end of their step. So a model of any
     /// size is loaded with a little more memory than the limit, or than the largest tensor. In the
@@ -170,7 +173,8 @@ impl CheckpointStore {
     }
 
     /// Whether loading gives parameters the ids that the file records. Off by default, see *Ids of
-    /// parameters* above.
+    /// parameters* above. `true` also has saves record them after a
+    /// [`clear_metadata`](CheckpointStore::clear_metadata).
     ///
     /// A parameter keeps its own id if the file has none for it, or if two parameters that have two
     /// ids now would get the same one: their gradients and states would be mixed up. It is an error
@@ -178,6 +182,7 @@ impl CheckpointStore {
     #[must_use]
     pub fn param_ids(mut self, param_ids: bool) -> Self {
         self.param_ids = param_ids;
+        self.records_ids |= param_ids;
         self.catalog = None;
         self
     }

@@ -14,15 +14,19 @@ use super::place::StoredTensor;
 use super::plan::Match;
 use crate::Burn;
 
-/// Divides tensors into steps of at most `limit` bytes. A tensor with more bytes is a step of its
-/// own. Parameters that share a tensor are in one step, so that it is read once.
+/// Divides tensors into steps of at most `limit` bytes, in the file or as loaded, whichever are
+/// more. A tensor with more bytes is a step of its own. Parameters that share a tensor are in one
+/// step, so that it is read once.
 pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Result<Vec<Vec<Match>>> {
     let mut of_one_tensor: BTreeMap<_, (u64, Vec<Match>)> = BTreeMap::new();
     for found in matches {
         let tensor = catalog.tensor(&found.name)?;
         // In the order of the files, which is the quickest to read.
         let place = (tensor.file_index(), tensor.file_offset(), tensor.name());
-        of_one_tensor.entry(place).or_insert_with(|| (tensor.byte_len(), vec![])).1.push(found);
+        let loaded =
+            catalog.tensors().get(&found.name).map_or(0, |tensor| tensor.byte_len() as u64);
+        let bytes = tensor.byte_len().max(loaded);
+        of_one_tensor.entry(place).or_insert_with(|| (bytes, vec![])).1.push(found);
     }
     let mut steps: Vec<Vec<Match>> = Vec::new();
     let mut bytes = 0_u64;

@@ -118,7 +118,9 @@ impl Epochs {
     /// - all records of a model, and the first one of an optimizer, by
     ///   [`checkpointers`](Epochs::checkpointers), which know no model;
     /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose
-    ///   state belongs to no parameter, such as L-BFGS.
+    ///   state belongs to no parameter, such as L-BFGS;
+    /// - the first one of an optimizer with three numbers or fewer beside its tensors;
+    /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
     /// What a killed process leaves is removed by the next save of any run of the same user.

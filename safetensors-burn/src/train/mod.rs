@@ -99,10 +99,11 @@
 //! # While the training goes on
 //!
 //! burn's loop runs each checkpointer in a thread, also these: its `AsyncCheckpointer`. A record
-//! shares the memory of the model until a step of the training changes the model. So saves take no
-//! time of the training, unless the next epoch ends before the last is saved, and memory for one
-//! more copy of the state at most. Without the loop, `AsyncCheckpointer::new(model)` makes such a
-//! checkpointer of one of these.
+//! shares the memory of the model until a step of the training changes the model. So a save takes
+//! memory for one more copy of the state at most, and no time of the training, unless the next
+//! epoch ends before it, or the strategy deletes an epoch: burn hands over that request only after
+//! the save. Without the loop, `AsyncCheckpointer::new(model)` makes such a checkpointer of one of
+//! these. It has nobody to give an error to: if a save fails, its thread panics.
 //!
 //! # To PyTorch and back
 //!

@@ -36,10 +36,9 @@ use super::reading::{Job, threads_for};
 use super::states::States;
 use super::unpacked::Unpacked;
 use crate::dtype;
+use crate::store::ids::KEY as PARAM_IDS;
 
 const RECORD: &str = "safetensors_bridge.record";
-/// [`CheckpointStore`](crate::CheckpointStore) reads this entry, too.
-const PARAM_IDS: &str = "safetensors_bridge.param_ids";
 const PATH_IDS: &str = "safetensors_bridge.path_ids";
 const SCALARS: &str = "safetensors_bridge.scalars";
 const DTYPES: &str = "safetensors_bridge.dtypes";

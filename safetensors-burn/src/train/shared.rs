@@ -46,6 +46,14 @@ struct State {
     given_up: BTreeSet<usize>,
 }
 
+impl State {
+    /// Notes that a save has failed. Open requests to delete counted on it.
+    fn fail(&mut self) {
+        self.has_failed = true;
+        self.deferred.clear();
+    }
+}
+
 /// The epoch that is being restored, record by record.
 #[derive(Debug)]
 struct Restoring {
@@ -149,7 +157,9 @@ impl Shared {
     ) -> Result<()> {
         let ended = {
             let mut state = self.state();
-            state.has_failed |= entry.is_none();
+            if entry.is_none() {
+                state.fail();
+            }
             state.attempts.entry(epoch).or_default().end(number, part, entry)
         };
         let (files, directory) = match ended {
@@ -170,19 +180,20 @@ impl Shared {
         };
         let result = put();
         let mut state = self.state();
-        state.has_failed = result.is_err();
         let attempts = state.attempts.entry(epoch).or_default();
         match result {
             Ok(()) => {
                 if attempts.forget(number) {
                     state.attempts.remove(&epoch);
                 }
+                state.has_failed = false;
                 state.restoring = None;
                 state.current = Some(epoch);
                 state.given_up.remove(&epoch);
             }
             Err(error) => {
                 attempts.fail(number);
+                state.fail();
                 return Err(error);
             }
         }
@@ -195,7 +206,8 @@ impl Shared {
     }
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that until another epoch is in place.
+    /// defers that until another epoch is in place. After a save that failed the request is
+    /// dropped: it counted on that save, and a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = self.state();
@@ -205,6 +217,9 @@ impl Shared {
                 return Ok(());
             }
             state.deletes.remove(&epoch);
+            if state.has_failed {
+                return Ok(());
+            }
             state.deferred.insert(epoch);
         }
         self.delete_deferred().or_else(|error| match self.epochs.goes_on(epoch, &error) {
@@ -214,15 +229,11 @@ impl Shared {
     }
 
     /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
-    /// saved or restored last. After a save that failed, nothing is deleted: the request counted on
-    /// that save.
+    /// saved or restored last.
     fn delete_deferred(&self) -> Result<()> {
         let _in_place = self.in_place();
         let deferred = {
             let state = self.state();
-            if state.has_failed {
-                return Ok(());
-            }
             let deferred = state.deferred.iter().copied();
             deferred.filter(|epoch| state.current != Some(*epoch)).collect::<Vec<_>>()
         };

@@ -133,24 +133,33 @@ impl CheckpointingStrategy for KeepEpochs {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use burn::lr_scheduler::LrSchedulerRecord;
     use burn::optim::OptimizerRecord;
     use burn::store::ModuleRecord;
-    use burn::train::checkpoint::Checkpointer;
+    use burn::train::checkpoint::{Checkpointer, CheckpointerError};
     use burn::train::metric::LossMetric;
     use burn_store::burn_pack::Writer;
 
+    use super::super::Checkpointers;
     use super::*;
+
+    /// Saves an epoch without tensors.
+    fn save(
+        (model, optimizer, scheduler): &Checkpointers,
+        epoch: usize,
+    ) -> Result<(), CheckpointerError> {
+        let bytes = Writer::new(vec![]).into_bytes().unwrap();
+        model.save(epoch, ModuleRecord::from_bytes(bytes).unwrap())?;
+        optimizer.save(epoch, OptimizerRecord::default())?;
+        scheduler.save(epoch, LrSchedulerRecord::new())
+    }
 
     /// Five epochs without tensors.
     fn five(epochs: &Epochs) {
-        let (model, optimizer, scheduler) = epochs.checkpointers();
-        for epoch in 1..=5 {
-            let bytes = Writer::new(vec![]).into_bytes().unwrap();
-            model.save(epoch, ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
-            optimizer.save(epoch, OptimizerRecord::default()).unwrap();
-            scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
-        }
+        let checkpointers = epochs.checkpointers();
+        (1..=5).for_each(|epoch| save(&checkpointers, epoch).unwrap());
     }
 
     /// An epoch without a value may be the best one.
@@ -166,6 +175,33 @@ mod tests {
         let value = |_: &Best, epoch| [None, None, Some(0.5), Some(0.1), Some(f64::NAN)][epoch - 1];
         assert_eq!(strategy.stale(5, value), [3]);
         assert!(strategy.stale(6, |_, _| None).is_empty());
+    }
+
+    /// The epoch that is not saved would have been the best one.
+    #[test]
+    fn the_best_epoch_stays_if_a_better_one_is_not_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let epochs = Epochs::new(dir.path()).on_failure(|_, _| ControlFlow::Continue(()));
+        let strategy = epochs.keep_last(1).keep_best(
+            &LossMetric::new(),
+            Aggregate::Mean,
+            Direction::Lowest,
+            Split::Valid,
+        );
+        let checkpointers = epochs.checkpointers();
+        std::fs::write(epochs.path(3), "a file").unwrap();
+        for (epoch, deleted) in [(1, vec![]), (2, vec![1]), (3, vec![2]), (4, vec![])] {
+            let stale = strategy.stale(epoch, |_, epoch| Some([0.5, 0.3, 0.1, 0.4][epoch - 1]));
+            assert_eq!(stale, deleted);
+            save(&checkpointers, epoch).unwrap();
+            for epoch in stale {
+                checkpointers.0.delete(epoch).unwrap();
+                checkpointers.1.delete(epoch).unwrap();
+                checkpointers.2.delete(epoch).unwrap();
+            }
+        }
+        let complete = epochs.list().unwrap().into_iter().filter(Epoch::is_complete);
+        assert_eq!(complete.map(|epoch| epoch.number()).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]

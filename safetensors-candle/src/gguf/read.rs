@@ -44,13 +44,11 @@ pub(super) fn all<S: ReadAt + 'static>(
         Some(requests) => requests.concurrency.min(FAR_THREADS),
     };
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
-    let most = match lent(first) {
-        // What is lent needs no buffer.
-        Some(_) => u64::MAX,
-        None => (bytes / PART / threads as u64).max(BUFFER),
-    };
+    let most = (bytes / PART / threads as u64).max(BUFFER);
+    // What is lent needs no buffer.
+    let is_small = |job: &Job<'_, S>| job.tensor.byte_len() <= most || lent(&job.tensor).is_some();
     let (small, large): (Vec<_>, Vec<_>) =
-        jobs.into_iter().enumerate().partition(|(_, job)| job.tensor.byte_len() <= most);
+        jobs.into_iter().enumerate().partition(|(_, job)| is_small(job));
 
     let work = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>| {
         Ok((index, job.read(device, buffer, |source, bytes, at| source.read_exact_at(bytes, at))?))
@@ -64,10 +62,12 @@ pub(super) fn all<S: ReadAt + 'static>(
     Ok(read.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
-/// The bytes of a tensor whose source has them in memory.
+/// The bytes of a tensor whose source has them in memory, as candle can take them.
 fn lent<'a, S: ReadAt + 'static>(tensor: &LazyTensor<'a, TensorFile<S>>) -> Option<&'a [u8]> {
     let start = tensor.file_offset();
-    tensor.source().lend(start..start + tensor.byte_len())
+    let bytes = tensor.source().lend(start..start + tensor.byte_len())?;
+    // candle panics on blocks that are not aligned, which is to 4 bytes at most.
+    bytes.as_ptr().cast::<u32>().is_aligned().then_some(bytes)
 }
 
 /// A tensor that candle has the type of.
@@ -109,9 +109,7 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
     ) -> Result<QTensor> {
         let (tensor, source) = (self.tensor, self.tensor.source());
         let read = || {
-            // candle panics on blocks that are not aligned, which is to 4 bytes at most.
-            let is_aligned = |bytes: &&[u8]| bytes.as_ptr().cast::<u32>().is_aligned();
-            if let Some(bytes) = lent(&tensor).filter(is_aligned) {
+            if let Some(bytes) = lent(&tensor) {
                 return self.to_device(bytes, device).map_err(from_candle_error);
             }
             let len = tensor.byte_len() as usize;

@@ -1,16 +1,14 @@
 //! Saves a copy of the state in a thread, while the training goes on.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, TensorId};
 use safetensors_core::framework::{Framework, in_parallel, write_exactly};
 use safetensors_core::save::BackgroundSaver;
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorBuf, TensorSource};
 
 use super::StateRef;
-use super::variables::{distinct, named};
 use crate::Candle;
 
 /// Like [`save`](super::save), in a thread: takes a snapshot of the state, and returns while it is
@@ -74,57 +72,33 @@ pub fn save_in_background<'a>(
 impl StateRef<'_> {
     /// All tensors by name, as they are now. No later step changes them.
     fn snapshot(self) -> Result<BTreeMap<String, Tensor>> {
-        let variables = self.var_map.map(|var_map| distinct(named(var_map))).unwrap_or_default();
-        let mut entries: Vec<(Vec<String>, &Tensor)> = variables
-            .iter()
-            .map(|variable| (variable.names.clone(), variable.var.as_tensor()))
-            .collect();
-        let mut tensors = BTreeMap::new();
-        if let Some(optimizer) = self.optimizer {
-            for (name, tensor) in optimizer.tensors()? {
-                if tensor.device().is_cpu() {
-                    insert(&mut tensors, name, tensor.clone())?;
-                } else {
-                    entries.push((vec![name], tensor));
-                }
+        let tensors = self.tensors()?;
+        // What an optimizer has on the CPU is never changed in place. A tied variable is copied
+        // once.
+        let mut ids = HashSet::new();
+        let changing = tensors.iter().filter(|(_, tensor)| {
+            (tensor.is_variable() || !tensor.device().is_cpu()) && ids.insert(tensor.id())
+        });
+        // A source waits for the work that the calling thread gave the device. So the sources are
+        // made here, and not in the threads that copy.
+        let sources = changing.map(|(name, tensor)| {
+            let source = Candle::source(tensor).map_err(|error| error.in_tensor(name))?;
+            Ok((name, tensor.id(), source))
+        });
+        let copy = |(name, id, source): (&String, TensorId, _), _: &mut ()| {
+            Ok((id, copy(&source).map_err(|error| error.in_tensor(name))?))
+        };
+        let copies = in_parallel(sources.collect::<Result<Vec<_>>>()?, 0, copy)?;
+        let copies: HashMap<TensorId, Tensor> = copies.into_iter().collect();
+        let mut snapshot = BTreeMap::new();
+        for (name, tensor) in &tensors {
+            let copy = copies.get(&tensor.id()).unwrap_or(tensor).clone();
+            if snapshot.insert(name.clone(), copy).is_some() {
+                return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
             }
         }
-        let copies = copy_all(&entries)?;
-        for ((names, _), copy) in entries.into_iter().zip(copies) {
-            for name in names {
-                insert(&mut tensors, name, copy.clone())?;
-            }
-        }
-        Ok(tensors)
+        Ok(snapshot)
     }
-}
-
-/// Adds a tensor to a snapshot. Fails if a variable has the name of a tensor of the optimizer.
-fn insert(tensors: &mut BTreeMap<String, Tensor>, name: String, tensor: Tensor) -> Result<()> {
-    match tensors.entry(name) {
-        Entry::Vacant(entry) => {
-            entry.insert(tensor);
-            Ok(())
-        }
-        Entry::Occupied(entry) => {
-            Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(entry.key()))
-        }
-    }
-}
-
-/// Copies tensors, each with its names, to main memory, several at a time.
-fn copy_all(tensors: &[(Vec<String>, &Tensor)]) -> Result<Vec<Tensor>> {
-    let located = |error: Error, names: &[String]| {
-        names.first().into_iter().fold(error, |error, name| error.in_tensor(name))
-    };
-    // A source waits for the work that the calling thread gave the device. So the sources are made
-    // here, and not in the threads that copy.
-    let sources = tensors.iter().map(|(names, tensor)| {
-        Ok((names, Candle::source(tensor).map_err(|error| located(error, names))?))
-    });
-    in_parallel(sources.collect::<Result<Vec<_>>>()?, 0, |(names, source), _: &mut ()| {
-        copy(&source).map_err(|error| located(error, names))
-    })
 }
 
 fn copy(source: &impl TensorSource) -> Result<Tensor> {

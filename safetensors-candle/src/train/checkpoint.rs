@@ -40,7 +40,7 @@ impl<'a> From<(&'a VarMap, &'a AdamW)> for StateRef<'a> {
 
 impl StateRef<'_> {
     /// All tensors by name, which share their values with the state. None is copied.
-    fn tensors(self) -> Result<Vec<(String, Tensor)>> {
+    pub(super) fn tensors(self) -> Result<Vec<(String, Tensor)>> {
         let variables = self.var_map.map(named).into_iter().flatten();
         let mut tensors: Vec<_> = variables.map(|(name, var)| (name, var.into_inner())).collect();
         if let Some(optimizer) = self.optimizer {

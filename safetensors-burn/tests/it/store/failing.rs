@@ -181,6 +181,13 @@ fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
     assert_eq!(model.steps.to_data(), saved.steps.to_data());
     assert_eq!(model.mask.to_data(), mask);
 
+    // Values count with the bytes that they take, here twice those of the file.
+    let in_one = || CheckpointStore::from_file(&path).max_extra_memory(400);
+    refused(&mut in_one());
+    let widened = in_one().load_options(LoadOptions::new().floats_as(Dtype::F64));
+    let error = Model::new(11).load_from(&mut { widened }).unwrap_err();
+    assert!(matches!(source(&error), StoreError::PartlyLoaded { .. }), "{error}");
+
     // What the header says is checked before the first step.
     changed(&path, "steps", Some(TensorData::from([1_i64])));
     let error = refused(&mut CheckpointStore::from_file(&path).max_extra_memory(1));

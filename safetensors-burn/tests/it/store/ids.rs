@@ -104,6 +104,9 @@ fn ids_that_the_file_does_not_have_are_an_error() {
     let error = refused(&mut in_memory(&Model::new(2), out).param_ids(true));
     assert!(matches!(source(&error), StoreError::NoParamIds { key: KEY }), "{error}");
     assert_eq!(error.file(), Some("bytes in memory"));
+
+    let out = CheckpointStore::from_bytes(None).clear_metadata().param_ids(true);
+    load_with_ids(&mut Model::new(7), in_memory(&Model::new(2), out));
 }
 
 #[test]

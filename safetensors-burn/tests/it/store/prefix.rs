@@ -32,7 +32,7 @@ fn a_module_is_saved_as_a_part() {
     let model = Model::new(2);
     let mut store = CheckpointStore::from_bytes(None)
         .with_key_remapping("^weight$", "kernel")
-        .prefix("model.encoder");
+        .prefix("model.encoder.");
     model.encoder.save_into(&mut store).unwrap();
     let names = |store: &CheckpointStore| {
         let file = Checkpoint::from_source(store.get_bytes().unwrap(), "memory").unwrap();

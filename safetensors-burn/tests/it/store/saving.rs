@@ -136,7 +136,12 @@ fn metadata_is_added_and_cleared() {
     let mut default = CheckpointStore::default_metadata();
     assert_eq!(metadata(store()), default);
     assert_eq!(default["format"], "pt");
-    assert!(default["producer"] == "safetensors-burn" && !default["version"].is_empty());
+    assert_eq!(default["producer"], concat!("safetensors-burn ", env!("CARGO_PKG_VERSION")));
+    // No value is taken for the name of a tensor.
+    let mut renamed = store().with_key_remapping("^weight$", env!("CARGO_PKG_VERSION"));
+    LinearConfig::new(2, 2).init(&Device::default()).save_into(&mut renamed).unwrap();
+    let file = Checkpoint::from_source(renamed.get_bytes().unwrap(), "memory").unwrap();
+    assert_eq!(file.aliases().count(), 0);
     default.insert("title".into(), "b".into());
     assert_eq!(metadata(store().metadata("title", "a").metadata("title", "b")), default);
     assert_eq!(metadata(store().metadata("title", "a").clear_metadata()), Metadata::new());

@@ -1,5 +1,9 @@
 //! Tensors by their names, and all at once.
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::{DType, Device};
 use safetensors_candle::gguf::GgufFile;
@@ -138,6 +142,24 @@ impl ReadAt for Far {
     }
 }
 
+/// Bytes in memory that begin at no aligned address, and the length of the longest read.
+struct Unaligned(Vec<u8>, Arc<AtomicUsize>);
+
+impl ReadAt for Unaligned {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len() - 1
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.1.fetch_max(buf.len(), Ordering::Relaxed);
+        self.0.read_exact_at(buf, offset + 1)
+    }
+
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.0.lend(range.start + 1..range.end + 1)
+    }
+}
+
 #[test]
 fn large_tensors_come_whole_from_any_source() {
     // One is over the limit of a thread's buffer, and some are read by several threads.
@@ -156,6 +178,12 @@ fn large_tensors_come_whole_from_any_source() {
     let near = GgufFile::open(&path).unwrap();
     check(&|| near.qtensors(names, &Device::Cpu).unwrap());
     check(&|| names.map(|name| near.qtensor(name, &Device::Cpu).unwrap()).into());
+    let longest = Arc::new(AtomicUsize::new(0));
+    let unaligned = Unaligned([&[0], &bytes[..]].concat(), Arc::clone(&longest));
+    let unaligned = GgufFile::from_source(unaligned, "unaligned.gguf").unwrap();
+    check(&|| unaligned.qtensors(names, &Device::Cpu).unwrap());
+    // No thread has a buffer for the largest.
+    assert!(longest.load(Ordering::Relaxed) < 32 << 20);
     let far = GgufFile::from_source(Far(bytes), "far.gguf").unwrap();
     check(&|| far.qtensors(names, &Device::Cpu).unwrap());
     check(&|| names.map(|name| far.qtensor(name, &Device::Cpu).unwrap()).into());

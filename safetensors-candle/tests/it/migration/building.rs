@@ -121,9 +121,6 @@ pub(super) const LINES: &[(&str, Line)] = &[
         assert!(builder.contains_tensor("fc.weight") && !builder.contains_tensor("fc.bias"));
         Ok(())
     }),
-    // The tests of `gguf`, and `candle_gguf` of the examples with models.
-    ("`from_gguf` of a quantised model of candle-transformers", |_| Ok(())),
-    ("`quantized_var_builder::VarBuilder::from_gguf` of candle-transformers", |_| Ok(())),
 ];
 
 struct Renamer;

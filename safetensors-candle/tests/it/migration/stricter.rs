@@ -53,8 +53,6 @@ pub(super) const LINES: &[(&str, Line)] = &[
         assert!(load(&path, &CPU).is_err());
         Ok(())
     }),
-    // `tests/it/loader/failures.rs` of the core changes files; candle's process would be killed.
-    ("a file that changes while it is loaded", |_| Ok(())),
     ("a variable that is missing in the file", |files| {
         let mut map = VarMap::new();
         let builder = VarBuilder::from_varmap(&map, DType::F32, &CPU);

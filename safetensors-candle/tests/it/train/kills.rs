@@ -81,10 +81,10 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
     (0..STEPS).for_each(|step| train(&whole, &mut never_stopped, step));
 
     let dir = tempfile::tempdir().unwrap();
-    for name in ["a.safetensors", "sharded", "background.safetensors"] {
+    for (name, rounds) in [("a.safetensors", 12), ("sharded", 12), ("background.safetensors", 4)] {
         let path = dir.path().join(name);
         let mut kills = 0;
-        for round in 0..12_u32 {
+        for round in 0..rounds {
             let wait = Duration::from_micros(u64::from(round) * 397 % 2003);
             kills += u32::from(run(&path, 1 + round % 4, wait));
             // What is there is a whole state: that of the step that it names.
@@ -94,7 +94,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
             (0..found.step_count() as u32).for_each(|step| train(&expected, &mut again, step));
             assert_eq!((values(&map), state(&found)), (values(&expected), state(&again)));
         }
-        assert!(kills > 6, "{kills} kills");
+        assert!(kills > rounds / 2, "{kills} kills");
         assert!(!run(&path, u32::MAX, Duration::ZERO));
         let map = model(50);
         let mut ended = optimizer(&map);
