@@ -57,6 +57,16 @@ fn the_settings_of_an_optimizer_travel() {
 }
 
 #[test]
+fn what_a_conversion_leaves_out_is_a_warning() {
+    let (dir, path) = (temp_dir(), fixture("training/values"));
+    let warning = format!("warning: {}: left out: 7 values: \"big\", ", path.display());
+    for options in [&[][..], &["-n"]] {
+        let args = [&["convert", path.to_str().unwrap(), "out.safetensors"], options].concat();
+        run_in(dir.path(), &args).success().stderr(predicate::str::contains(warning.as_str()));
+    }
+}
+
+#[test]
 fn an_output_above_the_steps_of_a_trainer_is_refused() {
     let dir = temp_dir();
     std::fs::create_dir_all(dir.path().join("run/global_step2")).unwrap();
