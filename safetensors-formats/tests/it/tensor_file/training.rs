@@ -159,7 +159,7 @@ fn settings_are_metadata_and_an_unknown_object_is_listed() {
     assert!(state.setting::<f64>("lr").is_err());
 }
 
-/// What no optimizer has, a few bytes that stand for many, does not keep the tensors from being read.
+/// What no optimizer has, a few bytes that stand for many, keeps no tensors from being read.
 #[test]
 fn a_setting_that_repeats_too_much_is_left_out() {
     // The archive of `optim.param_groups.0.lr` is the first of its file.
