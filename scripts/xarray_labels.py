@@ -60,9 +60,6 @@ def write_labelled(directory):
         "attribute:u#dimensions": json.dumps(["t", "y", "grid/x"]),
         "attribute:u#units": "m/s",
         "attribute:t#units": "s",
-        "attribute:t#dimensions": '["t"]',
-        "attribute:y#dimensions": '["y"]',
-        "attribute:grid/x#dimensions": '["grid/x"]',
     }
     safetensors.numpy.save_file(tensors, path, metadata)
     return path, tensors

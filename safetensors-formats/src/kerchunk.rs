@@ -8,7 +8,8 @@
 //! | in the file | in the store |
 //! |---|---|
 //! | a tensor `u` | an array `u`; one named `grid/x` is in the group `grid` |
-//! | its names of dimensions ([`dimensions`](safetensors_core::header::dimensions())) | `_ARRAY_DIMENSIONS`, which xarray needs; without names, `u.dim0`, `u.dim1` and so on |
+//! | an [alias](Checkpoint::aliases) of it | an array of the same bytes |
+//! | its names of dimensions ([`dimensions`](safetensors_core::header::dimensions())) | `_ARRAY_DIMENSIONS`, which xarray needs; the coordinate of a dimension has its name; other tensors without names have `u.dim0`, `u.dim1` and so on |
 //! | its other [attributes](safetensors_core::header::attributes()), such as units | attributes of the array |
 //! | metadata of the file | attributes of the root |
 //! | BF16, floats of 8 bits | unsigned integers of the same bits, with the attribute `safetensors_dtype` |
@@ -21,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use safetensors_core::header::{TensorInfo, attributes, dimensions};
-use safetensors_core::{Checkpoint, LazyTensor, Metadata};
+use safetensors_core::{Checkpoint, Metadata};
 use serde_json::{Map, Value, json};
 
 use crate::error::{ErrorKind, Result};
@@ -57,39 +58,50 @@ pub fn manifest<S>(
     chunk_bytes: u64,
     location: impl Fn(&Path) -> Result<String>,
 ) -> Result<String> {
-    let names: BTreeSet<&str> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    let named = || checkpoint.tensors().map(|it| (it.name(), it)).chain(checkpoint.aliases());
+    let names: BTreeSet<&str> = named().map(|(name, _)| name).collect();
     let files = checkpoint
         .files()
         .iter()
         .map(|file| location(file.path()).map_err(|error| error.in_path(file.path())));
     let files = files.collect::<Result<Vec<_>>>()?;
-    let mut refs = Map::new();
+    let mut arrays = Arrays {
+        refs: Map::new(),
+        metadata: checkpoint.metadata(),
+        dims: BTreeSet::new(),
+        chunk_bytes,
+    };
+    for (name, tensor) in named() {
+        arrays.add_dims(name, tensor.shape()).map_err(|error| tensor.locate(error))?;
+    }
     let group = json!({ "zarr_format": 2 }).to_string();
-    refs.insert(".zgroup".into(), group.clone().into());
-    refs.insert(".zattrs".into(), root_attributes(checkpoint.metadata()).to_string().into());
-    for tensor in checkpoint.tensors() {
-        let name = tensor.name();
+    arrays.refs.insert(".zgroup".into(), group.clone().into());
+    let root = root_attributes(checkpoint.metadata(), &names).to_string();
+    arrays.refs.insert(".zattrs".into(), root.into());
+    for (name, tensor) in named() {
         let mut add = || -> Result<()> {
             for parent in parents(name, &names)? {
-                refs.insert(format!("{parent}/.zgroup"), group.clone().into());
+                arrays.refs.insert(format!("{parent}/.zgroup"), group.clone().into());
             }
-            let chunks = add_array(&mut refs, &tensor, checkpoint.metadata(), chunk_bytes)?;
+            let chunks = arrays.add(name, tensor.info())?;
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
             for (number, (offset, len)) in chunks.enumerate() {
                 let dims = array_shape(tensor.info()).len().max(1);
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
-                refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
+                arrays.refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
             }
             Ok(())
         };
-        add().map_err(|error| tensor.locate(error))?;
+        add().map_err(|error| tensor.locate(error.in_tensor(name)))?;
     }
-    Ok(json!({ "version": 1, "refs": refs }).to_string())
+    Ok(json!({ "version": 1, "refs": arrays.refs }).to_string())
 }
 
-/// Metadata of the file that is about no tensor.
-fn root_attributes(metadata: &Metadata) -> Value {
-    let of_file = metadata.iter().filter(|(key, _)| !key.starts_with("attribute:"));
+/// Metadata of the file that is about no tensor, and is no name of one.
+fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
+    let of_file = metadata
+        .iter()
+        .filter(|(key, _)| !key.starts_with("attribute:") && !names.contains(key.as_str()));
     of_file
         .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
         .collect::<Map<_, _>>()
@@ -117,48 +129,76 @@ fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     tensor.shape().iter().map(|&dim| dim as u64).collect()
 }
 
-/// Adds what describes an array. Returns the offset and the length of each chunk.
-fn add_array<S>(
-    refs: &mut Map<String, Value>,
-    tensor: &LazyTensor<'_, S>,
-    metadata: &Metadata,
+/// The references so far, and what the arrays that are added need.
+struct Arrays<'m> {
+    refs: Map<String, Value>,
+    metadata: &'m Metadata,
+    /// The dimensions that have names, with their lengths.
+    dims: BTreeSet<(String, usize)>,
     chunk_bytes: u64,
-) -> Result<impl Iterator<Item = (u64, u64)> + use<S>> {
-    let (name, dtype, info) = (tensor.name(), tensor.dtype(), tensor.info());
-    let shape = array_shape(info);
-    let len = tensor.byte_len();
-    let count = chunk_count(shape.first().copied().unwrap_or(1), len, chunk_bytes);
-    let mut chunks: Vec<u64> = shape.iter().map(|&dim| dim.max(1)).collect();
-    if let Some(first) = chunks.first_mut() {
-        *first /= count;
-    }
-    let codes = if dtype.bits() == 16 { "<u2" } else { "|u1" };
-    let known = encode(dtype, ByteOrder::Little);
-    let array = json!({
-        "zarr_format": 2, "shape": shape, "chunks": chunks, "order": "C", "fill_value": null,
-        "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
-    });
-    refs.insert(format!("{name}/.zarray"), array.to_string().into());
+}
 
-    let mut attrs: Map<String, Value> = attributes(metadata, name)
-        .filter(|(key, _)| *key != "dimensions")
-        .map(|(key, value)| (key.to_owned(), value.into()))
-        .collect();
-    let named = dimensions(metadata, name, info.shape().len())?;
-    let unnamed = || (0..shape.len()).map(|dim| format!("{name}.dim{dim}")).collect();
-    let named = named.filter(|_| !dtype.is_sub_byte()).unwrap_or_else(unnamed);
-    attrs.insert("_ARRAY_DIMENSIONS".into(), named.into());
-    if known.is_none() {
-        attrs.insert("safetensors_dtype".into(), dtype.name().into());
+impl Arrays<'_> {
+    fn add_dims(&mut self, name: &str, shape: &[usize]) -> Result<()> {
+        let named = dimensions(self.metadata, name, shape.len())?;
+        self.dims.extend(named.into_iter().flatten().zip(shape.iter().copied()));
+        Ok(())
     }
-    if dtype.is_sub_byte() {
-        attrs.insert("safetensors_shape".into(), info.shape().into());
+
+    /// The names of the dimensions of an array. A coordinate needs no attribute: a tensor of one
+    /// dimension that has the name of a dimension names its own so.
+    fn dims_of(&self, name: &str, tensor: TensorInfo<'_>) -> Result<Vec<String>> {
+        if !tensor.dtype().is_sub_byte() {
+            if let Some(named) = dimensions(self.metadata, name, tensor.shape().len())? {
+                return Ok(named);
+            }
+            if let [len] = tensor.shape()
+                && self.dims.contains(&(name.to_owned(), *len))
+            {
+                return Ok(vec![name.to_owned()]);
+            }
+        }
+        Ok((0..array_shape(tensor).len()).map(|dim| format!("{name}.dim{dim}")).collect())
     }
-    refs.insert(format!("{name}/.zattrs"), Value::from(attrs).to_string().into());
-    let chunk = len / count;
-    // An array without elements has no chunks.
-    let count = if len == 0 { 0 } else { count };
-    Ok((0..count).map(move |number| (number * chunk, chunk)))
+
+    /// Adds what describes an array. Returns the offset and the length of each chunk.
+    fn add(
+        &mut self,
+        name: &str,
+        tensor: TensorInfo<'_>,
+    ) -> Result<impl Iterator<Item = (u64, u64)> + use<>> {
+        let (dtype, len) = (tensor.dtype(), tensor.byte_len());
+        let shape = array_shape(tensor);
+        let count = chunk_count(shape.first().copied().unwrap_or(1), len, self.chunk_bytes);
+        let mut chunks: Vec<u64> = shape.iter().map(|&dim| dim.max(1)).collect();
+        if let Some(first) = chunks.first_mut() {
+            *first /= count;
+        }
+        let codes = if dtype.bits() == 16 { "<u2" } else { "|u1" };
+        let known = encode(dtype, ByteOrder::Little);
+        let array = json!({
+            "zarr_format": 2, "shape": shape, "chunks": chunks, "order": "C", "fill_value": null,
+            "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
+        });
+        self.refs.insert(format!("{name}/.zarray"), array.to_string().into());
+
+        let mut attrs: Map<String, Value> = attributes(self.metadata, name)
+            .filter(|(key, _)| *key != "dimensions")
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .collect();
+        attrs.insert("_ARRAY_DIMENSIONS".into(), self.dims_of(name, tensor)?.into());
+        if known.is_none() {
+            attrs.insert("safetensors_dtype".into(), dtype.name().into());
+        }
+        if dtype.is_sub_byte() {
+            attrs.insert("safetensors_shape".into(), tensor.shape().into());
+        }
+        self.refs.insert(format!("{name}/.zattrs"), Value::from(attrs).to_string().into());
+        let chunk = len / count;
+        // An array without elements has no chunks.
+        let count = if len == 0 { 0 } else { count };
+        Ok((0..count).map(move |number| (number * chunk, chunk)))
+    }
 }
 
 /// Into how many chunks an array is cut: a number that divides its first dimension.

@@ -9,8 +9,9 @@
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
-//! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of one of PyTorch's
-//! trainers opens in the same way, as one checkpoint of whole tensors.
+//! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of
+//! one of PyTorch's trainers opens in the same way, as one checkpoint of whole tensors.
+//! [`Format::Burn`] says which records of burn are read.
 //!
 //! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
 //! written takes one. So everything in core that saves, merges, casts or shards tensors takes
@@ -66,8 +67,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
 #[cfg(feature = "burn")]
-#[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
-pub mod burn;
+mod burn;
 mod error;
 mod format;
 #[cfg(feature = "gguf")]

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[cfg(feature = "pytorch")]
+use safetensors_core::checkpoint::CheckpointPath;
+#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
@@ -124,8 +126,19 @@ fn open_directory<T: Store<File: 'static> + 'static>(
         return Ok(vec![(folder.path().to_owned(), file)]);
     }
     folder.refuse_others()?;
+    let mut standard = None;
+    for name in STANDARD.map(|name| path.join(name)) {
+        if standard.is_none() && kind(&**store, &name)? == Some(FileKind::File) {
+            standard = Some(name);
+        }
+    }
+    // Of whole tensors in an index, no header is read in vain.
+    let is_whole = || {
+        let found = CheckpointPath::find_in(&**store, path);
+        matches!(found, Ok(CheckpointPath::Index(_)))
+    };
     let mut found_none = Error::from(ErrorKind::UnknownFormat).in_path(path);
-    if folder.has_safetensors() {
+    if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
         match Checkpoint::open_whole_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
                 if let Some(file) = TensorFile::of_parts(whole) {
@@ -135,15 +148,18 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             Err(error) if matches!(error.kind(), core::ErrorKind::NoCheckpoint { .. }) => {
                 found_none = error;
             }
+            // The tensors of the other file are sound, whatever these files are. But it must not
+            // take the place of parts that are not complete.
+            Err(error)
+                if standard.is_some() && !matches!(error.kind(), core::ErrorKind::Ranks { .. }) => {
+            }
             Err(error) => return Err(error),
         }
     }
-    for standard in STANDARD.map(|name| path.join(name)) {
-        if kind(&**store, &standard)? == Some(FileKind::File) {
-            return open_path(store, &standard, options);
-        }
+    match standard {
+        Some(standard) => open_path(store, &standard, options),
+        None => Err(found_none),
     }
-    Err(found_none)
 }
 
 impl Format {

@@ -9,7 +9,6 @@ use anyhow::Context;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{Edit, restore_header};
-use safetensors_core::error::RankProblem;
 use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
 
@@ -18,7 +17,7 @@ use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input;
 use crate::input::other;
 use crate::input::select::Select;
-use crate::input::targets::Target;
+use crate::input::targets::{Target, is_of_parts};
 use crate::input::{Opening, Source};
 use crate::model::totals::Totals;
 use crate::output::edit::{Way, check_on_disk, files_of, warn_of_restored};
@@ -216,7 +215,9 @@ fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Re
     // and is checked when it is opened to be changed.
     let data = match input::open_file(path, Opening::default()) {
         Ok(checkpoint) => data_len(checkpoint.files()),
-        Err(error) if path.is_file() && is_of_parts(&error) => fs::metadata(path)?.len(),
+        Err(error) if path.is_file() && error.downcast_ref().is_some_and(is_of_parts) => {
+            fs::metadata(path)?.len()
+        }
         Err(error) => return Err(error),
     };
     record(&files, data, way, out)
@@ -234,11 +235,6 @@ fn files_or_parts(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         }
         _ => Err(error),
     })
-}
-
-fn is_of_parts(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref().map(Error::kind);
-    matches!(kind, Some(ErrorKind::Ranks { problem: RankProblem::PartsOfTensors }))
 }
 
 /// Writes the digests of tensors into each file.

@@ -21,9 +21,8 @@ use crate::terminal::text;
 /// headers are read, and no data is copied. The manifest has the absolute paths of files, or their
 /// addresses, and positions of bytes, so write it anew after a file has changed.
 ///
-/// BF16 and floats of 8 bits, which NumPy does not have, are unsigned integers of the same bits,
-/// with the attribute safetensors_dtype. Packed dtypes are bytes. The names of dimensions, units and
-/// other attributes of tensors are attributes of the arrays.
+/// BF16, floats of 8 bits and packed dtypes, which NumPy does not have, are unsigned integers or
+/// bytes, with the attribute safetensors_dtype.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -224,7 +224,8 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
     paths.extend(divided);
 }
 
-fn is_of_parts(error: &Error) -> bool {
+/// Whether a file or a directory did not open because its tensors are parts.
+pub(crate) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }
 

@@ -98,6 +98,26 @@ fn dtypes_that_numpy_lacks_are_integers_or_bytes() {
 }
 
 #[test]
+fn coordinates_name_their_dimension_and_tied_names_have_the_same_bytes() {
+    let dir = temp_dir();
+    let u = TensorView::from_slice(&[2, 3], &[1_u8, 2, 3, 4, 5, 6]).unwrap();
+    let t = TensorView::from_slice(&[2], &[7_u8, 8]).unwrap();
+    let options = SaveOptions::new().metadata([
+        ("attribute:u#dimensions", r#"["t", "v"]"#),
+        ("attribute:t#units", "s"),
+        ("tied", "u"),
+    ]);
+    // The tensor `v` has another length than the dimension.
+    save(dir.path().join("a.safetensors"), [("u", u), ("t", t), ("v", t)], &options).unwrap();
+    let refs = refs(dir.path(), &["a.safetensors"]);
+    assert_eq!(refs["t/.zattrs"], json!({"units": "s", "_ARRAY_DIMENSIONS": ["t"]}));
+    assert_eq!(refs["v/.zattrs"], json!({"_ARRAY_DIMENSIONS": ["v.dim0"]}));
+    assert_eq!((&refs["tied/.zarray"], &refs["tied/0.0"]), (&refs["u/.zarray"], &refs["u/0.0"]));
+    assert_eq!(bytes(&refs["tied/0.0"]), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(refs[".zattrs"], json!({}));
+}
+
+#[test]
 fn shards_and_a_file_that_is_replaced_whole() {
     let dir = temp_dir();
     let index = sharded(dir.path());

@@ -57,6 +57,16 @@ fn the_settings_of_an_optimizer_travel() {
 }
 
 #[test]
+fn what_a_conversion_leaves_out_is_a_warning() {
+    let (dir, path) = (temp_dir(), fixture("training/values"));
+    let warning = format!("warning: {}: left out: 7 values: \"big\", ", path.display());
+    for options in [&[][..], &["-n"]] {
+        let args = [&["convert", path.to_str().unwrap(), "out.safetensors"], options].concat();
+        run_in(dir.path(), &args).success().stderr(predicate::str::contains(warning.as_str()));
+    }
+}
+
+#[test]
 fn an_output_above_the_steps_of_a_trainer_is_refused() {
     let dir = temp_dir();
     std::fs::create_dir_all(dir.path().join("run/global_step2")).unwrap();
@@ -65,6 +75,23 @@ fn an_output_above_the_steps_of_a_trainer_is_refused() {
     run_in(dir.path(), &["convert", "in.safetensors", "run", "--force"])
         .code(1)
         .stderr(predicate::str::contains("which the output would hide"));
+    std::fs::create_dir(dir.path().join("megatron")).unwrap();
+    std::fs::write(dir.path().join("megatron/latest_checkpointed_iteration.txt"), "12\n").unwrap();
+    run_in(dir.path(), &["convert", "in.safetensors", "megatron"]).code(1);
+    // Other files, links and directories of the name say nothing.
+    std::fs::create_dir_all(dir.path().join("a/latest")).unwrap();
+    std::fs::create_dir_all(dir.path().join("b/run-12")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("run-12", dir.path().join("b/latest")).unwrap();
+    std::fs::create_dir(dir.path().join("c")).unwrap();
+    for text in ["", ".", "..", "12", "/", "2026-11-26: loss 1.5"] {
+        std::fs::write(dir.path().join("c/latest"), text).unwrap();
+        run_in(dir.path(), &["convert", "in.safetensors", "c"]).success();
+        std::fs::remove_file(dir.path().join("c/model.safetensors")).unwrap();
+    }
+    for out in ["a", "b"] {
+        run_in(dir.path(), &["convert", "in.safetensors", out]).success();
+    }
 }
 
 #[test]

@@ -74,6 +74,18 @@ fn epochs_have_their_sizes_and_metrics() {
     assert_eq!(epoch["files"][1]["name"], "optimizer.safetensors");
 }
 
+/// The last but two epoch of a run of `model-examples/examples/burn_train.rs`, as it was written.
+#[test]
+fn a_run_that_burn_has_written_is_complete() {
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let shown = run_in(&run, &["inspect", "burn_run"]).success().stderr("");
+    let shown = text(&shown.get_output().stdout).to_owned();
+    let row: Vec<_> = shown.lines().nth(2).unwrap().split("  ").map(str::trim).collect();
+    let row: Vec<_> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
+    assert_eq!(row, ["14", "97", "1.2 kB", "4.0 kB", "0.1705", "0.1455"], "{shown}");
+    assert!(shown.contains("1 epoch in burn_run/checkpoints: 4.0 kB"), "{shown}");
+}
+
 #[test]
 fn a_directory_without_epochs_is_an_error_as_before() {
     let dir = temp_dir();

@@ -110,10 +110,16 @@ impl<S: ReadAt> Record<S> {
 
     /// Reads the value at the current path, of the parameter with this id.
     fn read_value(&mut self, id: Option<&str>) -> Result<()> {
+        let value = self.reader.value()?;
+        self.read_rest(value, id)
+    }
+
+    /// Reads what follows of the value that begins here.
+    fn read_rest(&mut self, value: Value, id: Option<&str>) -> Result<()> {
         if self.path.len() > MOST_DEPTH {
             return Err(ErrorKind::NestedTooDeep { limit: MOST_DEPTH }.into());
         }
-        match self.reader.value()? {
+        match value {
             Value::Nothing => {}
             Value::Number(_) | Value::Other => self.others += 1,
             Value::Text(len) | Value::Bytes(len) => {
@@ -137,15 +143,23 @@ impl<S: ReadAt> Record<S> {
         let (mut parts, mut own_id) = (Parts::default(), None);
         for number in 0..len {
             let key = self.reader.expect_text("a key")?;
-            // The order of the fields tells a tensor from a module with fields of such names.
+            let value = self.reader.value()?;
+            // The order of the fields, and what the first one is, tell a parameter and a tensor
+            // from a module with fields of such names.
             let is_tensor = parts.data.is_some();
-            match (key.as_str(), len, number) {
-                ("id", 2, 0) => own_id = Some(self.reader.expect_text("the id of a parameter")?),
-                ("param", 2, 1) if own_id.is_some() => self.read_value(own_id.as_deref())?,
-                ("bytes", 3, 0) => parts.data = Some(self.read_bytes()?),
-                ("shape", 3, 1) if is_tensor => parts.shape = Some(self.read_shape()?),
-                ("dtype", 3, 2) if is_tensor => parts.dtype = Some(self.read_dtype()?),
-                ("value", 2, 0) if id.is_some() => {
+            match (key.as_str(), len, number, value) {
+                ("id", 2, 0, Value::Text(len)) => own_id = Some(self.reader.text(len)?),
+                ("param", 2, 1, _) if own_id.is_some() => {
+                    self.read_rest(value, own_id.as_deref())?;
+                }
+                ("bytes", 3, 0, Value::Bytes(len)) => {
+                    parts.data = Some((Place::At(self.reader.position()), len));
+                    self.reader.pass(len)?;
+                }
+                ("bytes", 3, 0, Value::List(len)) => parts.data = Some(self.listed_bytes(len)?),
+                ("shape", 3, 1, _) if is_tensor => parts.shape = Some(self.read_shape(value)?),
+                ("dtype", 3, 2, _) if is_tensor => parts.dtype = Some(self.read_dtype(value)?),
+                ("value", 2, 0, _) if id.is_some() => {
                     let problem = "burn 0.13 or older has written it, which gives no dtype: load \
                                    it with burn 0.16 and its feature record-backward-compat, and \
                                    save it anew";
@@ -153,7 +167,7 @@ impl<S: ReadAt> Record<S> {
                 }
                 _ => {
                     self.path.push(key);
-                    self.read_value(None)?;
+                    self.read_rest(value, None)?;
                     self.path.pop();
                 }
             }
@@ -169,29 +183,19 @@ impl<S: ReadAt> Record<S> {
 }
 
 impl<S: ReadAt> Record<S> {
-    /// The place of the bytes of a tensor, and their number. Old versions of burn list them as
-    /// numbers, each of one byte or two. Those are held in memory.
-    fn read_bytes(&mut self) -> Result<(Place, u64)> {
-        match self.reader.value()? {
-            Value::Bytes(len) => {
-                let place = Place::At(self.reader.position());
-                self.reader.pass(len)?;
-                Ok((place, len))
-            }
-            Value::List(len) => {
-                // Memory grows with what is there, not with that length.
-                let mut bytes = Vec::new();
-                for _ in 0..len {
-                    bytes.push(self.reader.listed_byte()?);
-                }
-                Ok((Place::Held(bytes.into()), len))
-            }
-            other => Err(self.expected("the bytes of a tensor", other)),
+    /// The bytes of a tensor that old versions of burn list as numbers, each of one byte or two.
+    /// Those are held in memory.
+    fn listed_bytes(&mut self, len: u64) -> Result<(Place, u64)> {
+        // Memory grows with what is there, not with that length.
+        let mut bytes = Vec::new();
+        for _ in 0..len {
+            bytes.push(self.reader.listed_byte()?);
         }
+        Ok((Place::Held(bytes.into()), len))
     }
 
-    fn read_shape(&mut self) -> Result<Vec<usize>> {
-        let len = match self.reader.value()? {
+    fn read_shape(&mut self, value: Value) -> Result<Vec<usize>> {
+        let len = match value {
             Value::List(len) if len <= MOST_DIMS => len,
             other => return Err(self.expected("a shape", other)),
         };
@@ -208,8 +212,8 @@ impl<S: ReadAt> Record<S> {
     }
 
     /// The name of a dtype. That of one with settings is a map with the name as its key.
-    fn read_dtype(&mut self) -> Result<String> {
-        match self.reader.value()? {
+    fn read_dtype(&mut self, value: Value) -> Result<String> {
+        match value {
             Value::Text(len) => self.reader.text(len),
             Value::Map(1) => {
                 let name = self.reader.expect_text("a dtype")?;

@@ -42,7 +42,6 @@ use single::Single;
 pub(crate) use single::Span;
 pub(crate) use strided::Placement;
 #[cfg(feature = "pytorch")]
-#[cfg(feature = "pytorch")]
 use whole::assembled;
 #[cfg(feature = "pytorch")]
 pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
@@ -200,7 +199,7 @@ impl<S: ReadAt> TensorFile<S> {
             #[cfg(feature = "pytorch")]
             Content::Directory(whole) => &whole.files()[0].source,
             #[cfg(feature = "pytorch")]
-            Content::Parts(parts) => assembled(parts).sources().collect::<Vec<_>>()[0],
+            Content::Parts(parts) => assembled(parts).sources().next().expect("parts lie in files"),
         }
     }
 

@@ -145,6 +145,20 @@ fn other_layouts_of_tensors_are_read_or_refused_by_name() {
 }
 
 #[test]
+fn modules_have_fields_named_as_those_of_parameters_and_tensors() {
+    let one = |byte: u8| tensor(&[byte], &[1], text("U8"));
+    let weight = map(&[("id", text("10")), ("param", one(1))]);
+    let item = map(&[
+        ("pair", map(&[("id", weight), ("param", one(2))])),
+        ("bytes", map(&[("bytes", one(3)), ("shape", one(4)), ("dtype", vec![0xc0])])),
+    ]);
+    let checkpoint = opened(record(item)).unwrap();
+    let read = |name| checkpoint.tensor(name).unwrap().read().unwrap().into_vec::<u8>().unwrap();
+    let names = ["pair.id", "pair.param", "bytes.bytes", "bytes.shape"];
+    assert_eq!(names.map(read), [[1], [2], [3], [4]]);
+}
+
+#[test]
 fn damaged_records_are_errors() {
     let bytes = std::fs::read(fixture("full.mpk")).unwrap();
     for len in 10..bytes.len() {

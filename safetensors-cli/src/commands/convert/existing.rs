@@ -27,6 +27,9 @@ use crate::terminal::text;
 /// Files of trainers that say which directory beside them is the newest checkpoint.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
+/// The most bytes of such a file.
+const LONGEST_NAME: u64 = 4096;
+
 /// The place of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputPlace {
@@ -148,8 +151,8 @@ pub(super) fn check_not_hidden(path: &Path) -> anyhow::Result<()> {
     let names: Vec<_> =
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     let format = Format::of_directory(names.iter().map(String::as_str));
-    let is_newest = |name: &String| NEWEST.contains(&name.as_str());
-    if format.is_some_and(Format::is_of_directories) || names.iter().any(is_newest) {
+    let says_newest = NEWEST.iter().any(|name| says_newest(path, name));
+    if format.is_some_and(Format::is_of_directories) || says_newest {
         anyhow::bail!(
             "{}: OUT, the last argument, has files that the ranks of a training have saved, which \
              the output would hide, also with --force; choose another directory, or move them away",
@@ -157,6 +160,19 @@ pub(super) fn check_not_hidden(path: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether a file names a directory beside it, or has its number, as Megatron does.
+fn says_newest(path: &Path, name: &str) -> bool {
+    let file = path.join(name);
+    let is_short = |it: fs::Metadata| it.is_file() && it.len() <= LONGEST_NAME;
+    if !fs::metadata(&file).is_ok_and(is_short) {
+        return false;
+    }
+    let Ok(said) = fs::read_to_string(file) else { return false };
+    let said = Path::new(said.trim());
+    let is_number = name != NEWEST[0] && said.to_str().is_some_and(|it| it.parse::<u64>().is_ok());
+    is_number || said.file_name() == Some(said.as_os_str()) && path.join(said).is_dir()
 }
 
 /// What would be lost if this text took the place of the `config.json` that is there.

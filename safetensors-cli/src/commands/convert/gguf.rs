@@ -47,6 +47,7 @@ pub(super) fn run(
     {
         existing::permit(output, &loss, !args.dry_run)?;
     }
+    sources.iter().for_each(Source::warn_of_notes);
     let (shown, bytes) = (input::shown(output), writer.total_size());
     let count = text::counted(writer.tensors().len() as u64, "tensor");
     let summary =

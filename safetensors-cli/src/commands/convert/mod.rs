@@ -239,6 +239,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
         loss.map_or(Ok(()), |loss| existing::permit(output.path(), &loss, may_ask))?;
     }
+    sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
         plan.show(&rewrite, out)?;

@@ -19,7 +19,7 @@ use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
 use crate::output::numpy;
-use crate::terminal::report::wrong_usage;
+use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
 /// The name of the file with the settings of a model.
@@ -167,6 +167,18 @@ impl Source {
     /// The merged tensors, and the dtypes that they have without adapters.
     pub(super) fn merged(&self) -> &HashMap<String, Dtype> {
         &self.merged
+    }
+
+    /// Warns of what is not read of a directory of a trainer, such as files, as `inspect` shows it.
+    pub(super) fn warn_of_notes(&self) {
+        let Content::Checkpoint(checkpoint) = &self.content else { return };
+        for file in checkpoint.files() {
+            let other = other::of(file.safetensors().source());
+            let other = other.filter(|other| other.format().is_of_directories());
+            for note in other.map_or(&[][..], |other| other.notes()) {
+                warn(format!("{}: {}", text::path(file.path()), text::printable(note)));
+            }
+        }
     }
 
     /// The paths of its files.

@@ -196,11 +196,16 @@ fn examine_one<S: ReadAt>(
     let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
         let builder = item::tensors(archive, archive.object, job.name, start, options)?;
         if matches!(job.part, Part::Value(Some(_))) && builder.tensors.is_empty() {
-            // A pickle can use one value in many places.
+            // A pickle can use one value in many places: too many make no setting.
             let mut limits = options.limits.clone();
             let most = len.saturating_mul(MOST_REPEATED);
             limits.directory_bytes = limits.directory_bytes.min(most);
-            let value = item::json(archive, archive.object, &limits)?;
+            let value = match item::json(archive, archive.object, &limits) {
+                Err(error) if matches!(error.other(), Some(ErrorKind::DirectoryTooLong { .. })) => {
+                    None
+                }
+                value => value?,
+            };
             return Ok(value.map_or(Found::Value(builder), Found::Setting));
         }
         return Ok(Found::Value(builder));

@@ -40,6 +40,11 @@ fn parts_in_safetensors_files_are_whole_tensors() {
     store.insert("pytorch_model.bin", bin);
     store.insert("model.safetensors", std::fs::read(fixture("pytorch/tied.safetensors")).unwrap());
     assert_eq!(open(&store).unwrap().files()[0].path(), Path::new("pytorch_model.bin"));
+    // Nor by files that are broken, such as a pointer of Git LFS.
+    for name in ["model.safetensors", "model.safetensors.index.json"] {
+        store.insert(name, b"version https://git-lfs.github.com/spec/v1\n".to_vec());
+        assert_eq!(open(&store).unwrap().files()[0].path(), Path::new("pytorch_model.bin"));
+    }
     // A directory with whole tensors is one of core.
     store = MemoryStore::default();
     store.insert("model.safetensors", std::fs::read(fixture("pytorch/tied.safetensors")).unwrap());

@@ -85,19 +85,20 @@ fn what_json_cannot_hold_is_left_out() {
     assert_eq!(json(&deep).unwrap(), format!("{}null{}", "[".repeat(16), "]".repeat(16)));
 }
 
+/// A list of two lists of two, and so on.
+pub(super) fn doubled(value: &[u8], times: u8) -> Vec<u8> {
+    let twice =
+        |memo: u8| [b"]q", &[memo, b'(', b'h', memo - 1, b'h', memo - 1, b'e'][..]].concat();
+    let lists: Vec<u8> = (1..=times).flat_map(|memo| [twice(memo), vec![b'0']].concat()).collect();
+    [value, b"q\x000", &lists[..lists.len() - 1]].concat()
+}
+
 /// One list in itself many times over has more items than any file.
 #[test]
 fn settings_are_bounded() {
     let mut limits = Limits::default();
     limits.directory_bytes = 10_000;
     let options = Options::new().limits(limits);
-    let twice =
-        |memo: u8| [b"]q", &[memo, b'(', b'h', memo - 1, b'h', memo - 1, b'e'][..]].concat();
-    let doubled = |value: &[u8], times: u8| {
-        let lists: Vec<u8> =
-            (1..=times).flat_map(|memo| [twice(memo), vec![b'0']].concat()).collect();
-        [value, b"q\x000", &lists[..lists.len() - 1]].concat()
-    };
     assert!(groups(&doubled(&text("long"), 3), &options).unwrap().is_some());
     let error = groups(&doubled(&text(&"long".repeat(100)), 5), &options).unwrap_err();
     let found = error.other::<ErrorKind>();
