@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use safetensors_core::checkpoint::store::{Store, Versions, WritableDirectory};
 use safetensors_core::checkpoint::{FilePattern, save_sharded_to};
+use safetensors_core::framework::in_parallel;
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
     TensorBuf, TensorSource,
@@ -203,8 +204,10 @@ enum Before {
 /// Saves to a directory while each of its calls fails in turn, over each kind of older checkpoint.
 /// The directory always opens as the old checkpoint or the new one, whole; the error says which;
 /// and the next save leaves nothing behind.
-pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(make: impl Fn() -> P) {
-    let mut failed = BTreeSet::new();
+pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(
+    make: impl Fn() -> P + Sync,
+) {
+    let mut cases = Vec::new();
     for pattern in ["model{suffix}.safetensors", "weights{suffix}.fp16.safetensors"] {
         for before in [Before::Nothing, Before::Files(1), Before::Files(2), Before::Files(3)]
             .into_iter()
@@ -214,12 +217,13 @@ pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(make
         {
             for files in [1, 2, 3] {
                 for fault in [Fault::Fails, Fault::IsLost, Fault::Ends] {
-                    let case = Case { pattern: pattern.parse().unwrap(), before, files };
-                    case.run(&make, fault, &mut failed);
+                    cases.push((Case { pattern: pattern.parse().unwrap(), before, files }, fault));
                 }
             }
         }
     }
+    let run = |(case, fault): (Case, Fault), _: &mut ()| Ok(case.run(&make, fault));
+    let failed: BTreeSet<_> = in_parallel(cases, 0, run).unwrap().into_iter().flatten().collect();
     let expected = [
         "begin",
         "duplicate",
@@ -282,12 +286,9 @@ impl Case {
         names.into_iter().collect()
     }
 
-    fn run<P: Place>(
-        &self,
-        make: &impl Fn() -> P,
-        fault: Fault,
-        failed: &mut BTreeSet<&'static str>,
-    ) {
+    /// Returns the names of the calls that failed, each in turn.
+    fn run<P: Place>(&self, make: &impl Fn() -> P, fault: Fault) -> BTreeSet<&'static str> {
+        let mut failed = BTreeSet::new();
         for number in 0.. {
             let mut place = make();
             self.prepare(&mut place);
@@ -345,6 +346,7 @@ impl Case {
                 }
             }
         }
+        failed
     }
 }
 

@@ -81,6 +81,42 @@ fn shards_of_the_hub() {
     assert!(shown.contains("2 shards, 4 tensors"), "{shown}");
 }
 
+/// The files below a directory, by their paths from it.
+fn files_below(directory: &Path, prefix: &str, found: &mut Vec<(String, Vec<u8>)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{prefix}/{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            files_below(&path, &name, found);
+        } else {
+            found.push((name, fs::read(path).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn directories_of_trainers() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = fixture("training/ranks.safetensors");
+    let args = ["convert", whole.to_str().unwrap(), "dcp", "--ranks", "3", "--dcp"];
+    output(safetensors(dir.path(), &args));
+    let mut files = Vec::new();
+    files_below(&dir.path().join("dcp"), "dcp", &mut files);
+    let mut layouts = vec![("dcp", whole)];
+    for name in ["grid_rows_columns", "per_rank", "ranks", "stage2", "stage3"] {
+        files_below(&fixture(&format!("training/{name}")), name, &mut files);
+        layouts.push((name, fixture(&format!("training/{name}.safetensors"))));
+    }
+    let files = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone()));
+    let server = Hub::start([("owner/name", hub_server::repo::Repo::new(files))]);
+    for (name, whole) in layouts {
+        let address = format!("hf://owner/name/{name}");
+        let diff = ["diff", whole.to_str().unwrap(), &address, "--ignore-metadata"];
+        let shown = output(with_hub(&server, dir.path(), &diff));
+        assert!(shown.contains("tensors equal"), "{name}: {shown}");
+    }
+}
+
 #[test]
 fn only_what_is_needed_is_fetched() {
     let dir = tempfile::tempdir().unwrap();

@@ -178,7 +178,9 @@ impl State {
                 log.push(request.clone());
                 log.len() - 1
             };
-            thread::sleep(*self.latency.lock().unwrap());
+            // The lock is given back before the wait, so that requests wait side by side.
+            let latency = *self.latency.lock().unwrap();
+            thread::sleep(latency);
             let misbehave = Arc::clone(&self.misbehave.lock().unwrap());
             // Counted down before the answer: once a client has all of it, its next request may
             // come sooner than this thread goes on.
