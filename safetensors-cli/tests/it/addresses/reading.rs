@@ -99,7 +99,8 @@ fn directories_of_trainers() {
     let dir = tempfile::tempdir().unwrap();
     let whole = fixture("training/ranks.safetensors");
     let args = ["convert", whole.to_str().unwrap(), "dcp", "--ranks", "3", "--dcp"];
-    output(safetensors(dir.path(), &args));
+    let rule = ["--rule", "*=replicate"];
+    output(safetensors(dir.path(), &[&args[..], &rule].concat()));
     let mut files = Vec::new();
     files_below(&dir.path().join("dcp"), "dcp", &mut files);
     let mut layouts = vec![("dcp", whole)];
