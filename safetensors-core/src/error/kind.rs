@@ -9,7 +9,7 @@ use super::mismatch::MismatchList;
 use super::text::NameList;
 #[cfg(feature = "std")]
 use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
-use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
+use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape, TieProblem};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -400,40 +400,14 @@ pub enum ErrorKind {
     )]
     BadFilePattern { found: String },
 
-    // Tied weights.
-    /// None of the tensors that share a storage fills it, so none of them can stand for the others.
-    #[error(
-        "none of the tensors that share its storage fills it: {}; copy them, or save views as \
-         tensors of their own",
-        NameList(.names)
-    )]
-    NotCovered { names: Vec<String> },
-    /// A tensor shares the storage of another without being the same tensor.
-    #[error(
-        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or \
-         save views as tensors of their own",
-        Quoted(.kept)
-    )]
-    PartlyTied { kept: String },
-    /// A dropped name cannot be recorded, because the metadata has another entry of that name.
-    #[error(
-        "it cannot be recorded in the metadata as another name of {}, because the metadata already \
-         has that key with the value {}",
-        Quoted(.kept), Quoted(.found)
-    )]
-    TieNotRecorded { kept: String, found: String },
-    /// A dropped name cannot be recorded, because it is a metadata key with a fixed meaning.
-    #[error(
-        "it cannot be recorded in the metadata as another name of {}, because that key has a fixed \
-         meaning: keep this name, or rename it",
-        Quoted(.kept)
-    )]
-    TieReserved { kept: String },
+    // Loading into a model.
     /// A checkpoint does not match the tensors in memory that it is loaded into.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
 
     // What is wrong with one subject: the type of the problem says more.
+    #[error("{problem}")]
+    Tie { problem: TieProblem },
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Ranks { problem: RankProblem },
@@ -446,6 +420,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{problem}")]
     Optimizer { problem: OptimizerProblem },
+
+    // The caller.
     /// The caller's progress callback ended the work.
     #[cfg(feature = "std")]
     #[error("cancelled")]

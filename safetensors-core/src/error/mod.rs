@@ -19,6 +19,7 @@ mod ranks;
 #[cfg(feature = "std")]
 mod similar;
 pub(crate) mod text;
+mod tie;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -42,6 +43,7 @@ pub use ranks::RankProblem;
 pub use similar::similar_names;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 use text::{NameList, debug_error};
+pub use tie::TieProblem;
 
 use crate::other_format::OtherFormat;
 
@@ -295,6 +297,12 @@ impl From<ErrorKind> for Error {
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         ErrorKind::Io(error).into()
+    }
+}
+
+impl From<TieProblem> for Error {
+    fn from(problem: TieProblem) -> Self {
+        ErrorKind::Tie { problem }.into()
     }
 }
 

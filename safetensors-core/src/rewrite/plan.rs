@@ -56,8 +56,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// The errors that are found before data is read:
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
     /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName),
-    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
-    /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved),
+    /// [`TieProblem::NotRecorded`](crate::error::TieProblem::NotRecorded),
+    /// [`TieProblem::Reserved`](crate::error::TieProblem::Reserved),
     /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
     /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment),
     /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).

@@ -54,15 +54,18 @@ pub enum Views {
 ///
 /// # Errors of saving
 ///
-/// [`NotCovered`](crate::ErrorKind::NotCovered) if no tensor of a group fills the whole storage,
-/// unless [`Views::Save`] is set. A group may be a single tensor.
-/// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor to be dropped is not the same as the
-/// kept one, unless [`Views::Drop`] is set.
+/// Of [`TieProblem`](crate::error::TieProblem):
+///
+/// - `NotCovered` if no tensor of a group fills the whole storage, unless [`Views::Save`] is set. A
+///   group may be a single tensor.
+/// - `PartlyTied` if a tensor to be dropped is not the same as the kept one, unless [`Views::Drop`]
+///   is set.
+/// - `NotRecorded` if the metadata has another entry under a name that is dropped, and `Reserved`
+///   if that name is a key with a fixed meaning.
+///
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
 /// [`ReservedName`](crate::ErrorKind::ReservedName); the errors of
-/// [`shape::byte_len`](crate::shape::byte_len). For a name that is dropped:
-/// [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has another entry under it;
-/// [`TieReserved`](crate::ErrorKind::TieReserved) if it is a key with a fixed meaning.
+/// [`shape::byte_len`](crate::shape::byte_len).
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Resolved, Tied, resolve};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result, TieProblem};
 use crate::header::{Metadata, is_reserved};
 use crate::tensor::TensorSource;
 
@@ -28,12 +28,12 @@ pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
 pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
     for (name, kept) in aliases {
         if is_reserved(&name) {
-            return Err(Error::from(ErrorKind::TieReserved { kept }).in_tensor(&name));
+            return Err(Error::from(TieProblem::Reserved { kept }).in_tensor(&name));
         }
         match metadata.get(&name) {
             Some(found) if *found != kept => {
-                let kind = ErrorKind::TieNotRecorded { kept, found: found.clone() };
-                return Err(Error::from(kind).in_tensor(&name));
+                let problem = TieProblem::NotRecorded { kept, found: found.clone() };
+                return Err(Error::from(problem).in_tensor(&name));
             }
             Some(_) => {}
             None => {

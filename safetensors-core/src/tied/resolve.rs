@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Storage, Tied, Views};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, TieProblem};
 use crate::header::METADATA_KEY;
 use crate::tensor::{TensorSource, shape};
 
@@ -67,7 +67,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
             let kept = choose(&group, options)?;
             for member in group.iter().filter(|member| member.position != kept.position) {
                 if options.views != Views::Drop && !same(member, kept) {
-                    return Err(Error::from(ErrorKind::PartlyTied { kept: kept.name.into() })
+                    return Err(Error::from(TieProblem::PartlyTied { kept: kept.name.into() })
                         .in_tensor(member.name));
                 }
                 dropped.insert(member.position);
@@ -154,7 +154,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         .ok_or_else(|| {
             let mut names: Vec<_> = group.iter().map(|member| String::from(member.name)).collect();
             names.sort_unstable();
-            let error = Error::from(ErrorKind::NotCovered { names });
+            let error = Error::from(TieProblem::NotCovered { names });
             group.iter().map(|member| member.name).min().into_iter().fold(error, Error::in_tensor)
         })
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::{Resolved, Storage, Tied, Views, resolve};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, TieProblem};
 use crate::tensor::{Sink, TensorSource};
 
 /// A tensor that is a slice of a storage.
@@ -64,7 +64,7 @@ fn aliases(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn not_covered(error: &Error) -> &[String] {
     match error.kind() {
-        ErrorKind::NotCovered { names } => names,
+        ErrorKind::Tie { problem: TieProblem::NotCovered { names } } => names,
         _ => unreachable!("{error}"),
     }
 }
@@ -113,7 +113,13 @@ fn the_same_names_as_safetensors_torch() {
         match resolve(&tensors, &options) {
             Ok(same) => assert_eq!(same, found),
             Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::PartlyTied { .. }), "{error}");
+                assert!(
+                    matches!(
+                        error.kind(),
+                        ErrorKind::Tie { problem: TieProblem::PartlyTied { .. } }
+                    ),
+                    "{error}"
+                );
                 assert!(expected.iter().any(|(name, kept)| range(name) != range(kept)), "{case}");
                 views += 1;
             }
@@ -172,7 +178,13 @@ fn a_part_of_another_tensor() {
     assert_eq!(dropped, Resolved { keep: vec![0], aliases: aliases(&[("B", "A"), ("C", "A")]) });
 
     let error = resolve(&tensors, &Tied::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::PartlyTied { kept } if kept == "A"), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Tie { problem: TieProblem::PartlyTied { kept } } if kept == "A"
+        ),
+        "{error}"
+    );
     assert_eq!(error.tensor(), Some("B"));
 
     let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
@@ -234,7 +246,13 @@ fn the_same_bytes_as_another_tensor() {
     for other in [transposed, flat, integers] {
         let tensors = [("a", a.clone()), ("b", other.clone()), ("c", a.clone())];
         let error = resolve(&tensors, &Tied::new()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::PartlyTied { kept } if kept == "a"), "{error}");
+        assert!(
+            matches!(
+                error.kind(),
+                ErrorKind::Tie { problem: TieProblem::PartlyTied { kept } } if kept == "a"
+            ),
+            "{error}"
+        );
         assert_eq!(error.tensor(), Some("b"));
         let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
         assert_eq!(saved, Resolved { keep: vec![0, 1], aliases: aliases(&[("c", "a")]) });

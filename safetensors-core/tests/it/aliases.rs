@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use safetensors_core::error::TieProblem;
 use safetensors_core::tied::Tied;
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
@@ -82,7 +83,13 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
     let tied = SaveOptions::new().tied(Tied::new());
     let error =
         save(dir.path().join("x.safetensors"), [("a", view), ("format", view)], &tied).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TieReserved { kept } if kept == "a"), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Tie { problem: TieProblem::Reserved { kept } } if kept == "a"
+        ),
+        "{error}"
+    );
     assert_eq!(error.tensor(), Some("format"));
     let kept = tied.tied(Tied::new().prefer(["format"]));
     save(dir.path().join("x.safetensors"), [("a", view), ("format", view)], &kept).unwrap();

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 
 use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
 use safetensors_core::convert::Converted;
-use safetensors_core::framework::{Framework, Support};
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::load::read_slices;
 use safetensors_core::{
@@ -18,33 +17,7 @@ use safetensors_core::{
 };
 use safetensors_testing::read_at::NotingSource;
 
-/// A framework that lacks some dtypes, as candle does.
-struct Narrow;
-
-impl Framework for Narrow {
-    const NAME: &'static str = "narrow";
-    type Tensor = TensorBuf;
-    type Device = ();
-
-    fn support(dtype: Dtype) -> Support {
-        match dtype {
-            Dtype::BOOL => Support::Widened(Dtype::U8),
-            Dtype::I8 => Support::Widened(Dtype::I16),
-            Dtype::U64 => Support::Widened(Dtype::I64),
-            Dtype::F8_E5M2 | Dtype::F4 => Support::Widened(Dtype::F16),
-            Dtype::C64 => Support::Widened(Dtype::F32),
-            _ => Support::Exact,
-        }
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorBuf> {
-        Ok(buf)
-    }
-
-    fn source(tensor: &TensorBuf) -> Result<impl TensorSource + '_> {
-        Ok(tensor)
-    }
-}
+use crate::staged::device::Wide;
 
 /// A source behind a network: it notes the number of calls, and takes many ranges at once.
 struct Far(Vec<u8>, AtomicUsize);
@@ -182,7 +155,7 @@ fn rows_are_those_of_the_whole_tensor_in_every_store_and_of_every_kind() {
     let numbers: [&[usize]; 6] =
         [&[], &[4], &[0, 1, 2, 3, 4, 5], &[5, 4, 3, 2, 1, 0], &[3, 3, 0, 5, 0], &[2, 3, 5, 5, 5]];
     let to_f32 = LoadOptions::new().floats_as(Dtype::F32).integers_as(Dtype::I64);
-    let widened = LoadOptions::new().for_framework::<Narrow>();
+    let widened = LoadOptions::new().for_framework::<Wide>();
     for (store, checkpoint) in stores(&tensors) {
         for (name, _) in &tensors {
             let tensor = checkpoint.tensor(name).unwrap_or_else(|error| panic!("{store}: {error}"));

@@ -44,6 +44,7 @@ use divided::Ranks;
 use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::error::TieProblem;
 use safetensors_core::{Error, ErrorKind, Result, TensorSource};
 use source::Source;
 
@@ -309,7 +310,7 @@ fn out_is_missing() -> anyhow::Error {
 /// else.
 fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Error>().map(Error::kind) {
-        Some(ErrorKind::TieNotRecorded { .. }) => {
+        Some(ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }) => {
             anyhow::anyhow!(
                 "{error}; leave it out with --drop, or give it another name with --rename"
             )

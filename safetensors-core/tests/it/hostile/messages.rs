@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::digest::TensorDigests;
-use safetensors_core::error::IndexProblem;
+use safetensors_core::error::{IndexProblem, TieProblem};
 use safetensors_core::header::Header;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, TensorView,
@@ -141,10 +141,10 @@ fn every_other_kind_that_has_text() {
         ErrorKind::NotInShard { shard: long() },
         ErrorKind::BadShardSize { found: long() },
         ErrorKind::BadFilePattern { found: long() },
-        ErrorKind::NotCovered { names: many() },
-        ErrorKind::PartlyTied { kept: long() },
-        ErrorKind::TieNotRecorded { kept: long(), found: long() },
-        ErrorKind::TieReserved { kept: long() },
+        ErrorKind::Tie { problem: TieProblem::NotCovered { names: many() } },
+        ErrorKind::Tie { problem: TieProblem::PartlyTied { kept: long() } },
+        ErrorKind::Tie { problem: TieProblem::NotRecorded { kept: long(), found: long() } },
+        ErrorKind::Tie { problem: TieProblem::Reserved { kept: long() } },
     ] {
         assert_bounded(&Error::from(kind).in_tensor(&long()).in_file(long()));
     }

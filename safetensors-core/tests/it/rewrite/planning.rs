@@ -4,7 +4,7 @@ use std::fs;
 
 use safetensors_core::checkpoint::save_sharded_to;
 use safetensors_core::checkpoint::store::MemoryStore;
-use safetensors_core::error::IndexProblem;
+use safetensors_core::error::{IndexProblem, TieProblem};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Rewrite, SaveOptions, ShardOptions,
     TensorSource, save_sharded,
@@ -99,7 +99,10 @@ fn a_plan_refuses_what_a_save_refuses() {
     }
     let taken = SaveOptions::new().metadata([("alias", "something else")]);
     let error = Rewrite::of(&checkpoint).plan(&taken).map(|_| ()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }),
+        "{error}"
+    );
     let error =
         Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadAlignment { .. }), "{error}");

@@ -24,7 +24,7 @@ impl Framework for Wide {
             Dtype::BOOL => Support::Widened(Dtype::U8),
             Dtype::I8 => Support::Widened(Dtype::I16),
             Dtype::U64 => Support::Widened(Dtype::I64),
-            Dtype::F8_E5M2 => Support::Widened(Dtype::F16),
+            Dtype::F8_E5M2 | Dtype::F4 => Support::Widened(Dtype::F16),
             Dtype::C64 => Support::Widened(Dtype::F32),
             _ => Support::Exact,
         }

@@ -1,7 +1,7 @@
 //! Tensors that a device copies from a few slots: they arrive whole, and whatever fails ends the
 //! load.
 
-mod device;
+pub(crate) mod device;
 mod failing;
 
 use std::io;

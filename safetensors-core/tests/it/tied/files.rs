@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::error::TieProblem;
 use safetensors_core::framework::{self, Framework, Support, load};
 use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ShardOptions, save, save_sharded};
 use tempfile::tempdir;
@@ -122,7 +123,10 @@ fn several_files_record_the_names_in_the_index() {
             &sharded.save_options(options.clone().metadata([("a", "x")])),
         )
         .unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }),
+            "{error}"
+        );
         assert_eq!((error.tensor(), error.file()), (Some(name), directory.path().to_str()));
     }
     assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 3);
@@ -148,7 +152,10 @@ fn errors_name_the_file() {
     let path = directory.path().join("model.safetensors");
     let tensors = [("a", Slice::whole(1, 9)), ("b", Slice::new(1, 9, 0, 3))];
     let error = save(&path, tensors, &SaveOptions::new().tied(Tied::new())).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::PartlyTied { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Tie { problem: TieProblem::PartlyTied { .. } }),
+        "{error}"
+    );
     assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("b")));
     assert!(!path.exists());
 }

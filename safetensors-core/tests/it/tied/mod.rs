@@ -5,6 +5,7 @@ mod files;
 #[cfg(feature = "std")]
 use std::collections::BTreeMap;
 
+use safetensors_core::error::TieProblem;
 use safetensors_core::save::Sink;
 use safetensors_core::tied::{Storage, Tied};
 use safetensors_core::{
@@ -87,7 +88,9 @@ fn saved_once_and_recorded() {
     // name.
     assert_eq!(serialize(tensors, &options.clone().metadata([("b", "a")])).unwrap(), file);
     let error = serialize(tensors, &options.metadata([("b", "mine")])).unwrap_err();
-    let ErrorKind::TieNotRecorded { kept, found } = error.kind() else { unreachable!("{error}") };
+    let ErrorKind::Tie { problem: TieProblem::NotRecorded { kept, found } } = error.kind() else {
+        unreachable!("{error}")
+    };
     assert_eq!((kept.as_str(), found.as_str(), error.tensor()), ("a", "mine", Some("b")));
 }
 

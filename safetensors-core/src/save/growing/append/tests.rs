@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
 use super::super::tests::{Grown, check_grown, grown};
 use super::super::{recover_synced, synced_directory};
@@ -95,6 +95,16 @@ fn first_run(path: &Path) {
     writer.metadata([("title", "a run")]);
     writer.attribute("0", "units", "m").unwrap();
     writer.finish().unwrap();
+}
+
+/// A file of one step, and the step after it, which is only synced.
+fn synced_run(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("a.safetensors");
+    first_run(&path);
+    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    append(&writer, &tensors(), 1..2).unwrap();
+    writer.sync().unwrap();
+    path
 }
 
 fn second_run(path: &Path) -> Result<()> {
@@ -251,12 +261,7 @@ fn a_file_that_changes_meanwhile_is_not_replaced() {
 #[test]
 fn steps_are_not_appended_to_another_file() {
     let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    first_run(&path);
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
-    append(&writer, &tensors(), 1..2).unwrap();
-    writer.sync().unwrap();
-    drop(writer);
+    let path = synced_run(&dir);
     let error = GrowingWriter::append_to(&path, &options()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
     // The file goes to another path; the steps come with it.
@@ -301,12 +306,7 @@ fn aliases_are_names_that_no_other_tensor_gets() {
 #[test]
 fn a_file_is_recovered_by_another_path() {
     let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    first_run(&path);
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
-    append(&writer, &tensors(), 1..2).unwrap();
-    writer.sync().unwrap();
-    drop(writer);
+    let path = synced_run(&dir);
     fs::create_dir(dir.path().join("below")).unwrap();
     let same = dir.path().join("below/../a.safetensors");
     recover_synced(&path, &same, &options().overwrite(false)).unwrap();
