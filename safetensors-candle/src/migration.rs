@@ -60,17 +60,17 @@
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
 //! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
-//! disk: after a power cut the new file may be incomplete. Nor does it set the mode of the new file,
-//! which is that of the temporary file: on Unix only its owner can read it. Here [`SaveOptions`] have
-//! metadata, and the new file is on the disk before it takes the place of the old one, whose mode it
-//! has.
+//! disk: after a power cut the new file may be incomplete. Nor does it set the mode of the new
+//! file, which is that of the temporary file: on Unix only its owner can read it. Here
+//! [`SaveOptions`] have metadata, and the new file is on the disk before it takes the place of the
+//! old one, whose mode it has.
 //!
 //! # Errors
 //!
 //! candle's functions return candle's `Result`. So do the methods of its builders and of
-//! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return [`safetensors_core::Result`],
-//! whose error tells the file and the tensor. [`IntoCandle`](crate::IntoCandle) makes candle's of
-//! it: `Checkpoint::open(path).into_candle()?`.
+//! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return
+//! [`safetensors_core::Result`], whose error tells the file and the tensor.
+//! [`IntoCandle`](crate::IntoCandle) makes candle's of it: `Checkpoint::open(path).into_candle()?`.
 //!
 //! # Where this crate is stricter
 //!

@@ -55,7 +55,8 @@
 //!
 //! # Features
 //!
-//! All but the last are on by default. The adapters turn on `std` alone, because loading needs no more.
+//! All but the last are on by default. The adapters turn on `std` alone, because loading needs no
+//! more.
 //!
 //! | feature | adds |
 //! |---|---|

@@ -51,8 +51,8 @@ const MOST_CHUNKS: usize = 4096;
 /// # Errors
 ///
 /// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow;
-/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); the errors of `location`. Each names
-/// the tensor or the file.
+/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); the errors of `location`. Each
+/// names the tensor or the file.
 pub fn manifest<S>(
     checkpoint: &Checkpoint<S>,
     chunk_bytes: u64,

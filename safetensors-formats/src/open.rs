@@ -28,8 +28,8 @@ use crate::{Options, npy, npz, polyglot};
 const START: usize = 16;
 
 /// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
-/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files, only
-/// those of a directory that have parts of tensors: core opens the others.
+/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files,
+/// only those of a directory that have parts of tensors: core opens the others.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;

@@ -1,6 +1,7 @@
 //! Labelled arrays: names of dimensions, and parts that are taken by labels along a coordinate.
 //!
-//! An array of one axis that has the name of a dimension is its coordinate, as in NetCDF and xarray.
+//! An array of one axis that has the name of a dimension is its coordinate, as in NetCDF and
+//! xarray.
 
 use std::cmp::Ordering;
 use std::error::Error as StdError;

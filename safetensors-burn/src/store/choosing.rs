@@ -15,9 +15,9 @@ use super::rename::Rules;
 /// because the adapter calls such a parameter `weight`. Rules for names come after the filters.
 /// burn-store does the same.
 ///
-/// A parameter is selected if one filter matches, or if there is no filter. One that is not selected
-/// is neither missing nor changed. So a file of a few parameters, such as those of LoRA, is made and
-/// loaded with the same filter:
+/// A parameter is selected if one filter matches, or if there is no filter. One that is not
+/// selected is neither missing nor changed. So a file of a few parameters, such as those of LoRA,
+/// is made and loaded with the same filter:
 ///
 /// ```
 /// use burn::module::{Initializer, Module, Param};

@@ -72,9 +72,9 @@ use crate::{Burn, StoreError};
 /// # Ids of parameters
 ///
 /// burn finds gradients and the state of an optimizer by the ids of parameters, and a new module
-/// has new ids. Loading leaves a module its own ids, as burn-store's `SafetensorsStore` does. So one
-/// file can be loaded into two modules that are trained together, and into a module whose optimizer
-/// has state already.
+/// has new ids. Loading leaves a module its own ids, as burn-store's `SafetensorsStore` does. So
+/// one file can be loaded into two modules that are trained together, and into a module whose
+/// optimizer has state already.
 ///
 /// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) gives them back, as
 /// burn's own records and `BurnpackStore` do. Set it to go on with an optimizer that was saved with

@@ -144,9 +144,9 @@ impl CheckpointStore {
     /// read. A larger tensor is a step of its own. Without a limit, which is the default, all new
     /// values are read first.
     ///
-    /// On a GPU, new values leave the memory of the host at the end of their step. So a model of any
-    /// size is loaded with a little more memory than the limit, or than the largest tensor. In the
-    /// memory of the host, a module that was just made by `init` has no old values, so for it a
+    /// On a GPU, new values leave the memory of the host at the end of their step. So a model of
+    /// any size is loaded with a little more memory than the limit, or than the largest tensor. In
+    /// the memory of the host, a module that was just made by `init` has no old values, so for it a
     /// limit gains nothing.
     ///
     /// What can be checked without the data is still checked before anything changes: names,

@@ -17,9 +17,9 @@ use crate::terminal::text;
 
 /// Write where the tensors lie, as references of kerchunk, for readers of Zarr.
 ///
-/// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket. Only
-/// headers are read, and no data is copied. The manifest has the absolute paths of files, or their
-/// addresses, and positions of bytes, so write it anew after a file has changed.
+/// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket.
+/// Only headers are read, and no data is copied. The manifest has the absolute paths of files, or
+/// their addresses, and positions of bytes, so write it anew after a file has changed.
 ///
 /// BF16, floats of 8 bits and packed dtypes, which NumPy does not have, are unsigned integers or
 /// bytes, with the attribute safetensors_dtype.

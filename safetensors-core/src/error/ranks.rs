@@ -60,8 +60,8 @@ pub enum RankProblem {
          Checkpoint::open_whole"
     )]
     PartsOfTensors,
-    /// A directory has files with parts of tensors that ranks have saved with PyTorch, and new files
-    /// are to be saved there.
+    /// A directory has files with parts of tensors that ranks have saved with PyTorch, and new
+    /// files are to be saved there.
     #[error(
         "the directory has parts of tensors that ranks have saved with PyTorch, which the new \
          files would hide or be mixed with: choose another directory, or move them away"

@@ -1,7 +1,6 @@
 //! [`Samples`]: a directory of files as a data set, each file a sample.
 
 mod batch;
-mod gate;
 #[cfg(test)]
 mod tests;
 
@@ -9,22 +8,23 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use batch::stack;
-use gate::Gate;
 
+use super::Framework;
 use super::files::load_by;
-use super::{Framework, in_order};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::{FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
 use crate::load::{LoadOptions, read_tensors};
+use crate::parallel::in_order_ahead;
 use crate::tensor::TensorBuf;
 
 /// How many samples are read ahead, unless the program says otherwise.
 const PREFETCH: usize = 16;
 
 /// A directory of safetensors files as a data set: each `*.safetensors` file in it is a sample, in
-/// the order of the names. The directory is on the local disk or in any [`Store`], such as a bucket.
+/// the order of the names. The directory is on the local disk or in any [`Store`], such as a
+/// bucket.
 ///
 /// Files are opened when they are read, so any number of them takes little memory. Subdirectories
 /// and files whose names begin with a dot are not samples. Neither are files of a local disk whose
@@ -146,7 +146,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Sets the number of threads that read samples; 0 means
-    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole sample.
+    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole
+    /// sample.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
@@ -257,24 +258,12 @@ impl<F: Framework, S: Store> Samples<F, S> {
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
         mut take: impl FnMut(usize, Sample<TensorBuf>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (gate, files) = (Gate::new(self.prefetch), &self.files);
-        in_order(
-            order.into_iter().map_while(|position| gate.enter().then_some(position)),
+        in_order_ahead(
+            order,
             self.threads,
-            |&position, _: &mut ()| {
-                let _open = gate.opens_on_panic();
-                files.read(position)
-            },
-            |position, sample| {
-                let _open = gate.opens_on_panic();
-                let taken = sample.map_err(E::from).and_then(|sample| take(position, sample));
-                if taken.is_ok() {
-                    gate.leave()
-                } else {
-                    gate.open()
-                }
-                taken
-            },
+            self.prefetch,
+            |&position, _: &mut ()| self.files.read(position),
+            |position, sample| take(position, sample?),
         )
     }
 

@@ -163,8 +163,8 @@ pub trait ReadAt: Send + Sync {
         Ok(false)
     }
 
-    /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None` by
-    /// default, and for bytes that have to be read.
+    /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None`
+    /// by default, and for bytes that have to be read.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         let _ = range;
         None

@@ -197,7 +197,8 @@ pub(crate) struct FileRuns<'r> {
     pub(crate) gap: u64,
 }
 
-/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read in one call go through `scratch`.
+/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read in one call go
+/// through `scratch`.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,

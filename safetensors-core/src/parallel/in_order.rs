@@ -40,13 +40,26 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,
     work: impl Fn(&I, &mut B) -> R + Sync,
+    take: impl FnMut(I, R) -> Result<(), E>,
+) -> Result<(), E> {
+    in_order_ahead(items, threads, usize::MAX, work, take)
+}
+
+/// [`in_order`] with at most `ahead` items whose work has begun and whose results are not taken.
+pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
+    items: impl IntoIterator<Item = I, IntoIter: Send>,
+    threads: usize,
+    ahead: usize,
+    work: impl Fn(&I, &mut B) -> R + Sync,
     mut take: impl FnMut(I, R) -> Result<(), E>,
 ) -> Result<(), E> {
     let items = items.into_iter();
     let most = items.size_hint().1.unwrap_or(usize::MAX);
     let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(most);
-    let queue = Queue::new(items);
+    let queue = Queue::new(items, ahead);
     thread::scope(|scope| {
+        // A panic of `take` must not leave threads that wait for it.
+        let _end = OnPanic(|| queue.end());
         let (sender, results) = mpsc::channel();
         let worker = || {
             let (sender, queue, work) = (sender.clone(), &queue, &work);
@@ -70,6 +83,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
             while let Some((_, item)) = queue.next() {
                 let result = work(&item, &mut own);
                 take(item, result)?;
+                queue.done();
             }
             return Ok(());
         }
@@ -85,6 +99,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
                     queue.end();
                     return Err(error);
                 }
+                queue.done();
             }
         }
         Ok(())
@@ -131,6 +146,34 @@ mod tests {
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(all)).is_err());
         let done = done.into_inner();
         assert!(done < 200, "{done} of 1000 done all the same");
+    }
+
+    #[test]
+    fn work_runs_ahead_so_far_and_a_panic_ends_the_wait_for_room() {
+        for (threads, ahead) in [(1, 1), (4, 1), (4, 3), (3, 100)] {
+            let begun = AtomicUsize::new(0);
+            let work = |&i: &usize, _: &mut ()| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                i
+            };
+            let take = |panics_at: usize| {
+                begun.store(0, Ordering::SeqCst);
+                let mut taken = 0;
+                let all = in_order_ahead(0..100, threads, ahead, work, |_, i| {
+                    assert!(begun.load(Ordering::SeqCst) <= taken + ahead, "{threads} {ahead}");
+                    taken += 1;
+                    if i == panics_at {
+                        std::panic::resume_unwind(Box::new("of taking"));
+                    }
+                    Ok::<_, ()>(())
+                });
+                assert_eq!((all, taken), (Ok(()), 100));
+            };
+            take(100);
+            let panics = std::panic::AssertUnwindSafe(|| take(5));
+            let panic = std::panic::catch_unwind(panics).unwrap_err();
+            assert_eq!(panic.downcast_ref::<&str>(), Some(&"of taking"));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 pub use in_order::in_order;
+pub(crate) use in_order::in_order_ahead;
 pub(crate) use progress::Meter;
 pub use progress::Progress;
 pub(crate) use queue::OnPanic;
@@ -59,7 +60,7 @@ pub fn in_parallel<I, T: Send, B: Default>(
         len @ (0 | 1) => len,
         len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
     };
-    let queue = Queue::new(items);
+    let queue = Queue::new(items, usize::MAX);
     let run = || {
         let _end = OnPanic(|| queue.end());
         let mut own = B::default();

@@ -1,26 +1,54 @@
 //! [`Queue`]: the items that several threads take one by one.
 
 use std::iter::Enumerate;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::thread;
 
 /// Items in order, each for the thread that asks next.
-pub(super) struct Queue<I>(Mutex<Option<Enumerate<I>>>);
+pub(super) struct Queue<I> {
+    state: Mutex<State<I>>,
+    /// How many items may be begun and not be done.
+    ahead: usize,
+    changed: Condvar,
+}
+
+struct State<I> {
+    items: Option<Enumerate<I>>,
+    /// The items that are begun and not [done](Queue::done).
+    begun: usize,
+}
 
 impl<I: Iterator> Queue<I> {
-    pub(super) fn new(items: I) -> Self {
-        Self(Mutex::new(Some(items.enumerate())))
+    /// A queue that gives an item while fewer than `ahead` are begun and not [done](Queue::done).
+    pub(super) fn new(items: I, ahead: usize) -> Self {
+        let state = State { items: Some(items.enumerate()), begun: 0 };
+        Self { state: Mutex::new(state), ahead, changed: Condvar::new() }
     }
 
-    /// The next item with its number. `None` after the last, and after [`end`](Queue::end).
+    /// The next item with its number, once it may begin. `None` after the last, and after
+    /// [`end`](Queue::end).
     pub(super) fn next(&self) -> Option<(usize, I::Item)> {
         // Making an item may panic, and poisons the lock. There are no more items then.
-        self.0.lock().ok()?.as_mut()?.next()
+        let mut state = self.state.lock().ok()?;
+        while state.items.is_some() && state.begun >= self.ahead {
+            state = self.changed.wait(state).ok()?;
+        }
+        let item = state.items.as_mut()?.next()?;
+        state.begun += 1;
+        Some(item)
+    }
+
+    /// Says that an item is done, so that another may begin.
+    pub(super) fn done(&self) {
+        let _ = self.state.lock().map(|mut state| state.begun -= 1);
+        // All, because those that find no item left make no room for the others.
+        self.changed.notify_all();
     }
 
     /// Drops the items that are left, so that no thread begins another.
     pub(super) fn end(&self) {
-        let _ = self.0.lock().map(|mut items| items.take());
+        let _ = self.state.lock().map(|mut state| state.items.take());
+        self.changed.notify_all();
     }
 }
 

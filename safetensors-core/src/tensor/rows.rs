@@ -128,7 +128,8 @@ impl Rows {
     ///
     /// This needs no second buffer. First the rows are brought into the order in which each is
     /// wanted for the first time. Then, from the last place to the first, each row is copied to its
-    /// place. No place comes before the row that it needs, so nothing that is needed is overwritten.
+    /// place. No place comes before the row that it needs, so nothing that is needed is
+    /// overwritten.
     pub(crate) fn arrange(&self, bytes: &mut [u8]) {
         let Some(order) = &self.order else { return };
         let len = bytes.len() / order.len().max(1);
@@ -144,7 +145,8 @@ impl Rows {
             }
         }
         for place in 0..from.len() {
-            // A row that stood at a place before this one was swapped to where that place's row was.
+            // A row that stood at a place before this one was swapped to where that place's row
+            // was.
             let mut at = from[place];
             while at < place {
                 at = from[at];

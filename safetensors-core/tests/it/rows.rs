@@ -1,5 +1,5 @@
-//! Rows by their numbers, in any order: of every kind of tensor, from every kind of source, compared
-//! with the rows of the tensor that is read whole; what they cost; and the errors.
+//! Rows by their numbers, in any order: of every kind of tensor, from every kind of source,
+//! compared with the rows of the tensor that is read whole; what they cost; and the errors.
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
 use std::io;
@@ -64,8 +64,8 @@ fn tensors() -> Vec<(String, TensorBuf)> {
     all.filter(is_whole).map(|(dtype, shape)| tensor(dtype, shape)).collect()
 }
 
-/// The same tensors from the disk, mapped, from memory, from far away, as boxed sources, and made of
-/// pieces of two files.
+/// The same tensors from the disk, mapped, from memory, from far away, as boxed sources, and made
+/// of pieces of two files.
 fn stores(tensors: &[(String, TensorBuf)]) -> Vec<(&'static str, Checkpoint<Box<dyn ReadAt>>)> {
     let named = || tensors.iter().map(|(name, buf)| (name, buf));
     let bytes = serialize(named(), &SaveOptions::new()).unwrap();

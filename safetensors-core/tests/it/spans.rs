@@ -1,4 +1,5 @@
-//! The spans of the feature `tracing`: which there are, with how many bytes, and how long they last.
+//! The spans of the feature `tracing`: which there are, with how many bytes, and how long they
+//! last.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

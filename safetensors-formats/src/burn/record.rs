@@ -290,8 +290,8 @@ impl<S: ReadAt> Record<S> {
     }
 }
 
-/// The number of an id as burn prints it: up to eight bytes in base 32, the lowest first. `None` for
-/// a UUID of old versions, of which burn makes a number by a hash.
+/// The number of an id as burn prints it: up to eight bytes in base 32, the lowest first. `None`
+/// for a UUID of old versions, of which burn makes a number by a hash.
 fn number_of_id(id: &str) -> Option<u64> {
     let bytes = BASE32_DNSSEC.decode(id.as_bytes()).ok().filter(|bytes| bytes.len() <= 8)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

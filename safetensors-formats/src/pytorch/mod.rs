@@ -62,8 +62,8 @@
 //!   [`open_whole`](safetensors_core::Checkpoint::open_whole) of core reads them.
 //! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
 //!   3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
-//!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the dtype in
-//!   which they are stored.
+//!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the
+//!   dtype in which they are stored.
 //! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
 //!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
 //!

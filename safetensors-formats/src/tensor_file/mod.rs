@@ -231,9 +231,9 @@ impl<S: ReadAt> TensorFile<S> {
     }
 
     /// What is odd, as [`Checkpoint::audit`](safetensors_core::Checkpoint::audit) finds it in
-    /// safetensors files: tensors that the index of the file places in another one or nowhere, which
-    /// are not part of the checkpoint; a wrong `total_size` of the index, beside the first shard;
-    /// files of a directory that it does not list. Empty if all is as it should be.
+    /// safetensors files: tensors that the index of the file places in another one or nowhere,
+    /// which are not part of the checkpoint; a wrong `total_size` of the index, beside the first
+    /// shard; files of a directory that it does not list. Empty if all is as it should be.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }

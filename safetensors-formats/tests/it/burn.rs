@@ -1,4 +1,5 @@
-//! Records of old versions of burn. `scripts/burn_records` has written the fixtures, with burn 0.18.
+//! Records of old versions of burn. `scripts/burn_records` has written the fixtures, with burn
+//! 0.18.
 
 use std::path::PathBuf;
 

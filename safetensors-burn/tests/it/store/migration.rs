@@ -326,8 +326,8 @@ const DIFFERENCES: &[(&str, Line)] = &[
 ];
 
 /// How burn-store ends a process, its own tests show; `store/failing.rs` has what this crate does.
-/// The backend of these tests stores booleans as BOOL, and `tensors.rs` has the others. The last one
-/// is a time, which the benchmarks measure.
+/// The backend of these tests stores booleans as BOOL, and `tensors.rs` has the others. The last
+/// one is a time, which the benchmarks measure.
 const TESTED_ELSEWHERE: &[&str] = &["a load whose backend panics", "booleans", "the header"];
 
 #[test]

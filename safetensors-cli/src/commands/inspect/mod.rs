@@ -31,8 +31,8 @@ use crate::terminal::stdout::Out;
 /// takes are shown. Tensors are shown as a tree of modules. Layers that differ only in their
 /// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
 /// --flat lists each tensor. Of a directory with the epochs of a training of burn, the epochs are
-/// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names are escaped. Very long names and
-/// values are shortened.
+/// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names
+/// are escaped. Very long names and values are shortened.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -33,8 +33,9 @@ pub(super) struct Before {
 
 impl GrowingWriter {
     /// Opens a finished file to append to it. All of its tensors and metadata stay.
-    /// [`grow`](Self::grow) goes on with a tensor of the file: [`steps`](super::GrowingTensor::steps)
-    /// says how many steps it has already. [`add`](Self::add) adds other tensors.
+    /// [`grow`](Self::grow) goes on with a tensor of the file:
+    /// [`steps`](super::GrowingTensor::steps) says how many steps it has already.
+    /// [`add`](Self::add) adds other tensors.
     ///
     /// The path keeps the old file until [`finish`](Self::finish) puts the new one in its place, so
     /// every reader finds the one or the other, whenever the process is killed. Appending costs the

@@ -44,7 +44,8 @@ pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
 
 /// Whether the file at a path is the one that the run with these synced steps has finished.
 pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
-    // A file that was appended to has the new steps only if the run, or a recovery, has put it there.
+    // A file that was appended to has the new steps only if the run, or a recovery, has put it
+    // there.
     if marked_files(directory)?.is_none() && !continues(directory)? {
         return Ok(false);
     }

@@ -237,8 +237,9 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the file that is appended to has
-    /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; the errors of [`shape::byte_len`](crate::shape::byte_len),
-    /// also if a packed dtype would have to be cut inside a byte.
+    /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; the errors of
+    /// [`shape::byte_len`](crate::shape::byte_len), also if a packed dtype would have to be cut
+    /// inside a byte.
     pub fn grow(
         &self,
         name: &str,

@@ -185,8 +185,8 @@ impl Series {
         self.layers.outer <= 1
     }
 
-    /// Writes some new steps as the tensor of these steps has them, in pieces, each with its offset.
-    /// A piece lies within one row.
+    /// Writes some new steps as the tensor of these steps has them, in pieces, each with its
+    /// offset. A piece lies within one row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,

@@ -12,7 +12,8 @@ use crate::save::temporary::TempFile;
 /// call.
 const PENDING: usize = 256 << 10;
 
-/// The bytes of all new steps, one step after the other. The first lie in a file, the last in memory.
+/// The bytes of all new steps, one step after the other. The first lie in a file, the last in
+/// memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.

@@ -1,4 +1,5 @@
-//! The settings of optimizers in directories: in distributed checkpoints each is a value of its own.
+//! The settings of optimizers in directories: in distributed checkpoints each is a value of its
+//! own.
 
 use std::collections::{BTreeMap, HashMap};
 
