@@ -258,13 +258,12 @@ impl<F: Framework, S: Store> Samples<F, S> {
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
         mut take: impl FnMut(usize, Sample<TensorBuf>) -> Result<(), E>,
     ) -> Result<(), E> {
-        in_order_ahead(
-            order,
-            self.threads,
-            self.prefetch,
-            |&position, _: &mut ()| self.files.read(position),
-            |position, sample| take(position, sample?),
-        )
+        // A device need not be for several threads.
+        let files = &self.files;
+        let read = |&position: &usize, _: &mut ()| files.read(position);
+        in_order_ahead(order, self.threads, self.prefetch, read, |position, sample| {
+            take(position, sample?)
+        })
     }
 
     /// Moves tensors to the device.
