@@ -6,6 +6,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use super::found::Below;
 use super::found::{FoundByte, OrMissing};
 use super::mismatch::MismatchList;
+#[cfg(feature = "std")]
 use super::text::NameList;
 #[cfg(feature = "std")]
 use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
