@@ -6,14 +6,13 @@ use std::ops::Range;
 
 use pulp::NullaryFnOnce;
 
-use super::super::codes::Order;
 use super::super::spare::Spare;
 use super::{Files, Lies, Matrix, Numbers, Raw, widen};
 use crate::convert::vectorized;
 use crate::dtype::Dtype;
 
-/// What a transposed matrix moves as one: bytes with the codes of neighbouring columns of the
-/// tensor, or with a number of F32.
+/// What a transposed matrix moves as one: a byte with the codes of several columns of the tensor, a
+/// word of codes of one column, or a number of F32.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: usize,
@@ -22,11 +21,6 @@ struct Unit {
 }
 
 impl Unit {
-    /// The line of units that holds a row, if the matrices of the tensor have `width` columns.
-    fn line_of(self, row: usize, width: usize) -> usize {
-        row / width * width.div_ceil(self.codes) + row % width / self.codes
-    }
-
     /// The bytes from one row of these many units to the next. Rows that are whole pages apart
     /// would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
@@ -51,7 +45,6 @@ impl Matrix {
         columns: Range<usize>,
     ) -> io::Result<Raw> {
         let [height, width] = self.stored;
-        let unit = self.unit();
         let lines_of = |matrix: usize| {
             let lines = matrix * height + columns.start..matrix * height + columns.end;
             match self.lies {
@@ -61,21 +54,20 @@ impl Matrix {
                 _ => lines,
             }
         };
-        let first = unit.line_of(rows.start, width);
-        let count = unit.line_of(rows.end - 1, width) + 1 - first;
-        let pitch = unit.pitch(lines_of(0).len());
+        let first = self.units(rows.start..rows.start + 1).start;
+        let count = self.units(rows.end - 1..rows.end).end - first;
+        let pitch = self.unit().pitch(lines_of(0).len());
         let mut bytes = spare.take(count * pitch);
         let mut rest = &mut bytes[..];
         let mut row = rows.start;
         while row < rows.end {
             let (matrix, left) = (row / width, row % width);
             let across = left..width.min(left + rows.end - row);
-            let last = row + across.len() - 1;
-            let count = unit.line_of(last, width) + 1 - unit.line_of(row, width);
+            let end = row + across.len();
             let these;
-            (these, rest) = rest.split_at_mut(count * pitch);
+            (these, rest) = rest.split_at_mut(self.units(row..end).len() * pitch);
             self.turn(files, spare, lines_of(matrix), across, these)?;
-            row = last + 1;
+            row = end;
         }
         let starts = (0..count).map(|line| line * pitch).collect();
         Ok(Raw { bytes, starts, first, columns })
@@ -131,15 +123,25 @@ impl Matrix {
             (Numbers::Codes(_), Lies::Down { word: 32 }) => {
                 Unit { bytes: 4, codes: 1, is_number: false }
             }
-            (Numbers::Codes(codes), Lies::Rows { .. }) if codes.order == Order::Awq => {
-                Unit { bytes: 4, codes: 8, is_number: false }
-            }
-            (Numbers::Codes(codes), Lies::Rows { .. })
-                if 8 % codes.bits == 0 && codes.order == Order::LowFirst =>
-            {
+            (Numbers::Codes(codes), Lies::Rows { .. }) if 8 % codes.bits == 0 => {
                 Unit { bytes: 1, codes: 8 / codes.bits, is_number: false }
             }
             _ => Unit { bytes: 4, codes: 1, is_number: true },
+        }
+    }
+
+    /// The units that hold these rows, all of one matrix. The codes of a unit need not be those of
+    /// neighbours.
+    fn units(&self, rows: Range<usize>) -> Range<usize> {
+        let (unit, width) = (self.unit(), self.stored[1]);
+        let before = rows.start / width * width.div_ceil(unit.codes);
+        let (first, end) = (rows.start % width, rows.start % width + rows.len());
+        match &self.numbers {
+            Numbers::Codes(codes) if unit.codes > 1 => {
+                let bytes = codes.bytes(0, &(first..end));
+                before + bytes.start as usize..before + bytes.end as usize
+            }
+            _ => before + first..before + end,
         }
     }
 
@@ -152,20 +154,19 @@ impl Matrix {
         out: &mut [f32],
     ) {
         let (unit, width) = (self.unit(), self.stored[1]);
-        let bytes = raw.from(unit.line_of(row, width));
         let skipped = (columns.start - raw.columns.start) * unit.bytes;
+        let bytes = raw.from(self.units(row..row + 1).start);
         match (&self.numbers, self.lies) {
+            (Numbers::Codes(codes), Lies::Rows { .. }) if !unit.is_number => {
+                let before = row / width * width.div_ceil(unit.codes);
+                let bit = codes.bit((row % width) as u64) as usize;
+                let bytes = &raw.from(before + bit / 8)[skipped..];
+                codes.decode_units(bytes.as_chunks::<1>().0, bit % 8, out);
+            }
             (Numbers::Codes(codes), Lies::Down { word }) => {
                 let begin = raw.columns.start * codes.bits / word * word;
                 let skipped = columns.start * codes.bits / 8 - begin / 8;
                 codes.decode(&bytes[skipped..], 0, columns.start, out);
-            }
-            (Numbers::Codes(codes), _) if !unit.is_number => {
-                let shift = codes.bit((row % width % unit.codes) as u64) as usize;
-                match unit.bytes {
-                    1 => codes.decode_units(bytes[skipped..].as_chunks::<1>().0, shift, out),
-                    _ => codes.decode_units(bytes[skipped..].as_chunks::<4>().0, shift, out),
-                }
             }
             _ => widen(Dtype::F32, &bytes[skipped..], out),
         }
