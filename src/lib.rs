@@ -35,6 +35,9 @@
 //! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
 //! | [`framework`] | for adapters of other tensor libraries, and tools |
 //!
+//! The [`guide`](mod@guide) has four jobs from start to end: a server with candle, a training with
+//! burn, a simulation with ndarray, and looking after files with the command.
+//!
 //! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
 //! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
 //!
@@ -115,7 +118,7 @@
 //!
 //! | I want to … | look at |
 //! |---|---|
-//! | see what is in a file, without writing code | the command `safetensors inspect`; its manual is `safetensors-cli/MANUAL.md` |
+//! | see what is in a file, without writing code | [`guide::operator`]; the command `safetensors inspect`, whose manual is `safetensors-cli/MANUAL.md` |
 //! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
 //! | see the values of a tensor | `safetensors show` |
 //! | know whether a download is sound | `safetensors verify`; *What is promised* in `SECURITY.md` |
@@ -126,6 +129,7 @@
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
+//! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
 //! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
@@ -135,13 +139,13 @@
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
 //! | replace burn-store's own store | the module `burn::migration` |
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `model-examples/examples/burn_bert.rs` |
-//! | train with burn, and go on after a crash | the module `burn::train`, `model-examples/examples/burn_train.rs` |
+//! | train with burn, and go on after a crash | the modules `guide::burn_training` and `burn::train`, `model-examples/examples/burn_train.rs` |
 //! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
 //! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
 //! | read tensors with Zarr and xarray | `safetensors manifest` |
 //! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | save a struct of arrays | `safetensors-ndarray/examples/ndarray_struct.rs`, [`safetensors_derive`](https://docs.rs/safetensors-derive) |
-//! | write the steps of a simulation as they come | `safetensors-ndarray/examples/ndarray_science.rs` |
+//! | write the steps of a simulation as they come | the module `guide::science`, `safetensors-ndarray/examples/ndarray_science.rs` |
 //! | use the format without any library, or without `std` | [`safetensors_core`](https://docs.rs/safetensors-core) |
 //! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `safetensors-hub/examples/hub_download.rs`, `model-examples/examples/hub_to_candle.rs` |
 //! | read a slice of a file in a bucket | `safetensors-hub/examples/remote_slice.rs` |
@@ -159,6 +163,9 @@
 //! as its state, and `ndarray_npz` converts archives.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+
+#[cfg(doc)]
+pub mod guide;
 
 #[cfg(feature = "burn")]
 pub use safetensors_burn as burn;

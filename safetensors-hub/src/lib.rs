@@ -61,6 +61,6 @@ pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
 
 /// The README, whose example is tested.
-#[cfg(all(doctest, feature = "download"))]
+#[cfg(all(doctest, feature = "remote"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

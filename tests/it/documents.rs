@@ -128,6 +128,26 @@ fn the_number_of_dtypes_is_that_of_the_table() {
     }
 }
 
+/// Samples of READMEs are tests of their packages. Only those are compiled and not run that need a
+/// network, other programs' files, or the ranks of a job.
+#[test]
+fn samples_of_readmes_are_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut found, mut samples) = (Vec::new(), 0);
+    documents(root, &mut found);
+    for document in found.iter().filter(|path| path.ends_with("README.md")) {
+        let text = fs::read_to_string(document).unwrap();
+        for fence in text.lines().filter_map(|line| line.strip_prefix("```rust")) {
+            samples += 1;
+            let not_run = ["distributed", "safetensors-formats", "safetensors-hub"];
+            let not_run = not_run.iter().any(|package| document.starts_with(root.join(package)));
+            let allowed = fence.is_empty() || (not_run && fence == ",no_run");
+            assert!(allowed, "{}: ```rust{fence}", document.display());
+        }
+    }
+    assert!(samples > 12, "only {samples} samples were found");
+}
+
 /// Every example is in the index of the root package's documentation.
 #[test]
 fn the_index_names_every_example() {

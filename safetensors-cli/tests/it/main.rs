@@ -22,6 +22,8 @@ mod extract;
 mod faults;
 mod fixtures;
 mod gguf;
+#[cfg(target_os = "linux")]
+mod guide;
 mod hub_cache;
 mod inspect;
 mod interrupted;

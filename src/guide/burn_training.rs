@@ -1,0 +1,202 @@
+//! Training with burn: save and load modules, keep whole epochs, be killed, and go on.
+//!
+//! ```toml
+//! [dependencies]
+//! safetensors-bridge = { version = "0.1", features = ["burn-train"] }
+//! burn = { version = "0.22", features = ["autodiff", "flex", "train"] }
+//! ```
+//!
+//! Without burn's training loop the feature `burn` is enough, and builds in less time.
+//!
+//! # Modules
+//!
+//! `CheckpointStore` is a `ModuleStore`, so a module has `save_into` and `load_from`. It has every
+//! option of burn-store's `SafetensorsStore` under the same name. The path may be a file or, for
+//! loading, the directory of a sharded checkpoint.
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::Device;
+//! use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     encoder: Linear,
+//!     head: Linear,
+//! }
+//!
+//! impl Net {
+//!     fn new(width: usize, device: &Device) -> Self {
+//!         let linear = |from, to| LinearConfig::new(from, to).init(device);
+//!         Self { encoder: linear(2, width), head: linear(width, 1) }
+//!     }
+//! }
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("net.safetensors");
+//! let device = Device::default();
+//! let trained = Net::new(8, &device);
+//! trained.save_into(&mut CheckpointStore::from_file(&path).metadata("title", "a net"))?;
+//!
+//! let mut net = Net::new(8, &device);
+//! let loaded = net.load_from(&mut CheckpointStore::from_file(&path))?;
+//! assert_eq!(loaded.applied.len(), 4);
+//! // A part of a file into a module of its own.
+//! let mut encoder = LinearConfig::new(2, 8).init(&device);
+//! encoder.load_from(&mut CheckpointStore::from_file(&path).prefix("encoder"))?;
+//! assert_eq!(encoder.weight.to_data(), trained.encoder.weight.to_data());
+//!
+//! // A file that is there is replaced only if you say so, then whole or not at all.
+//! let error = net.save_into(&mut CheckpointStore::from_file(&path)).unwrap_err();
+//! assert!(error.to_string().contains("overwrite(true) replaces it"), "{error}");
+//! net.save_into(&mut CheckpointStore::from_file(&path).overwrite(true))?;
+//!
+//! // Another model is an error that names tensors and shapes.
+//! let error = Net::new(9, &device).load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
+//! assert!(error.to_string().contains("expected Shape { dims: [2, 9] }"), "{error}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to | use |
+//! |---|---|
+//! | load a model of PyTorch, or save one for it | `.pytorch(true)`; the module [`pytorch`](crate::burn::pytorch) has recipes for names |
+//! | load only some parameters, or rename them | `.with_regex(r"^encoder\.")`, `.with_key_remapping(pattern, name)` |
+//! | allow missing parameters | `.allow_partial(true)` |
+//! | have F16 or BF16 files as F32 | `.load_options(LoadOptions::new().floats_as(Dtype::F32))` |
+//! | save in several files | `.max_shard_size(size)`: the path is then a directory |
+//! | load a module that is larger than main memory onto a device | `.max_extra_memory(bytes)` |
+//!
+//! # A training that survives
+//!
+//! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
+//! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
+//! complete or not at all, whenever the process is killed. The lines that differ from a training
+//! with burn's own are those with `epochs`:
+//!
+#![cfg_attr(feature = "burn-train", doc = "```")]
+#![cfg_attr(not(feature = "burn-train"), doc = "```ignore")]
+//! use std::path::Path;
+//!
+//! use burn::data::dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher};
+//! use burn::data::dataset::InMemDataset;
+//! use burn::lr_scheduler::constant::ConstantLr;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::module::Module;
+//! use burn::optim::AdamWConfig;
+//! use burn::tensor::{Device, Tensor, TensorData};
+//! use burn::train::metric::LossMetric;
+//! use burn::train::{
+//!     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
+//! };
+//! use safetensors_bridge::burn::train::Epochs;
+//!
+//! /// A point, and what the net should say about it.
+//! type Item = ([f32; 2], f32);
+//!
+//! struct Batches;
+//!
+//! impl Batcher<Item, (Tensor<2>, Tensor<2>)> for Batches {
+//!     fn batch(&self, items: Vec<Item>, device: &Device) -> (Tensor<2>, Tensor<2>) {
+//!         let (points, targets): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+//!         let (len, data) = (targets.len(), TensorData::new(points.concat(), [targets.len(), 2]));
+//!         let targets = TensorData::new(targets, [len, 1]);
+//!         (Tensor::from_data(data, device), Tensor::from_data(targets, device))
+//!     }
+//! }
+//!
+//! #[derive(Module, Debug)]
+//! struct Net {
+//!     head: Linear,
+//! }
+//!
+//! impl TrainStep for Net {
+//!     type Input = (Tensor<2>, Tensor<2>);
+//!     type Output = RegressionOutput;
+//!
+//!     fn step(&self, batch: Self::Input) -> TrainOutput<RegressionOutput> {
+//!         let output = InferenceStep::step(self, batch);
+//!         TrainOutput::new(self, output.loss.backward(), output)
+//!     }
+//! }
+//!
+//! impl InferenceStep for Net {
+//!     type Input = (Tensor<2>, Tensor<2>);
+//!     type Output = RegressionOutput;
+//!
+//!     fn step(&self, (points, targets): Self::Input) -> RegressionOutput {
+//!         let output = self.head.forward(points);
+//!         let loss = (output.clone() - targets.clone()).powi_scalar(2).mean();
+//!         RegressionOutput::new(loss, output, targets)
+//!     }
+//! }
+//!
+//! fn loader(device: &Device) -> std::sync::Arc<dyn DataLoader<(Tensor<2>, Tensor<2>)>> {
+//!     let points = (0..16).map(|i| ([i as f32, 1.0], 2.0 * i as f32 + 3.0)).collect();
+//!     let batches = DataLoaderBuilder::new(Batches).batch_size(8).set_device(device.clone());
+//!     batches.build(InMemDataset::new(points))
+//! }
+//!
+//! fn train(run: &Path, last_epoch: usize) -> Result<Net, Box<dyn std::error::Error>> {
+//!     let device = Device::default().autodiff();
+//!     let net = Net { head: LinearConfig::new(2, 1).init(&device) };
+//!
+//!     let epochs = Epochs::new(run.join("checkpoints"));
+//!     let (model, optimizer, scheduler) = epochs.checkpointers_for(&net);
+//!     let mut training = SupervisedTraining::new(run, loader(&device), loader(&device))
+//!         .num_epochs(last_epoch)
+//!         .metric_train_numeric(LossMetric::new())
+//!         .with_application_logger(None)
+//!         .with_custom_checkpointers(model, optimizer, scheduler)
+//!         .with_checkpointing_strategy(epochs.keep_last(2));
+//!     if let Some(newest) = epochs.newest()? {
+//!         training = training.checkpoint(newest); // goes on after this epoch
+//!     }
+//!     let learner = Learner::new(net, AdamWConfig::new().init(), ConstantLr::new(0.1));
+//!     let result = training.launch(learner);
+//!     match result.error {
+//!         Some(error) => Err(error.to_string().into()),
+//!         None => Ok(result.model),
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let dir = tempfile::tempdir()?;
+//!     train(dir.path(), 3)?; // ends here, as if it had been killed
+//!     let net = train(dir.path(), 6)?; // epochs 4, 5 and 6
+//!     let epochs = Epochs::new(dir.path().join("checkpoints"));
+//!     assert_eq!(epochs.list()?.iter().map(|epoch| epoch.number()).collect::<Vec<_>>(), [5, 6]);
+//!     epochs.verify(6)?; // every tensor has its digest
+//!
+//!     // The model of an epoch is a file like any other: Python and candle read it, too.
+//!     let model = safetensors_bridge::burn::load(epochs.path(6).join("model.safetensors"))?;
+//!     assert_eq!(model["head.weight"], net.head.weight.to_data());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A resumed run repeats what follows the newest complete epoch. It ends with the same bits as a
+//! run that was never stopped, if the order of the data and the random numbers, such as dropout's,
+//! depend on the number of the epoch alone. burn's shuffle depends on the epochs before. The
+//! example `model-examples/examples/burn_train.rs` has a loader that seeds each epoch. It is
+//! killed again and again, and compares every bit.
+//!
+//! `safetensors inspect run` lists the epochs of a run, with their sizes and burn's metrics.
+//!
+//! # What goes wrong
+//!
+//! | what | what happens |
+//! |---|---|
+//! | the process is killed, or the power fails, while an epoch is saved | the epochs before stay; the next save removes the hidden directory that is left |
+//! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error; `epochs.on_failure` can go on instead |
+//! | an epoch is of another model | it is refused, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]` |
+//! | an epoch was copied in part | [`newest`](#a-training-that-survives) passes over it, `list` says why, `verify` names the tensor |
+//! | the run should go back to an earlier epoch | `epochs.delete_after(4)?` first: the newest is the one with the highest number |
+//! | records are of an earlier burn (0.14 to 0.21) | burn 0.22 does not read them; `safetensors convert net.mpk net.safetensors` does |
+//!
+//! # More
+//!
+//! The module `burn::train` has the files, what is copied, and optimizers of PyTorch: a training of
+//! PyTorch goes on here, and one of here there. [`framework::Samples`](crate::framework::Samples)
+//! and `SampleDataset` read directories of samples. [`migration`](crate::burn::migration) lists
+//! burn-store's options and what differs.

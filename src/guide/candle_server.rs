@@ -1,0 +1,218 @@
+//! Serving a model with candle: load a sharded checkpoint, hold it, answer requests, and load a new
+//! version while requests come.
+//!
+//! ```toml
+//! [dependencies]
+//! safetensors-bridge = { version = "0.1", features = ["candle"] }
+//! candle-core = "0.11"
+//! candle-nn = "0.11"
+//! ```
+//!
+//! # Loading
+//!
+//! A model of candle takes its weights from a `VarBuilder`. Ours comes from a path, which may be a
+//! file, the index of a sharded checkpoint (`model.safetensors.index.json`), or the directory that
+//! holds either. A model of candle-transformers takes the builder as it takes candle's own.
+//!
+//! ```
+//! use candle_core::{DType, Device, Result, Tensor};
+//! use candle_nn::{Embedding, Linear, Module, VarBuilder};
+//! use safetensors_bridge::ShardOptions;
+//! use safetensors_bridge::candle::{IntoCandle, save_sharded, var_builder};
+//!
+//! /// Scores the tokens that may follow some tokens.
+//! struct Model {
+//!     embedding: Embedding,
+//!     head: Linear,
+//! }
+//!
+//! impl Model {
+//!     fn new(weights: VarBuilder) -> Result<Self> {
+//!         Ok(Self {
+//!             embedding: candle_nn::embedding(100, 8, weights.pp("embed"))?,
+//!             head: candle_nn::linear_no_bias(8, 100, weights.pp("head"))?,
+//!         })
+//!     }
+//!
+//!     fn answer(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+//!         let tokens = Tensor::new(tokens, &Device::Cpu)?;
+//!         self.head.forward(&self.embedding.forward(&tokens)?.mean_keepdim(0)?)?.get(0)?.to_vec1()
+//!     }
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     // A checkpoint to try: two tensors in files of at most 4000 bytes, and an index.
+//!     let dir = tempfile::tempdir()?;
+//!     let table = Tensor::ones((100, 8), DType::F32, &Device::Cpu)?;
+//!     let tensors = [("embed.weight", &table), ("head.weight", &table)];
+//!     let shards = ShardOptions::new().max_shard_size(4000.into());
+//!     save_sharded(dir.path(), tensors, &shards).into_candle()?;
+//!
+//!     let weights = var_builder(dir.path(), DType::F32, &Device::Cpu).into_candle()?;
+//!     let model = Model::new(weights)?;
+//!     assert_eq!(model.answer(&[1, 2, 3])?[0], 8.0);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Files are not mapped, so no `unsafe` is needed, and a file that shrinks cannot end the process.
+//! Each tensor is read once, by several threads, into the memory that it then owns: a model takes
+//! the memory of its tensors, and at most 256 MiB more while it is built. The `DType` is that of
+//! the model. Elements of a file with another one are converted while they are read.
+//!
+//! Functions of this library return an error that names the file and the tensor.
+//! [`into_candle`](crate::candle::IntoCandle) makes candle's of it, for `?`.
+//!
+//! # The server
+//!
+//! This program has no HTTP: `answer` is what a handler would call, from any number of threads. A
+//! request takes an `Arc` of the model that is there, and finishes with it, even if a new one takes
+//! its place meanwhile. A reload compares the version of the file that names the weights, the index
+//! or the only file, and builds the new model beside the old one. So it takes the memory of both
+//! for a moment, and a reload that fails leaves the old model where it is.
+//!
+//! ```
+//! use std::path::{Path, PathBuf};
+//! use std::sync::{Arc, PoisonError, RwLock};
+//!
+//! use candle_core::{DType, Device, Result, Tensor};
+//! use candle_nn::{Linear, Module};
+//! use safetensors_bridge::candle::{Checkpoint, CheckpointBackend, IntoCandle};
+//! use safetensors_bridge::checkpoint::CheckpointPath;
+//! use safetensors_bridge::checkpoint::store::{LocalStore, Store, Version};
+//!
+//! struct Loaded {
+//!     head: Linear,
+//!     version: Option<Version>,
+//! }
+//!
+//! fn version(directory: &Path) -> Result<Option<Version>> {
+//!     let (CheckpointPath::Index(path) | CheckpointPath::File(path)) =
+//!         CheckpointPath::find(directory).into_candle()?;
+//!     LocalStore.version(&path).into_candle()
+//! }
+//!
+//! fn load(directory: &Path) -> Result<Loaded> {
+//!     // Before the files are opened: a save in between is then loaded once more.
+//!     let version = version(directory)?;
+//!     let backend = CheckpointBackend::new(Checkpoint::open(directory).into_candle()?);
+//!     let weights = backend.var_builder(DType::F32, &Device::Cpu);
+//!     let head = candle_nn::linear_no_bias(2, 2, weights.pp("head"))?;
+//!     for tensor in backend.unused() {
+//!         eprintln!("{}: the model does not use {}", directory.display(), tensor.name());
+//!     }
+//!     Ok(Loaded { head, version })
+//! }
+//!
+//! struct Server {
+//!     directory: PathBuf,
+//!     loaded: RwLock<Arc<Loaded>>,
+//! }
+//!
+//! impl Server {
+//!     fn start(directory: &Path) -> Result<Self> {
+//!         let loaded = RwLock::new(Arc::new(load(directory)?));
+//!         Ok(Self { directory: directory.into(), loaded })
+//!     }
+//!
+//!     fn current(&self) -> Arc<Loaded> {
+//!         self.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
+//!     }
+//!
+//!     fn answer(&self, request: [f32; 2]) -> Result<Vec<f32>> {
+//!         let request = Tensor::new(&[request], &Device::Cpu)?;
+//!         self.current().head.forward(&request)?.get(0)?.to_vec1()
+//!     }
+//!
+//!     /// Call it every few seconds, or when a signal or a request says so.
+//!     fn reload(&self) -> Result<bool> {
+//!         if version(&self.directory)? == self.current().version {
+//!             return Ok(false);
+//!         }
+//!         let loaded = Arc::new(load(&self.directory)?);
+//!         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+//!         Ok(true)
+//!     }
+//! }
+//!
+//! # use safetensors_bridge::{ShardOptions, candle::save_sharded};
+//! # fn save(directory: &Path, name: &str, value: f64) -> Result<()> {
+//! #     let weight = (Tensor::ones((2, 2), DType::F32, &Device::Cpu)? * value)?;
+//! #     let bias = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+//! #     let options = ShardOptions::new().max_shard_size(16.into());
+//! #     save_sharded(directory, [(name, &weight), ("other", &bias)], &options).into_candle()?;
+//! #     Ok(())
+//! # }
+//! fn main() -> Result<()> {
+//!     let dir = tempfile::tempdir()?;
+//!     save(dir.path(), "head.weight", 1.0)?;
+//!     let server = Server::start(dir.path())?;
+//!     assert_eq!(server.answer([1.0, 2.0])?, [3.0, 3.0]);
+//!     assert!(!server.reload()?);
+//!
+//!     save(dir.path(), "head.weight", 10.0)?; // another process, say a training
+//!     assert!(server.reload()?);
+//!     assert_eq!(server.answer([1.0, 2.0])?, [30.0, 30.0]);
+//!
+//!     save(dir.path(), "Head.weight", 0.0)?; // not this model
+//!     let error = server.reload().unwrap_err().to_string();
+//!     assert!(error.contains("head.weight") && error.contains("Head.weight"), "{error}");
+//!     assert_eq!(server.answer([1.0, 2.0])?, [30.0, 30.0]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `save_sharded`, `safetensors convert` and Python's `save_pretrained` replace a checkpoint in
+//! different ways. The first two put every file in its place whole, and the index in such an order
+//! that an opened checkpoint is the old one or the new one, never a mixture, so a server may look at
+//! any moment. `save_pretrained`, `cp` and `rsync` write where the old files are. Let them write
+//! to a new directory, and rename a link to it.
+//!
+//! # What goes wrong
+//!
+//! | what | what the library says |
+//! |---|---|
+//! | the model wants a tensor that is not there | `cannot find tensor fc.wieght in model.safetensors; did you mean "fc.weight"?` |
+//! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
+//! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": the tensors have 24 bytes, but only 20 follow the header`, when it is opened |
+//! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": No such file or directory`, when it is opened |
+//! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
+//! | the weights are quantised | `tensor "w": it would become F32 without the scales in tensor "w_scale_inv"`: see [below](#other-checkpoints) |
+//! | the config is not that of these weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use safetensors_bridge::candle::{Checkpoint, SaveOptions, save, var_builder};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! let weight = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+//! save(&path, [("fc.weight", &weight)], &SaveOptions::new())?;
+//! let weights = var_builder(&path, DType::F32, &Device::Cpu)?;
+//! let error = weights.get((2, 3), "fc.wieght").unwrap_err().to_string();
+//! assert!(error.contains(r#"did you mean "fc.weight"?"#), "{error}");
+//! let error = weights.get((3, 2), "fc.weight").unwrap_err().to_string();
+//! assert!(error.contains("expected: [3, 2], got: [2, 3]"), "{error}");
+//!
+//! let bytes = std::fs::read(&path)?;
+//! std::fs::write(&path, &bytes[..bytes.len() - 4])?;
+//! let error = Checkpoint::open(&path).unwrap_err().to_string();
+//! assert!(error.ends_with("the tensors have 24 bytes, but only 20 follow the header"), "{error}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Other checkpoints
+//!
+//! | checkpoint | builder |
+//! |---|---|
+//! | quantised weights, as numbers | `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)` |
+//! | with LoRA adapters merged | `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)` |
+//! | GGUF, still quantised | `GgufFile` of the module `candle::gguf`, feature `gguf` |
+//! | on the Hub | `hub::download(name, &options)?` is a path, feature `hub` |
+//! | in a bucket | `var_builder_from(remote::open("s3://bucket/model")?, dtype, &device)`, feature `remote` |
+//! | in memory, or in a store of yours | [`CheckpointBackend`](crate::candle::CheckpointBackend) of `Checkpoint::open_in` |
+//! | one rank's part of a model | the module [`tensor_parallel`](crate::candle::tensor_parallel) |
+//!
+//! An embedding table need not be in memory: `checkpoint.tensor("embed.weight")?.rows(&ids)?` reads
+//! the rows of a request alone, and [`ReadTensorExt`](crate::candle::ReadTensorExt) makes a tensor of
+//! them. [`migration`](crate::candle::migration) has each loader of candle and what takes its place.

@@ -1,0 +1,168 @@
+//! Looking after files, with the command `safetensors`: inspect, verify, convert, compare, and
+//! change metadata.
+//!
+//! ```console
+//! cargo install safetensors-bridge-cli
+//! ```
+//!
+//! The command reads the header of a file, and no more of it than an answer needs. So each command
+//! here takes a few MiB of memory, whatever the size of the model. Where a path is asked for, a
+//! file, a directory and the index of a sharded model will do; files of PyTorch, GGUF and NumPy are
+//! read, too. Every line below is run as a test, and shows what a terminal shows.
+//!
+//! # What came
+//!
+//! Say that a model has arrived, `model.safetensors`. First see whether it is whole:
+//!
+//! ```console
+//! $ safetensors verify --strict model.safetensors
+//! model.safetensors: ok, 2 tensors, 48 parameters, 192 B
+//! $ safetensors inspect model.safetensors
+//! module        dtype  shape   tensors  parameters   size
+//! ───────────────────────────────────────────────────────
+//! embed.weight  F32    [8, 4]        1          32  128 B
+//! head.weight   F32    [4, 4]        1          16   64 B
+//!
+//! dtype  tensors  parameters   size
+//! ─────────────────────────────────
+//! F32          2          48  192 B
+//! total        2          48  192 B
+//!
+//! metadata  value
+//! ───────────────
+//! format    pt
+//!
+//! file               tensors   size  header  padding  data at  aligned to
+//! ───────────────────────────────────────────────────────────────────────
+//! model.safetensors        2  376 B   176 B      7 B      184         8 B
+//! ```
+//!
+//! `verify` reads headers: it finds every file that is cut off, has tensors that overlap, or lacks a
+//! shard. It does not know what the values were: see [digests](#metadata-and-digests).
+//!
+//! # Convert
+//!
+//! One command casts, divides, renames, merges and selects. It reads and writes piece by piece. Its
+//! output is complete or not there, even if the command is killed. `--dry-run` shows what would be
+//! written:
+//!
+//! ```console
+//! $ safetensors convert model.safetensors half --dtype bf16 --max-shard-size 80
+//! half: 2 tensors, 96 B, in 2 files
+//! $ ls half
+//! model-00001-of-00002.safetensors
+//! model-00002-of-00002.safetensors
+//! model.safetensors.index.json
+//! ```
+//!
+//! A name that matches nothing is a warning, so a misspelling does not pass in silence:
+//!
+//! ```console
+//! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
+//! warning: --cast 'embedd*': no tensor matches; `safetensors inspect --flat` shows the names
+//! small: 2 tensors, 192 B, in 1 file
+//! ```
+//!
+//! # Compare
+//!
+//! `diff` does not mind how files are divided. Its exit code is 0 if all is equal, 1 if something
+//! differs or cannot be read, and 2 if it was called wrongly, so a script can ask:
+//!
+//! ```console
+//! $ safetensors diff model.safetensors half || echo "exit code $?"
+//!    name          A           B             values  max abs  max rel
+//! ───────────────────────────────────────────────────────────────────
+//! ~  embed.weight  F32 [8, 4]  BF16 [8, 4]  0 of 32        0        0
+//! ~  head.weight   F32 [4, 4]  BF16 [4, 4]  0 of 16        0        0
+//!
+//! 0 tensors equal, 2 different
+//! exit code 1
+//! $ safetensors diff model.safetensors half --ignore-dtype
+//! 2 tensors equal
+//! ```
+//!
+//! # Metadata and digests
+//!
+//! A file is changed by a copy with the new header that takes its place, so it is old or new
+//! whenever the command is killed. Of a sharded model, name the file.
+//!
+//! ```console
+//! $ safetensors metadata set model.safetensors license=mit
+//! model.safetensors: written anew
+//! $ safetensors metadata get model.safetensors license
+//! mit
+//! $ safetensors metadata remove model.safetensors license
+//! model.safetensors: written anew
+//! ```
+//!
+//! Bytes that were changed on the way show only in digests, which are metadata, too. Who makes a
+//! file records them, and who gets it compares:
+//!
+//! ```console
+//! $ safetensors digest --record model.safetensors
+//! model.safetensors: 2 digests recorded
+//! $ safetensors verify --digests model.safetensors
+//! model.safetensors: ok, 2 tensors, 48 parameters, 192 B, 2 digests right
+//! ```
+//!
+//! # What goes wrong
+//!
+//! A download that broke off, and a shard that was left behind. The message names the file and what
+//! is wrong with it, and the exit code is 1:
+//!
+//! ```console
+//! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors
+//! $ safetensors verify broken || echo "exit code $?"
+//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
+//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": the tensors have 64 bytes, but only 60 follow the header
+//!
+//! 2 checked: 1 sound, 1 not; 32 B
+//! exit code 1
+//! $ rm broken/model-00001-of-00002.safetensors
+//! $ safetensors verify broken || echo "exit code $?"
+//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
+//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
+//!
+//! 2 checked: 1 sound, 1 not; 32 B
+//! exit code 1
+//! ```
+//!
+//! An output of which something would be lost is not replaced, unless `--force` says so:
+//!
+//! ```console
+//! $ safetensors convert half/model-00001-of-00002.safetensors model.safetensors || echo "exit code $?"
+//! error: model.safetensors: OUT, the last argument, is there already, and 1 of its 2 tensors would be lost: "head.weight"; --force replaces it
+//! exit code 1
+//! ```
+//!
+//! # Many files, and programs
+//!
+//! `verify` takes directories, with all below them. Good news goes to standard output and bad news
+//! to standard error, so only that is left here:
+//!
+//! ```console
+//! $ safetensors verify . > report.txt || echo "exit code $?"
+//! error: ./broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
+//! exit code 1
+//! $ safetensors inspect --json model.safetensors | grep '"parameters"'
+//!     "parameters": 48,
+//!       "parameters": 48,
+//!       "parameters": 32,
+//!       "parameters": 16,
+//! ```
+//!
+//! `inspect`, `stats` and `digest` take many paths, and `-r` takes all below a directory. The
+//! documents of `--json` have schemas, and stay as they are; so do exit codes.
+//!
+//! | to | command |
+//! |---|---|
+//! | look for NaN and infinity | `safetensors stats model` |
+//! | look at values | `safetensors show model embed.weight '[:3]'` |
+//! | take one tensor out | `safetensors extract model embed.weight -o embed.npy` |
+//! | merge an adapter of LoRA | `safetensors convert model merged --lora adapter` |
+//! | make a GGUF file for llama.cpp | `safetensors convert model model.gguf --quantize q8_0` |
+//! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
+//! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
+//!
+//! The [guide of the command](https://docs.rs/crate/safetensors-bridge-cli/latest/source/README.md)
+//! has each command with its output, and its `MANUAL.md` every option.

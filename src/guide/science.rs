@@ -1,0 +1,205 @@
+//! Computing with ndarray: a simulation that saves labelled arrays while they grow, goes on in a
+//! later run, and reads slices back.
+//!
+//! ```toml
+//! [dependencies]
+//! safetensors-bridge = "0.1"
+//! ndarray = "0.17"
+//! ```
+//!
+//! # Writing steps as they come
+//!
+//! A [`Writer`](crate::ndarray::Writer) takes arrays of any element type and memory layout, and an
+//! array that grows takes its steps one by one. The number of steps need not be known, and memory
+//! holds at most 256 KiB of each array. Names of dimensions and units are metadata, which every
+//! other reader of the format ignores or shows.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use ndarray::{Array1, Array2, Axis, Ix1, Ix3, s};
+//! use safetensors_bridge::ndarray::{Reader, Writer};
+//!
+//! type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+//!
+//! /// A hot spot on a plate of 20 × 30 points, and how it spreads.
+//! fn next(state: &Array2<f64>) -> Array2<f64> {
+//!     let mut next = state.clone();
+//!     let (up, down) = (state.slice(s![..18, 1..29]), state.slice(s![2.., 1..29]));
+//!     let (left, right) = (state.slice(s![1..19, ..28]), state.slice(s![1..19, 2..]));
+//!     let spread = &up + &down + left + right - &state.slice(s![1..19, 1..29]) * 4.0;
+//!     next.slice_mut(s![1..19, 1..29]).scaled_add(0.2, &spread);
+//!     next
+//! }
+//!
+//! /// Adds steps to a file that was begun, or is appended to.
+//! fn simulate(w: Writer, mut state: Array2<f64>, steps: usize) -> Result<()> {
+//!     let time = w.grow("time", Axis(0), &[])?; // single numbers
+//!     let heat = w.grow("heat", Axis(0), &[20, 30])?; // one state a step
+//!     w.dimensions("heat", &["time", "y", "x"])?;
+//!     w.attribute("heat", "units", "K")?;
+//!     w.attribute("time", "units", "s")?;
+//!     for _ in 0..steps {
+//!         time.push(0.5 * time.steps() as f64)?;
+//!         heat.append(&state)?;
+//!         state = next(&state);
+//!     }
+//!     w.finish()?; // only now the path has the new file
+//!     Ok(())
+//! }
+//!
+//! fn begin(path: &Path) -> Result<()> {
+//!     let w = Writer::create(path)?.sync_every(50);
+//!     w.metadata([("title", "a hot spot spreads")]);
+//!     w.add("y", &Array1::linspace(0.0, 1.9, 20))?;
+//!     w.add("x", &Array1::from_iter(0..30_i64))?;
+//!     let mut state = Array2::from_elem((20, 30), 280.0);
+//!     state[[10, 15]] = 400.0;
+//!     simulate(w, state, 100)
+//! }
+//!
+//! /// A later run goes on from the last state.
+//! fn go_on(path: &Path) -> Result<()> {
+//!     let last = Reader::open(path)?.slice::<f64, _>("heat", s![-1, .., ..])?;
+//!     let last = next(&last.into_dimensionality()?);
+//!     simulate(Writer::append_to(path)?.sync_every(50), last, 20)
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     let dir = tempfile::tempdir()?;
+//!     let path = dir.path().join("heat.safetensors");
+//!     begin(&path)?;
+//!     go_on(&path)?;
+//!
+//!     let r = Reader::open(&path)?;
+//!     for array in r.arrays() {
+//!         let units = r.attribute(array.name(), "units").unwrap_or("1");
+//!         println!("{} {} {:?} in {units}", array.name(), array.dtype(), array.shape());
+//!     }
+//!     assert_eq!(r.read::<f64, Ix1>("time")?.len(), 120);
+//!     // By positions: one point over all steps. Only its bytes are read.
+//!     let point = r.slice::<f64, _>("heat", s![.., 10, 15])?;
+//!     assert_eq!(point.len(), 120);
+//!     assert_eq!(point.first(), Some(&400.0));
+//!     // By labels: half a minute, and a part of the plate.
+//!     let part = r.select("time", 0.0..30.0)?.select("x", 10..=20)?;
+//!     let part = part.read::<f64, Ix3>("heat")?;
+//!     assert_eq!(part.shape(), [60, 20, 11]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | to | use |
+//! |---|---|
+//! | write an array that is complete | `w.add("u", &u)?`, of any layout: views, `u.t()`, `u.slice(s![..;2])` |
+//! | append one number, one step, several steps | `push`, `append`, `extend` of what [`grow`](crate::ndarray::Writer::grow) returns |
+//! | read all, as another type, or into an array that is there | [`read`](crate::ndarray::Reader::read), `read_as`, `read_into` |
+//! | read a part by positions | [`slice`](crate::ndarray::Reader::slice), with steps and reversed axes as in `s![]` |
+//! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array of one axis that has the dimension's name |
+//! | read rows by their numbers | `r.array("table")?.rows(&[7, 3, 7])?`, then `read_array` |
+//! | keep the state of a program as a struct | `#[derive(SafeTensors)]`, feature `derive` |
+//! | take `.npz` archives along | `npz::to_safetensors(archive, file)` of the module `ndarray::npz`, feature `npz` |
+//!
+//! # When a run is killed
+//!
+//! Until `finish` the path has the file of before, or none. With `sync_every(50)`, or by
+//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to files of their own beside
+//! it, `heat.safetensors.synced/00000001.safetensors` and so on, each of which every reader opens.
+//! [`recover_synced`](crate::ndarray::recover_synced) makes one file of them:
+//!
+//! ```
+//! use ndarray::{Axis, Ix1};
+//! use safetensors_bridge::SaveOptions;
+//! use safetensors_bridge::ndarray::{Reader, Writer, recover_synced, synced_directory};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("run.safetensors");
+//! let w = Writer::create(&path)?.sync_every(50);
+//! let energy = w.grow("energy", Axis(0), &[])?;
+//! for step in 0..120 {
+//!     energy.push(f64::from(step))?;
+//! }
+//! drop(w); // killed here
+//! assert!(!path.exists());
+//!
+//! // The program of the next day begins with this.
+//! if synced_directory(&path).exists() {
+//!     recover_synced(&path, &path, &SaveOptions::new())?;
+//!     std::fs::remove_dir_all(synced_directory(&path))?;
+//! }
+//! assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 100);
+//! let w = Writer::append_to(&path)?;
+//! # w.finish()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What goes wrong
+//!
+//! Nothing is written of a step that is refused, and the array is as before.
+//!
+//! ```
+//! use ndarray::{Array2, Axis, Ix1, Ix2};
+//! use safetensors_bridge::ndarray::{Reader, Writer};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("run.safetensors");
+//! let w = Writer::create(&path)?;
+//! let heat = w.grow::<f64>("heat", Axis(0), &[20, 30])?;
+//! let says = |error: safetensors_bridge::Error, text: &str| {
+//!     assert!(error.to_string().contains(text), "{error}");
+//! };
+//! // A step of another shape.
+//! let step = Array2::zeros((30, 20));
+//! says(heat.append(&step).unwrap_err(), "expected shape [20, 30], found [30, 20]");
+//! // A name twice, and dimensions that do not fit.
+//! says(w.add("heat", &step).unwrap_err(), r#"tensor "heat": duplicate tensor name"#);
+//! says(w.dimensions("heat", &["time", "x"]).unwrap_err(), "3 different names");
+//! heat.append(&Array2::zeros((20, 30)))?;
+//! w.finish()?;
+//!
+//! let r = Reader::open(&path)?;
+//! // Another element type is an error, unless it is asked for; so is another number of axes.
+//! says(r.read::<f32, Ix1>("heat").unwrap_err(), "expected dtype F32, found F64");
+//! assert_eq!(r.read_as::<f32, ndarray::Ix3>("heat")?.dim(), (1, 20, 30));
+//! says(r.read::<f64, Ix2>("heat").unwrap_err(), "expected 2 dimensions, found 3");
+//! // A name that is not there.
+//! says(r.read::<f64, Ix1>("heats").unwrap_err(), r#"did you mean "heat"?"#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Other readers
+//!
+//! Python reads the file with `safetensors.numpy.load_file`, or one array with `safe_open`. The
+//! page on [labelled arrays](https://docs.rs/crate/safetensors-bridge/latest/source/docs/labels.md)
+//! has the names of the entries, and a function that gives an `xarray.DataArray` with its labels.
+//! `safetensors manifest heat.safetensors` describes the file for Zarr, and so for xarray,
+//! which then reads it lazily. The command shows what is in it: see [`operator`](super::operator).
+//!
+//! # Many files
+//!
+//! A directory of files is a data set, each file a sample.
+//! [`Samples`](crate::framework::Samples) reads them ahead of the program, in the order of a seed,
+//! and stacks them into batches. Samples of unlike shapes are an error that names the file.
+//!
+//! ```
+//! use ndarray::{Array2, Ix3};
+//! use safetensors_bridge::Error;
+//! use safetensors_bridge::framework::Samples;
+//! use safetensors_bridge::ndarray::{Ndarray, Writer};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! for i in 0..10 {
+//!     let w = Writer::create(dir.path().join(format!("{i:04}.safetensors")))?;
+//!     w.add("image", &Array2::from_elem((4, 4), i as f32))?;
+//!     w.finish()?;
+//! }
+//! let samples = Samples::<Ndarray>::open(dir.path(), ())?;
+//! let mut sum = 0.0;
+//! samples.for_each_batch(samples.shuffled(7), 4, |batch| {
+//!     let images = batch.tensors["image"].as_array::<f32, Ix3>()?;
+//!     sum += images.sum();
+//!     Ok::<(), Error>(())
+//! })?;
+//! assert_eq!(sum, 16.0 * 45.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
