@@ -45,7 +45,8 @@ def main():
 
 
 def write_labelled(directory):
-    path = directory / "wind.safetensors"
+    # A text in double braces is not replaced, as the manifest has no templates.
+    path = directory / "{{u}} wind.safetensors"
     rng = np.random.default_rng(1)
     tensors = {
         "t": np.linspace(0.0, 4.5, 10),

@@ -14,5 +14,7 @@ pub mod process;
 pub mod quantized;
 pub mod read_at;
 pub mod saves;
+#[cfg(feature = "spans")]
+pub mod spans;
 pub mod tables;
 pub mod tensors;

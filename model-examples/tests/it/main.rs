@@ -3,3 +3,4 @@
 
 mod burn_llama;
 mod quantised_llama;
+mod rwkv;

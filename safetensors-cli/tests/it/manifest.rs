@@ -140,6 +140,26 @@ fn shards_and_a_file_that_is_replaced_whole() {
     run_in(dir.path(), &["manifest", index, "-o", index]).code(2);
 }
 
+/// Only a manifest with `templates` has texts in double braces replaced.
+#[test]
+fn a_path_may_look_like_a_template() {
+    let dir = temp_dir();
+    let name = "{{a}} b%20.safetensors";
+    let below = dir.path().join("{{u}}");
+    fs::create_dir(&below).unwrap();
+    small_file(&below, name);
+    let path = format!("{{{{u}}}}/{name}");
+    let found = refs(dir.path(), &[&path]);
+    let file = found["embed.weight/0.0"][0].as_str().unwrap();
+    assert!(file.ends_with(&path), "{file}");
+    assert_eq!(bytes(&found["mask/0"]), [1_i64, 0].map(i64::to_le_bytes).concat());
+    let args = ["manifest", &path, "-o", "out.json"];
+    run_in(dir.path(), &args).success();
+    let written: Value =
+        serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
+    assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), ["refs", "version"]);
+}
+
 #[test]
 fn what_zarr_cannot_have_is_refused() {
     let dir = temp_dir();

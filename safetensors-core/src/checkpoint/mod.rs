@@ -51,6 +51,7 @@ pub use local_directory::LocalDirectory;
 pub(crate) use local_directory::files_of;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
+pub(crate) use opening::open_single;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub use save::{SavedShards, save_sharded, save_sharded_to};

@@ -154,6 +154,11 @@ fn open_shards<T: Store>(
     Ok((index, shards))
 }
 
+/// Opens one file of a store as a checkpoint.
+pub(crate) fn open_single<T: Store>(store: &T, path: &Path) -> Result<Checkpoint<T::File>> {
+    Checkpoint::from_single(open_shard(store, path, &Limits::default())?)
+}
+
 fn open_shard<T: Store>(
     store: &T,
     path: &Path,

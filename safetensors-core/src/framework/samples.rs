@@ -11,7 +11,7 @@ use batch::stack;
 
 use super::Framework;
 use super::files::load_by;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::open_single;
 use crate::checkpoint::store::{FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
@@ -291,8 +291,7 @@ impl<S: Store> Files<S> {
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
             return Err(ErrorKind::Io(error).into());
         };
-        let source = self.store.open(path).map_err(|error| error.in_path(path))?;
-        let file = Checkpoint::from_source(source, path)?;
+        let file = open_single(&self.store, path)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);
         let tensors = load_by(&file, &options, |tensors| read_tensors(tensors, &options))?;

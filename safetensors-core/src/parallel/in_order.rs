@@ -7,6 +7,7 @@ use std::thread;
 
 use super::default_threads;
 use super::queue::{OnPanic, Queue};
+use crate::trace::Span;
 
 /// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
 /// items, as soon as all earlier results are taken. Each thread has its own value of type `B`, such
@@ -62,8 +63,9 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
         let _end = OnPanic(|| queue.end());
         let (sender, results) = mpsc::channel();
         let worker = || {
-            let (sender, queue, work) = (sender.clone(), &queue, &work);
+            let (sender, queue, work, span) = (sender.clone(), &queue, &work, Span::current());
             move || {
+                let _span = span.enter();
                 let _end = OnPanic(|| queue.end());
                 let mut own = B::default();
                 while let Some((number, item)) = queue.next() {

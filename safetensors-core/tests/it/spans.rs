@@ -1,74 +1,15 @@
 //! The spans of the feature `tracing`: which there are, with how many bytes, and how long they
 //! last.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+use safetensors_core::framework::{Framework, Samples, Support};
+use safetensors_core::{
+    Checkpoint, Dtype, Error, LoadOptions, SaveOptions, TensorBuf, TensorSource, TensorView, save,
+};
 use safetensors_testing::process::is_alone;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Metadata, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
-
-/// A span, as a subscriber is told of it.
-#[derive(Clone, Debug)]
-struct Told {
-    id: Id,
-    name: &'static str,
-    parent: Option<Id>,
-    bytes: u64,
-    begun: Instant,
-    /// How long it lasted, once it is closed.
-    time: Option<Duration>,
-}
-
-/// Keeps all spans.
-#[derive(Clone, Default)]
-struct Listener(Arc<Mutex<Vec<Told>>>);
-
-impl Listener {
-    fn with(&self, id: &Id, f: impl FnOnce(&mut Told)) {
-        f(self.0.lock().unwrap().iter_mut().rfind(|told| told.id == *id).unwrap());
-    }
-
-    fn named(&self, name: &str) -> Vec<Told> {
-        self.0.lock().unwrap().iter().filter(|told| told.name == name).cloned().collect()
-    }
-}
-
-impl Visit for Told {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "bytes" {
-            self.bytes = value;
-        }
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
-}
-
-impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Listener {
-    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        metadata.target() == "safetensors"
-    }
-
-    fn on_new_span(&self, span: &Attributes<'_>, id: &Id, spans: Context<'_, S>) {
-        let parent = spans.span(id).unwrap().parent().map(|parent| parent.id());
-        let (id, name, begun) = (id.clone(), span.metadata().name(), Instant::now());
-        let mut told = Told { id, name, parent, bytes: 0, begun, time: None };
-        span.record(&mut told);
-        self.0.lock().unwrap().push(told);
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        self.with(id, |told| values.record(told));
-    }
-
-    fn on_close(&self, id: Id, _: Context<'_, S>) {
-        self.with(&id, |told| told.time = Some(told.begun.elapsed()));
-    }
-}
+use safetensors_testing::spans::{Listener, Told};
 
 #[test]
 fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
@@ -76,9 +17,7 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
     if !is_alone(each_kind_of_work_is_told_with_its_bytes_and_its_time) {
         return;
     }
-    let listener = Listener::default();
-    let spans = tracing_subscriber::registry().with(listener.clone());
-    tracing::subscriber::set_global_default(spans).unwrap();
+    let listener = Listener::of_this_process();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let values = vec![1_f32; 1 << 20];
@@ -107,4 +46,53 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
     assert!(of_read.iter().all(|told| told.time.is_some()));
     let [alone] = &alone[..] else { panic!("{alone:?}") };
     assert_eq!((alone.bytes, &alone.parent), (2 << 20, &None));
+}
+
+/// A library whose tensors are buffers.
+struct Bufs;
+
+impl Framework for Bufs {
+    const NAME: &'static str = "bufs";
+    type Tensor = Arc<TensorBuf>;
+    type Device = ();
+
+    fn support(_: Dtype) -> Support {
+        Support::Exact
+    }
+
+    fn from_exact(buf: TensorBuf, (): &()) -> Result<Self::Tensor, Error> {
+        Ok(buf.into())
+    }
+
+    fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_, Error> {
+        Ok(&**tensor)
+    }
+}
+
+/// Each sample is opened and read by a thread, which works for the span of the program.
+#[test]
+fn samples_are_told_as_other_files() {
+    if !is_alone(samples_are_told_as_other_files) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..5_u8 {
+        let (path, values) = (dir.path().join(format!("{i}.safetensors")), [i; 1000]);
+        let tensors = [("x", TensorView::from_slice(&[1000], &values).unwrap())];
+        save(path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    }
+    let listener = Listener::of_this_process();
+    let samples = Samples::<Bufs>::open(dir.path(), ()).unwrap().threads(2);
+    let epoch = tracing::debug_span!(target: "safetensors", "epoch");
+    epoch.in_scope(|| {
+        let each = samples.for_each_batch(samples.shuffled(1), 2, |_| Ok::<(), Error>(()));
+        each.unwrap();
+    });
+    for name in ["open", "read"] {
+        let told = listener.named(name);
+        assert_eq!(told.len(), 5, "{name}: {told:?}");
+        let is_of_epoch = |told: &Told| told.parent == epoch.id() && told.time.is_some();
+        assert!(told.iter().all(|told| is_of_epoch(told) && told.bytes > 0), "{told:?}");
+    }
+    assert!(listener.named("read").iter().all(|told| told.bytes == 1000));
 }

@@ -11,6 +11,7 @@ mod download;
 mod hub_server;
 #[cfg(unix)]
 mod interrupted;
+mod manifest;
 mod reading;
 mod saving;
 #[path = "../../../../safetensors-hub/tests/it/remote/server.rs"]

@@ -152,7 +152,7 @@ fn a_web_server() {
 }
 
 /// A command whose environment describes the bucket of a server.
-fn of_bucket(mut command: Command, server: &Web) -> Command {
+pub(super) fn of_bucket(mut command: Command, server: &Web) -> Command {
     command
         .env("AWS_ENDPOINT_URL", server.address("").trim_end_matches('/'))
         .env("AWS_ALLOW_HTTP", "true")

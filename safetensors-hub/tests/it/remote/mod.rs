@@ -12,6 +12,8 @@ mod requests;
 mod runtimes;
 mod saving;
 mod server;
+#[cfg(feature = "tracing")]
+mod spans;
 mod uploads;
 
 use safetensors_core::{SaveOptions, TensorBuf, serialize};
