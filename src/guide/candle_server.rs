@@ -145,6 +145,7 @@
 //! # }
 //! fn main() -> Result<()> {
 //!     let dir = tempfile::tempdir()?;
+//!     // Not shown: `save` calls `save_sharded` with a weight of this name, full of this value.
 //!     save(dir.path(), "head.weight", 1.0)?;
 //!     let server = Server::start(dir.path())?;
 //!     assert_eq!(server.answer([1.0, 2.0])?, [3.0, 3.0]);
@@ -162,11 +163,10 @@
 //! }
 //! ```
 //!
-//! `save_sharded`, `safetensors convert` and Python's `save_pretrained` replace a checkpoint in
-//! different ways. The first two put every file in its place whole, and the index in such an order
-//! that an opened checkpoint is the old one or the new one, never a mixture, so a server may look at
-//! any moment. `save_pretrained`, `cp` and `rsync` write where the old files are. Let them write
-//! to a new directory, and rename a link to it.
+//! `save_sharded` and `safetensors convert` put each file in its place whole, and in such an order
+//! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look at
+//! any moment. Python's `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
+//! them write to a new directory, and rename a link to it; the server's path is the link.
 //!
 //! # What goes wrong
 //!
@@ -214,5 +214,6 @@
 //! | one rank's part of a model | the module [`tensor_parallel`](crate::candle::tensor_parallel) |
 //!
 //! An embedding table need not be in memory: `checkpoint.tensor("embed.weight")?.rows(&ids)?` reads
-//! the rows of a request alone, and [`ReadTensorExt`](crate::candle::ReadTensorExt) makes a tensor of
-//! them. [`migration`](crate::candle::migration) has each loader of candle and what takes its place.
+//! the rows of a request alone, and `read_tensor` of
+//! [`ReadTensorExt`](crate::candle::ReadTensorExt) makes a tensor of them.
+//! [`migration`](crate::candle::migration) has each loader of candle and what takes its place.

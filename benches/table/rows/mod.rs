@@ -15,6 +15,7 @@ mod open;
 mod quantised;
 mod rank;
 mod remote;
+mod samples;
 mod save;
 mod scaling;
 mod slice;
@@ -62,6 +63,7 @@ pub(crate) fn all() -> Vec<Spec> {
         array_orders::rows(),
         rank::rows(),
         remote::rows(),
+        samples::rows(),
         save::rows(),
         training::rows(),
         convert::rows(),

@@ -1,4 +1,4 @@
-//! Reading the part of a tensor that one of four ranks holds.
+//! Reading the part of a tensor that one of four ranks holds, and rows of a table by their numbers.
 
 use std::fs::File;
 use std::io;
@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor as CandleTensor};
 use memmap2::MmapMut;
 use safetensors::SafeTensors as Reference;
 use safetensors::slice::IndexOp;
@@ -28,7 +29,9 @@ pub(super) fn rows() -> Vec<Spec> {
                 row(data, dim)
             })
         })
-        .into()
+        .into_iter()
+        .chain([Spec::new("200 rows by index of a table of 32,000", by_index)])
+        .collect()
 }
 
 const LIMIT: &str = "pread of exactly those bytes";
@@ -60,6 +63,49 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     });
     let goals = [Goal::OfLimit(LIMIT, 0.8), Goal::AtMost("over-read", over_read, 1.05)];
     Ok(Row::new(vec![ours, peer, limit]).goals(goals).bytes(expected.len() as u64).reads(path))
+}
+
+/// 200 rows in any order of a table of 32,000 rows of 8 KiB, as a model looks up its tokens.
+fn by_index(data: &Data) -> Result<Row> {
+    const TOKENS: usize = 32_000;
+    const WIDTH: usize = 4096;
+    const ROW: usize = 2 * WIDTH;
+    let table = Tensor::bf16(NAME.into(), &[TOKENS, WIDTH]);
+    let path = data.file("embeddings.safetensors", &[table])?.path;
+    let numbers: Vec<_> = (0..200_usize).map(|i| i * 2_654_435_761 % TOKENS).collect();
+    let start = Checkpoint::open(&path)?.tensor(NAME)?.file_offset();
+    let first = |&number: &usize| start + (number * ROW) as u64;
+    let runs: Vec<_> = numbers.iter().map(first).map(|at| at..at + ROW as u64).collect();
+    let expected = read_runs(&File::open(&path)?, &runs)?.to_vec();
+
+    let checkpoint = Checkpoint::open(&path)?;
+    let wanted = numbers.clone();
+    ensure!(checkpoint.tensor(NAME)?.rows(&wanted)?.read()?.bytes() == expected, "rows differ");
+    let ours = Contender::ours("LazyTensor::rows, read", move |watch| {
+        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.rows(&wanted)?.read()?))
+    });
+    let candle = system::candle_map(&path)?;
+    let ids: Vec<_> = numbers.iter().map(|&number| number as u32).collect();
+    let ids = CandleTensor::new(ids, &Device::Cpu)?;
+    let whole = Contender::peer("candle, load, index_select", move |watch| {
+        watch.repeat(|| Ok(candle.load(NAME, &Device::Cpu)?.index_select(&ids, 0)?))
+    });
+    let mapped = system::map(&path)?;
+    let by_hand = Contender::peer("safetensors, mapped, rows copied", move |watch| {
+        watch.repeat(|| {
+            let file = Reference::deserialize(&mapped)?;
+            let data = file.tensor(NAME)?.data();
+            let mut bytes = Vec::with_capacity(numbers.len() * ROW);
+            numbers.iter().for_each(|row| bytes.extend_from_slice(&data[row * ROW..][..ROW]));
+            Ok(bytes)
+        })
+    });
+    let file = File::open(&path)?;
+    let limit =
+        Contender::limit(LIMIT, move |watch| watch.repeat(|| read_runs(&file, &runs)));
+    let goals = [Goal::Faster("candle, load, index_select", 10.0), Goal::OfLimit(LIMIT, 0.8)];
+    let row = Row::new(vec![ours, whole, by_hand, limit]).goals(goals);
+    Ok(row.bytes(expected.len() as u64).reads(path))
 }
 
 /// The ranges of the file that hold the slice.
