@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::reading::{of_bucket, sharded_repo};
+use super::reading::of_bucket;
 use super::web::Server as Web;
 use super::*;
 
