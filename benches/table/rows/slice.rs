@@ -101,8 +101,7 @@ fn by_index(data: &Data) -> Result<Row> {
         })
     });
     let file = File::open(&path)?;
-    let limit =
-        Contender::limit(LIMIT, move |watch| watch.repeat(|| read_runs(&file, &runs)));
+    let limit = Contender::limit(LIMIT, move |watch| watch.repeat(|| read_runs(&file, &runs)));
     let goals = [Goal::Faster("candle, load, index_select", 10.0), Goal::OfLimit(LIMIT, 0.8)];
     let row = Row::new(vec![ours, whole, by_hand, limit]).goals(goals);
     Ok(row.bytes(expected.len() as u64).reads(path))

@@ -19,7 +19,8 @@ use crate::terminal::text;
 ///
 /// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket.
 /// Only headers are read, and no data is copied. The manifest has the absolute paths of files, or
-/// their addresses, and positions of bytes, so write it anew after a file has changed.
+/// their addresses without a query, which may be a signature, and positions of bytes, so write it
+/// anew after a file has changed.
 ///
 /// BF16, floats of 8 bits and packed dtypes, which NumPy does not have, are unsigned integers or
 /// bytes, with the attribute safetensors_dtype.
@@ -85,10 +86,27 @@ impl Run for Args {
     }
 }
 
+/// An address as readers ask for it. The path of a web address has been decoded, and is encoded again.
+/// Readers of buckets and of the Hub take names as they are.
+fn as_asked_for(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    if !["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
+        return address.to_owned();
+    }
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let encoded = path.bytes().map(|byte| match byte {
+        b'/' | b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    });
+    format!("{scheme}://{host}{}", encoded.collect::<String>())
+}
+
 /// How readers find a file: its address, or its absolute path.
 fn location(path: &Path) -> Result<String> {
     if let Some(address) = address::of(path) {
-        return Ok(address.to_owned());
+        return Ok(as_asked_for(address));
     }
     let is_file = std::fs::metadata(path).map_err(ErrorKind::Io)?.is_file();
     let absolute = std::path::absolute(path).map_err(ErrorKind::Io)?;
