@@ -99,6 +99,6 @@ pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};
 
 /// The README, whose example is tested.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "gguf", feature = "pytorch"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
