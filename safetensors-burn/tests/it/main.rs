@@ -2,6 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod lent;
+mod moving;
 #[cfg(target_os = "linux")]
 mod memory;
 mod pytorch;

@@ -6,7 +6,9 @@ use std::path::Path;
 use candle_core::{Device, Tensor, TensorId};
 use safetensors_core::framework::{Framework, in_parallel, write_exactly};
 use safetensors_core::save::BackgroundSaver;
-use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorBuf, TensorSource};
+use safetensors_core::{
+    Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+};
 
 use super::StateRef;
 use crate::Candle;
@@ -62,14 +64,68 @@ pub fn save_in_background<'a>(
     state: impl Into<StateRef<'a>>,
     options: &SaveOptions,
 ) -> Result<()> {
-    saver.wait()?;
     let (path, state) = (path.as_ref().to_owned(), state.into());
-    let tensors = state.snapshot().map_err(|error| error.in_path(&path))?;
+    let tensors = state.snapshot_after(saver, &path)?;
     let options = options.clone().metadata(state.metadata());
     saver.start(&options, move |options| crate::save(path, &tensors, options))
 }
 
+/// Like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded) does.
+///
+/// The snapshot takes the same memory, and the saver knows the progress of all files together. An
+/// error, a cancelled save and a process that is killed leave a directory that opens as the
+/// complete earlier checkpoint.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use safetensors_candle::train;
+/// use safetensors_core::save::BackgroundSaver;
+/// use safetensors_core::{Checkpoint, ShardOptions};
+///
+/// let dir = tempfile::tempdir()?;
+/// let var_map = VarMap::new();
+/// let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+/// candle_nn::linear(2, 3, builder.pp("head"))?;
+///
+/// let mut saver = BackgroundSaver::new();
+/// let options = ShardOptions::new().max_shard_size(24.into());
+/// train::save_sharded_in_background(&mut saver, dir.path(), &var_map, &options)?;
+/// saver.wait()?;
+/// assert_eq!(Checkpoint::open(dir.path())?.files().len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`save_in_background`]; those of the new save are those of
+/// [`save_sharded`](super::save_sharded).
+pub fn save_sharded_in_background<'a>(
+    saver: &mut BackgroundSaver,
+    directory: impl AsRef<Path>,
+    state: impl Into<StateRef<'a>>,
+    options: &ShardOptions,
+) -> Result<()> {
+    let (directory, state) = (directory.as_ref().to_owned(), state.into());
+    let tensors = state.snapshot_after(saver, &directory)?;
+    let options = options.clone().metadata(state.metadata());
+    saver.start(&options, move |options| {
+        crate::save_sharded(directory, &tensors, options).map(drop)
+    })
+}
+
 impl StateRef<'_> {
+    /// A snapshot for this path, once the saver's earlier save has ended. So there is one at a
+    /// time.
+    fn snapshot_after(
+        self,
+        saver: &mut BackgroundSaver,
+        path: &Path,
+    ) -> Result<BTreeMap<String, Tensor>> {
+        saver.wait()?;
+        self.snapshot().map_err(|error| error.in_path(path))
+    }
+
     /// All tensors by name, as they are now. No later step changes them.
     fn snapshot(self) -> Result<BTreeMap<String, Tensor>> {
         let tensors = self.tensors()?;
