@@ -3,6 +3,7 @@
 mod array_orders;
 mod array_writes;
 mod arrays;
+mod background;
 mod builder;
 mod burn;
 mod convert;
@@ -63,6 +64,7 @@ pub(crate) fn all() -> Vec<Spec> {
         rank::rows(),
         remote::rows(),
         save::rows(),
+        background::rows(),
         training::rows(),
         convert::rows(),
         quantised::rows(),

@@ -2,9 +2,9 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod lent;
-mod moving;
 #[cfg(target_os = "linux")]
 mod memory;
+mod moving;
 mod pytorch;
 mod store;
 mod tensors;

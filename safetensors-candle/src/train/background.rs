@@ -1,6 +1,6 @@
 //! Saves a copy of the state in a thread, while the training goes on.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use candle_core::{Device, Tensor, TensorId};
@@ -67,7 +67,7 @@ pub fn save_in_background<'a>(
     let (path, state) = (path.as_ref().to_owned(), state.into());
     let tensors = state.snapshot_after(saver, &path)?;
     let options = options.clone().metadata(state.metadata());
-    saver.start(&options, move |options| crate::save(path, &tensors, options))
+    saver.start(&options, move |options| crate::save(path, named(&tensors), options))
 }
 
 /// Like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded) does.
@@ -110,8 +110,12 @@ pub fn save_sharded_in_background<'a>(
     let tensors = state.snapshot_after(saver, &directory)?;
     let options = options.clone().metadata(state.metadata());
     saver.start(&options, move |options| {
-        crate::save_sharded(directory, &tensors, options).map(drop)
+        crate::save_sharded(directory, named(&tensors), options).map(drop)
     })
+}
+
+fn named(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, &Tensor)> {
+    tensors.iter().map(|(name, tensor)| (name, tensor))
 }
 
 impl StateRef<'_> {
@@ -121,13 +125,13 @@ impl StateRef<'_> {
         self,
         saver: &mut BackgroundSaver,
         path: &Path,
-    ) -> Result<BTreeMap<String, Tensor>> {
+    ) -> Result<Vec<(String, Tensor)>> {
         saver.wait()?;
         self.snapshot().map_err(|error| error.in_path(path))
     }
 
     /// All tensors by name, as they are now. No later step changes them.
-    fn snapshot(self) -> Result<BTreeMap<String, Tensor>> {
+    fn snapshot(self) -> Result<Vec<(String, Tensor)>> {
         let tensors = self.tensors()?;
         // What an optimizer has on the CPU is never changed in place. A tied variable is copied
         // once.
@@ -146,14 +150,15 @@ impl StateRef<'_> {
         };
         let copies = in_parallel(sources.collect::<Result<Vec<_>>>()?, 0, copy)?;
         let copies: HashMap<TensorId, Tensor> = copies.into_iter().collect();
-        let mut snapshot = BTreeMap::new();
-        for (name, tensor) in &tensors {
-            let copy = copies.get(&tensor.id()).unwrap_or(tensor).clone();
-            if snapshot.insert(name.clone(), copy).is_some() {
-                return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
-            }
+        let mut names = HashSet::new();
+        if let Some(name) = tensors.iter().map(|it| &it.0).find(|&name| !names.insert(name)) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
         }
-        Ok(snapshot)
+        // In the same order, which divides them among shards.
+        let snapshot = tensors.iter().map(|(name, tensor)| {
+            (name.clone(), copies.get(&tensor.id()).unwrap_or(tensor).clone())
+        });
+        Ok(snapshot.collect())
     }
 }
 

@@ -318,7 +318,7 @@ fn a_record_of_an_old_burn_is_read_and_converted() {
 
     run_in(dir.path(), &["convert", path, "model.bpk"])
         .success()
-        .stdout("model.bpk: 13 tensors, 149 B\n");
+        .stdout("model.bpk: 13 tensors, 81 B\n");
     for (name, other) in [("model.bpk", path), ("model.bpk", "model.safetensors")] {
         run_in(dir.path(), &["diff", name, other]).success();
     }

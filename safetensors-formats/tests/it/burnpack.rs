@@ -267,10 +267,8 @@ fn malformed_files_are_errors_that_name_the_tensor() {
     let error = two(f32(&[2], 0, 8), tensor(Value::from("I32"), &[2], 0, 8));
     assert!(matches!(error.other(), Some(ErrorKind::TensorsOverlap { .. })), "{error}");
     for (from, to) in [(0, 4), (256, 260)] {
-        let pairs = vec![
-            (Value::from("a"), f32(&[1], 0, 4)),
-            (Value::from("a"), f32(&[1], from, to)),
-        ];
+        let pairs =
+            vec![(Value::from("a"), f32(&[1], 0, 4)), (Value::from("a"), f32(&[1], from, to))];
         let file = pack(&cbor!({"tensors" => Value::Map(pairs)}).unwrap(), 512);
         let error = opened(file).unwrap_err();
         assert!(!matches!(error.kind(), CoreKind::Io(_)), "{error}");

@@ -84,12 +84,8 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
     (0..STEPS).for_each(|step| train(&whole, &mut never_stopped, step));
 
     let dir = tempfile::tempdir().unwrap();
-    let saves = [
-        ("a.safetensors", 12),
-        ("sharded", 10),
-        ("background.safetensors", 4),
-        ("background", 4),
-    ];
+    let saves =
+        [("a.safetensors", 12), ("sharded", 10), ("background.safetensors", 4), ("background", 4)];
     for (name, rounds) in saves {
         let path = dir.path().join(name);
         let mut kills = 0;

@@ -108,9 +108,8 @@ impl Placed {
         let Described { dtype, shape, data_offsets, .. } = described;
         let dtype = dtype_of(&dtype.0).ok_or(ErrorKind::NoDtype { name: dtype.0 })?;
         let shape = shape.0.into_iter().map(|dim| {
-            usize::try_from(dim).map_err(|_| {
-                bad(start, format!("a dimension of {dim} does not fit the memory"))
-            })
+            usize::try_from(dim)
+                .map_err(|_| bad(start, format!("a dimension of {dim} does not fit the memory")))
         });
         let shape = shape.collect::<Result<Vec<_>>>()?;
         let expected = shape::byte_len(dtype, &shape)?;

@@ -7,9 +7,7 @@ use safetensors_core::framework::write_exactly;
 use safetensors_core::io::FileSource;
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{
-    self as core, Metadata, ReadAt, Rewrite, SaveOptions, TensorSource, shape,
-};
+use safetensors_core::{self as core, Metadata, ReadAt, Rewrite, SaveOptions, TensorSource, shape};
 
 use super::content::{Content, Described, Dims, Named, Pairs};
 use super::{ALIGNMENT, HEADER, START, bad, data_start};
@@ -146,9 +144,8 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
     check(len <= MOST_BYTES, "burn reads no tensor of more than 10 GiB")?;
     let start = end.checked_next_multiple_of(ALIGNMENT);
     let place = start.and_then(|start| Some((start, start.checked_add(len)?)));
-    let place = place.ok_or_else(|| {
-        Error::from(core::ErrorKind::Io(io::ErrorKind::FileTooLarge.into()))
-    })?;
+    let place = place
+        .ok_or_else(|| Error::from(core::ErrorKind::Io(io::ErrorKind::FileTooLarge.into())))?;
     *end = place.1;
     let shape = Dims(shape.iter().map(|&dim| dim as u64).collect());
     Ok(Described { dtype: Named(name.into()), shape, data_offsets: place, param_id: id })
