@@ -157,7 +157,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, an index, a directory, an address (feature remote), or -
-  <OUT>    A .safetensors, .gguf, .bpk, .npz or .npy file, a directory, or a bucket
+  <OUT>    A .safetensors, .gguf, .bpk, .npz or .npy file, a directory, a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
