@@ -162,10 +162,11 @@ fn shards_have_the_state_of_the_call_and_a_cancelled_save_leaves_the_earlier_one
     saver.wait().unwrap();
     assert!(files(&path) == expected);
 
-    // The state of later is cancelled when some bytes of it are written.
+    // Another state is cancelled when some bytes of it are written.
+    let large = super::support::map([("b", var(&[4], 1)), ("w", var(&[3 << 20], 2))]);
     let (options, hear, tell) = held();
     let options = in_shards(options);
-    save_sharded_in_background(&mut saver, &path, (&map, &optimizer), &options).unwrap();
+    save_sharded_in_background(&mut saver, &path, &large, &options).unwrap();
     hear.recv().unwrap();
     saver.cancel();
     drop(tell);

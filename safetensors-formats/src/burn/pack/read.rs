@@ -87,7 +87,7 @@ fn metadata_of(Pairs(pairs): Pairs<String>) -> Result<BTreeMap<String, String>> 
     for (key, value) in pairs {
         if metadata.contains_key(&key) {
             let problem = format!("two entries of the metadata are named {key:?}");
-            return Err(ErrorKind::BadRecord { offset: HEADER as u64, problem }.into());
+            return Err(bad(HEADER as u64, problem));
         }
         metadata.insert(key, value);
     }
