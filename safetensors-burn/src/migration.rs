@@ -66,7 +66,12 @@
 //! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
 //! model.safetensors` makes a file for [`CheckpointStore`] of what the default recorder of burn
 //! 0.14 to 0.21 wrote, with the ids of the parameters. In a program, `safetensors_formats::open`
-//! with the feature `burn` reads it. burnpack files (`.bpk`) are for burn-store's `BurnpackStore`.
+//! with the feature `burn` reads it. Nothing is transposed: a `Linear` has a weight of `[input,
+//! output]` in all of these versions.
+//!
+//! It reads and writes burnpack files (`.bpk`), too: `safetensors convert model.safetensors
+//! model.bpk` makes the file that burn 0.22 reads as a `ModuleRecord`, and burn-store's
+//! `BurnpackStore` since 0.20. So a model goes back to a program that knows no safetensors.
 //!
 //! # Files
 //!

@@ -225,6 +225,10 @@ pub enum ErrorKind {
     #[error("the record of burn, up to its byte {offset}: {}", Short(.problem))]
     BadRecord { offset: u64, problem: String },
 
+    /// burn cannot read the tensor in a burnpack file, or the file.
+    #[error("{problem}, so a burnpack file of burn cannot have it")]
+    NotForBurn { problem: String },
+
     // Directories of trainers.
     /// The file holds parts of tensors, which only its directory makes whole.
     #[error(

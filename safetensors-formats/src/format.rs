@@ -7,8 +7,9 @@ use std::path::Path;
 pub(crate) const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
 
 /// The names of files of each format, by what follows the last dot, in lower case.
-const EXTENSIONS: [(&str, Format); 10] = [
+const EXTENSIONS: [(&str, Format); 11] = [
     ("bin", Format::Pytorch),
+    ("bpk", Format::Burnpack),
     ("ckpt", Format::Pytorch),
     ("distcp", Format::Dcp),
     ("gguf", Format::Gguf),
@@ -65,6 +66,15 @@ pub enum Format {
     /// numbers without a dtype; burn 0.14 to 0.16 read them with the feature
     /// `record-backward-compat`, and save them anew.
     Burn,
+    /// A burnpack file of burn, as its `ModuleRecord` writes it since 0.22, and burn-store's
+    /// `BurnpackStore` since 0.20 (`.bpk`). `burn::Writer` writes such files.
+    ///
+    /// Tensors have the names of burn's parameters and the dtypes of the table above, and are read
+    /// where they lie. Two names of the same bytes are a tied weight. The metadata is kept, and the
+    /// ids of parameters are the entry `safetensors_bridge.param_ids`. Numbers beside the tensors,
+    /// such as the steps of an optimizer, are left out and counted in
+    /// [`TensorFile::notes`](crate::TensorFile::notes).
+    Burnpack,
     /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
     /// of Megatron.
     Dcp,
@@ -82,6 +92,7 @@ impl fmt::Display for Format {
             Self::Pytorch => "PyTorch",
             Self::Gguf => "GGUF",
             Self::Burn => "burn",
+            Self::Burnpack => "burnpack",
             Self::Dcp => "PyTorch DCP",
             Self::DeepSpeed => "DeepSpeed",
             Self::Dtensor => "PyTorch DTensor",
@@ -147,6 +158,11 @@ impl Format {
 /// first is `metadata`.
 pub(crate) fn is_record(start: &[u8]) -> bool {
     matches!(start, [0x82 | 0x83, rest @ ..] if rest.starts_with(b"\xa8metadata"))
+}
+
+/// Whether a file begins as burnpack does.
+pub(crate) fn is_burnpack(start: &[u8]) -> bool {
+    start.starts_with(b"NRUB")
 }
 
 /// Whether the name of a member of an archive is one that only `torch.export` writes.

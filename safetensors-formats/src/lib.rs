@@ -4,14 +4,14 @@
 //! |---|---|---|
 //! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
 //! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
-//! | any of these, PyTorch, GGUF and burn | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model` |
+//! | any of these, PyTorch, GGUF and burn | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model`; burn: `burn::Writer` |
 //! | Zarr, by references to safetensors files | | [`kerchunk::manifest`] |
 //!
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
 //! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of
 //! one of PyTorch's trainers opens in the same way, as one checkpoint of whole tensors.
-//! [`Format::Burn`] says which records of burn are read.
+//! [`Format::Burn`] and [`Format::Burnpack`] say which files of burn are read.
 //!
 //! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
 //! written takes one. So everything in core that saves, merges, casts or shards tensors takes
@@ -67,7 +67,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
 #[cfg(feature = "burn")]
-mod burn;
+#[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
+pub mod burn;
 mod error;
 mod format;
 #[cfg(feature = "gguf")]
@@ -82,6 +83,8 @@ mod opcodes;
 mod open;
 mod options;
 mod pickled;
+#[cfg(any(feature = "burn", feature = "gguf"))]
+mod places;
 mod polyglot;
 #[cfg(feature = "pytorch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]

@@ -17,7 +17,7 @@ use safetensors_core::{Checkpoint, ReadAt};
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
-use crate::format::{Format, is_exported, is_record};
+use crate::format::{Format, is_burnpack, is_exported, is_record};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::window::Window;
@@ -246,6 +246,7 @@ impl Start {
             Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
             Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
             _ if is_record(start) => Self::Format(Format::Burn),
+            _ if is_burnpack(start) => Self::Format(Format::Burnpack),
             _ => Self::Other,
         }
     }
@@ -300,7 +301,9 @@ fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Res
         #[cfg(feature = "gguf")]
         Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
         #[cfg(feature = "burn")]
-        Start::Format(Format::Burn) => crate::burn::open(input, path, options),
+        Start::Format(format @ (Format::Burn | Format::Burnpack)) => {
+            crate::burn::open(format, input, path, options)
+        }
         #[cfg(feature = "pytorch")]
         Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
         Start::Zip => {

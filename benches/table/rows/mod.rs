@@ -3,6 +3,7 @@
 mod array_orders;
 mod array_writes;
 mod arrays;
+mod background;
 mod builder;
 mod burn;
 mod convert;
@@ -65,6 +66,7 @@ pub(crate) fn all() -> Vec<Spec> {
         remote::rows(),
         samples::rows(),
         save::rows(),
+        background::rows(),
         training::rows(),
         convert::rows(),
         quantised::rows(),

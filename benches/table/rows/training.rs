@@ -26,6 +26,9 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new("burn checkpoint of model and optimizer, first save", |data| {
             save(data.path(), (Contender::ours, OURS, with_unknown), 0)
         }),
+        Spec::new("burn checkpoint of model and optimizer, first save of a known model", |data| {
+            save(data.path(), (Contender::ours, KNOWN, with_ours), 0)
+        }),
         #[cfg(target_os = "linux")]
         Spec::new("burn checkpoint of model and optimizer, first save through /dev/shm", |data| {
             save(data.path(), (Contender::ours, STAGED, with_staged), 0)
@@ -35,6 +38,7 @@ pub(super) fn rows() -> Vec<Spec> {
 }
 
 const OURS: &str = "SafetensorsCheckpointer";
+const KNOWN: &str = "SafetensorsCheckpointer, checkpointers_for";
 #[cfg(target_os = "linux")]
 const STAGED: &str = "SafetensorsCheckpointer, Epochs::staging";
 const PEER: &str = "burn-train FileCheckpointer";

@@ -4,6 +4,7 @@
 mod lent;
 #[cfg(target_os = "linux")]
 mod memory;
+mod moving;
 mod pytorch;
 mod store;
 mod tensors;

@@ -1,12 +1,14 @@
 //! Saves a copy of the state in a thread, while the training goes on.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use candle_core::{Device, Tensor, TensorId};
 use safetensors_core::framework::{Framework, in_parallel, write_exactly};
 use safetensors_core::save::BackgroundSaver;
-use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorBuf, TensorSource};
+use safetensors_core::{
+    Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+};
 
 use super::StateRef;
 use crate::Candle;
@@ -62,16 +64,74 @@ pub fn save_in_background<'a>(
     state: impl Into<StateRef<'a>>,
     options: &SaveOptions,
 ) -> Result<()> {
-    saver.wait()?;
     let (path, state) = (path.as_ref().to_owned(), state.into());
-    let tensors = state.snapshot().map_err(|error| error.in_path(&path))?;
+    let tensors = state.snapshot_after(saver, &path)?;
     let options = options.clone().metadata(state.metadata());
-    saver.start(&options, move |options| crate::save(path, &tensors, options))
+    saver.start(&options, move |options| crate::save(path, named(&tensors), options))
+}
+
+/// Like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded) does.
+///
+/// The snapshot takes the same memory, and the saver knows the progress of all files together. An
+/// error, a cancelled save and a process that is killed leave a directory that opens as the
+/// complete earlier checkpoint.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use safetensors_candle::train;
+/// use safetensors_core::save::BackgroundSaver;
+/// use safetensors_core::{Checkpoint, ShardOptions};
+///
+/// let dir = tempfile::tempdir()?;
+/// let var_map = VarMap::new();
+/// let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+/// candle_nn::linear(2, 3, builder.pp("head"))?;
+///
+/// let mut saver = BackgroundSaver::new();
+/// let options = ShardOptions::new().max_shard_size(24.into());
+/// train::save_sharded_in_background(&mut saver, dir.path(), &var_map, &options)?;
+/// saver.wait()?;
+/// assert_eq!(Checkpoint::open(dir.path())?.files().len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`save_in_background`]; those of the new save are those of
+/// [`save_sharded`](super::save_sharded).
+pub fn save_sharded_in_background<'a>(
+    saver: &mut BackgroundSaver,
+    directory: impl AsRef<Path>,
+    state: impl Into<StateRef<'a>>,
+    options: &ShardOptions,
+) -> Result<()> {
+    let (directory, state) = (directory.as_ref().to_owned(), state.into());
+    let tensors = state.snapshot_after(saver, &directory)?;
+    let options = options.clone().metadata(state.metadata());
+    saver.start(&options, move |options| {
+        crate::save_sharded(directory, named(&tensors), options).map(drop)
+    })
+}
+
+fn named(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, &Tensor)> {
+    tensors.iter().map(|(name, tensor)| (name, tensor))
 }
 
 impl StateRef<'_> {
+    /// A snapshot for this path, once the saver's earlier save has ended. So there is one at a
+    /// time.
+    fn snapshot_after(
+        self,
+        saver: &mut BackgroundSaver,
+        path: &Path,
+    ) -> Result<Vec<(String, Tensor)>> {
+        saver.wait()?;
+        self.snapshot().map_err(|error| error.in_path(path))
+    }
+
     /// All tensors by name, as they are now. No later step changes them.
-    fn snapshot(self) -> Result<BTreeMap<String, Tensor>> {
+    fn snapshot(self) -> Result<Vec<(String, Tensor)>> {
         let tensors = self.tensors()?;
         // What an optimizer has on the CPU is never changed in place. A tied variable is copied
         // once.
@@ -90,14 +150,15 @@ impl StateRef<'_> {
         };
         let copies = in_parallel(sources.collect::<Result<Vec<_>>>()?, 0, copy)?;
         let copies: HashMap<TensorId, Tensor> = copies.into_iter().collect();
-        let mut snapshot = BTreeMap::new();
-        for (name, tensor) in &tensors {
-            let copy = copies.get(&tensor.id()).unwrap_or(tensor).clone();
-            if snapshot.insert(name.clone(), copy).is_some() {
-                return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
-            }
+        let mut names = HashSet::new();
+        if let Some(name) = tensors.iter().map(|it| &it.0).find(|&name| !names.insert(name)) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
         }
-        Ok(snapshot)
+        // In the same order, which divides them among shards.
+        let snapshot = tensors.iter().map(|(name, tensor)| {
+            (name.clone(), copies.get(&tensor.id()).unwrap_or(tensor).clone())
+        });
+        Ok(snapshot.collect())
     }
 }
 

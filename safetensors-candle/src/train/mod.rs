@@ -4,7 +4,7 @@
 //! | to | use |
 //! |---|---|
 //! | save variables, an optimizer, or both as one unit, with your own metadata | [`save`], [`save_sharded`] |
-//! | save while the training goes on | [`save_in_background`] |
+//! | save while the training goes on | [`save_in_background`], [`save_sharded_in_background`] |
 //! | train with an optimizer whose state can be saved | [`AdamW`] |
 //! | load variables, resume an optimizer, or both | [`load`] |
 //! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
@@ -79,7 +79,7 @@
 //! [`save()`](crate::save()) and [`save_sharded`](crate::save_sharded) do. A process that is killed
 //! leaves the old state or the new one, never a mixture. The same state gives the same bytes. No
 //! thread should train while [`save`] runs: the file could have variables of two steps.
-//! [`save_in_background`] saves a copy of them.
+//! [`save_in_background`] and [`save_sharded_in_background`] save a copy of them.
 //!
 //! A training checkpoint has the variables under their own names, so it is a checkpoint of the
 //! model too: [`load()`](crate::load()) and [`var_builder()`](crate::var_builder()) read it.
@@ -119,7 +119,7 @@
 //! A load holds the variables and all tensors that it reads, so the peak is twice the size of the
 //! variables, or of variables and optimizer state. The tensors are dropped one by one as they are
 //! copied into variables; those of the optimizer are moved. A save from the CPU copies nothing, but
-//! for [`save_in_background`], which copies the variables.
+//! for a save in the background, which copies the variables.
 
 mod adamw;
 mod background;
@@ -134,7 +134,7 @@ mod values;
 mod variables;
 
 pub use adamw::AdamW;
-pub use background::save_in_background;
+pub use background::{save_in_background, save_sharded_in_background};
 pub use checkpoint::{StateMut, StateRef, load, save, save_sharded};
 pub use loaded::Loaded;
 pub use options::StateOptions;

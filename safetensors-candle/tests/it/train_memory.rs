@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Var};
 use candle_nn::{ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW};
-use safetensors_core::SaveOptions;
 use safetensors_core::save::BackgroundSaver;
+use safetensors_core::{SaveOptions, ShardOptions};
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
 
@@ -64,6 +64,10 @@ fn a_save_in_the_background_copies_the_variables_once_however_often_it_is_called
     let (before, mut saver) = (peak(), BackgroundSaver::new());
     for _ in 0..3 {
         train::save_in_background(&mut saver, &model, &var_map, &options()).unwrap();
+    }
+    let shards = ShardOptions::new().max_shard_size((8 * MIB).into()).save_options(options());
+    for _ in 0..2 {
+        train::save_sharded_in_background(&mut saver, dir.path(), &var_map, &shards).unwrap();
     }
     saver.wait().unwrap();
     let taken = peak() - before;

@@ -77,6 +77,7 @@ pub(crate) enum Expected {
     Pytorch,
     Gguf,
     Burn,
+    Burnpack,
     Npy,
     Npz,
 }
@@ -101,6 +102,7 @@ impl Expected {
             Format::Pytorch => Self::Pytorch,
             Format::Gguf => Self::Gguf,
             Format::Burn => Self::Burn,
+            Format::Burnpack => Self::Burnpack,
             Format::Npy => Self::Npy,
             Format::Npz => Self::Npz,
             _ => Self::Safetensors,
@@ -115,6 +117,7 @@ impl fmt::Display for Expected {
             Self::Pytorch => write!(f, "a file of {}", Format::Pytorch),
             Self::Gguf => write!(f, "a file of {}", Format::Gguf),
             Self::Burn => write!(f, "a file of {}", Format::Burn),
+            Self::Burnpack => write!(f, "a file of {}", Format::Burnpack),
             Self::Npy => write!(f, "a file of {}", Format::Npy),
             Self::Npz => write!(f, "a file of {}", Format::Npz),
         }

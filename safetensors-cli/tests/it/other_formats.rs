@@ -312,6 +312,41 @@ fn a_record_of_an_old_burn_is_read_and_converted() {
     run_in(dir.path(), &["convert", path, "model.safetensors"]).success();
     run_in(dir.path(), &["diff", path, "model.safetensors"]).success();
     run_in(dir.path(), &["verify", path]).success().stderr("");
-    // Nothing writes such a file.
-    run_in(dir.path(), &["convert", "model.safetensors", "model.mpk"]).code(2);
+    // Nothing writes such a file, but the format of later versions is written.
+    let refused = run_in(dir.path(), &["convert", "model.safetensors", "model.mpk"]).code(2);
+    assert!(text(&refused.get_output().stderr).contains(".bpk"));
+
+    run_in(dir.path(), &["convert", path, "model.bpk"])
+        .success()
+        .stdout("model.bpk: 13 tensors, 81 B\n");
+    for (name, other) in [("model.bpk", path), ("model.bpk", "model.safetensors")] {
+        run_in(dir.path(), &["diff", name, other]).success();
+    }
+    run_in(dir.path(), &["verify", "model.bpk"]).success().stderr("");
+    run_in(dir.path(), &["convert", "model.bpk", "back.safetensors"]).success();
+    let file = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    assert!(file("back.safetensors") == file("model.safetensors"));
+}
+
+#[test]
+fn a_file_of_burn_is_replaced_only_by_what_holds_its_tensors() {
+    let (dir, path) = (temp_dir(), fixture("burn/full.mpk"));
+    let path = path.to_str().unwrap();
+    let file = || fs::read(dir.path().join("model.bpk")).unwrap();
+    run_in(dir.path(), &["convert", path, "model.bpk"]).success();
+    let before = file();
+    let fewer = ["convert", path, "model.bpk", "--drop", "steps"];
+    let refused = run_in(dir.path(), &fewer).code(1);
+    assert!(text(&refused.get_output().stderr).contains("would be lost: \"steps\""));
+    let fp8 = ["convert", path, "model.bpk", "--dtype", "f8_e4m3", "--dry-run"];
+    let refused = run_in(dir.path(), &fp8).code(1);
+    let says = "its elements are F8_E4M3, so a burnpack file of burn cannot have it; --cast";
+    assert!(text(&refused.get_output().stderr).contains(says));
+    assert!(file() == before);
+    run_in(dir.path(), &[&fewer[..], &["--force"]].concat()).success();
+    assert!(file() != before);
+    // It may be made of itself.
+    run_in(dir.path(), &["convert", "model.bpk", "model.bpk", "--dtype", "f16"]).success();
+    let shown = output(dir.path(), &["inspect", "--flat", "model.bpk"]);
+    assert!(shown.contains("F16") && !shown.contains("F32"), "{shown}");
 }

@@ -156,7 +156,7 @@ fn what_is_refused() {
         assert_eq!(list(dir.path()), files);
     };
     let fp8 = |out| ["model", out, "--quantize", "fp8-tensor"];
-    fails(&fp8("a.npz"), 2, "NumPy's files cannot say");
+    fails(&fp8("a.npz"), 2, "NumPy's files and burnpack cannot say");
     fails(&[&fp8("out")[..], &["--ranks", "2"]].concat(), 2, "does not go with --ranks");
     fails(&[&fp8("out")[..], &["--keep-quantized"]].concat(), 2, "cannot be used with");
     fails(&["model", "out", "--quantize", "fp8"], 2, "fp8-block128");

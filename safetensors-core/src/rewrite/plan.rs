@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{PlannedTensor, Rewrite};
 use crate::checkpoint::{FilePattern, ShardOptions, check_directory, files_of, plan_shards};
 use crate::error::Result;
+use crate::header::Metadata;
 use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
@@ -117,6 +118,11 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// tensor in the file.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
+    }
+
+    /// The metadata that will be written into each file, with the [aliases](Plan::aliases).
+    pub fn metadata(&self) -> &Metadata {
+        &self.options.metadata
     }
 
     /// The files of a sharded save with their tensors, in order, without the index. Empty for a

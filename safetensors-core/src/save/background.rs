@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use super::SaveOptions;
+use crate::checkpoint::ShardOptions;
 use crate::error::{ErrorKind, Result};
 use crate::parallel::Progress;
 
 /// Saves in a thread, one save after another, while the program goes on.
 ///
-/// It takes any function that saves with [`SaveOptions`], such as [`save()`](super::save()), the
-/// `save` of an adapter, or `save_sharded`. The tensors must belong to the function: pass copies,
-/// or tensors that nobody changes. They are dropped when the save ends.
+/// It takes any function that saves with [`SaveOptions`] or
+/// [`ShardOptions`](crate::ShardOptions), such as [`save()`](super::save()), `save_sharded`, and
+/// those of an adapter. The tensors must belong to the function: pass copies, or tensors that
+/// nobody changes. They are dropped when the save ends. For a directory of shards, *file* means all
+/// of them here.
 ///
 /// | event | what happens |
 /// |---|---|
@@ -26,7 +29,7 @@ use crate::parallel::Progress;
 ///
 /// ```
 /// use safetensors_core::save::BackgroundSaver;
-/// use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
+/// use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorBuf, save, save_sharded};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("state.safetensors");
@@ -42,6 +45,14 @@ use crate::parallel::Progress;
 /// }
 /// saver.wait()?;
 /// assert_eq!(Checkpoint::open(&path)?.len(), 1);
+///
+/// // In shards.
+/// let (directory, options) = (dir.path().join("sharded"), ShardOptions::new());
+/// let copy = TensorBuf::from_vec(vec![1000], state)?;
+/// saver.start(&options, move |options| {
+///     save_sharded(directory, [("state", copy)], options).map(drop)
+/// })?;
+/// saver.wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
@@ -73,22 +84,24 @@ impl BackgroundSaver {
     /// Begins a save and returns. `save` gets the options, and runs in a thread of its own. If
     /// another save runs, this waits for it first.
     ///
-    /// The progress callback of the options is called in the threads of the save. A panic of `save`
+    /// The options are [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions). Their progress
+    /// callback is called in the threads of the save. A panic of `save`
     /// continues in the thread that [waits](Self::wait).
     ///
     /// # Errors
     ///
     /// The error of the earlier save, or [`ErrorKind::Io`] if the system has no thread left. The
     /// new save is not begun then.
-    pub fn start(
+    pub fn start<O: AsMut<SaveOptions> + Clone + Send + 'static>(
         &mut self,
-        options: &SaveOptions,
-        save: impl FnOnce(&SaveOptions) -> Result<()> + Send + 'static,
+        options: &O,
+        save: impl FnOnce(&O) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         self.wait()?;
         let watch = Arc::new(Watch::default());
         let (watched, mut options) = (watch.clone(), options.clone());
-        options.progress = options.progress.after(move |progress| watched.hear(progress));
+        let progress = &mut options.as_mut().progress;
+        *progress = progress.clone().after(move |progress| watched.hear(progress));
         let thread = Builder::new().name("safetensors-save".into()).spawn(move || save(&options));
         self.running = Some(Running { thread: thread.map_err(ErrorKind::Io)?, watch });
         Ok(())
@@ -133,6 +146,18 @@ impl Drop for BackgroundSaver {
         if let Some(running) = self.running.take() {
             let _ = running.thread.join();
         }
+    }
+}
+
+impl AsMut<SaveOptions> for SaveOptions {
+    fn as_mut(&mut self) -> &mut SaveOptions {
+        self
+    }
+}
+
+impl AsMut<SaveOptions> for ShardOptions {
+    fn as_mut(&mut self) -> &mut SaveOptions {
+        &mut self.save_options
     }
 }
 

@@ -1,29 +1,77 @@
-//! Records of old versions of burn: see [`Format::Burn`].
+//! Files of burn: burnpack (`.bpk`), read and written, and records of old versions (`.mpk`), read.
+//!
+//! [`Format::Burn`] and [`Format::Burnpack`] say what is in them. [`open`](crate::open) reads both.
+//! [`Writer`] writes burnpack, the format of burn's records since 0.22 and of `BurnpackStore` since
+//! 0.20.
 
+mod pack;
 mod reader;
 mod record;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
+use safetensors_core::{Dtype, ReadAt};
 
+pub use self::pack::Writer;
 use crate::error::{self, Result};
 use crate::input::{Cursor, Input};
-use crate::tensor_file::{Container, TensorFile};
-use crate::{Format, Options};
+use crate::tensor_file::{Builder, Container, TensorFile};
+use crate::{Format, Limits, Options};
 
-/// Opens the tensors of a record.
+/// The metadata entry of the ids of parameters, as the burn adapter writes it.
+const PARAM_IDS: &str = "safetensors_bridge.param_ids";
+
+/// The most dimensions of a tensor.
+const MOST_DIMS: usize = 64;
+
+/// burn's names of dtypes. Of several for one, the first is written.
+const DTYPES: [(&str, Dtype); 16] = [
+    ("F64", Dtype::F64),
+    ("F32", Dtype::F32),
+    ("Flex32", Dtype::F32),
+    ("F16", Dtype::F16),
+    ("BF16", Dtype::BF16),
+    ("I64", Dtype::I64),
+    ("I32", Dtype::I32),
+    ("I16", Dtype::I16),
+    ("I8", Dtype::I8),
+    ("U64", Dtype::U64),
+    ("U32", Dtype::U32),
+    ("U16", Dtype::U16),
+    ("U8", Dtype::U8),
+    ("Bool(Native)", Dtype::BOOL),
+    ("Bool(U8)", Dtype::BOOL),
+    // Up to burn 0.20.
+    ("Bool", Dtype::BOOL),
+];
+
+/// The dtype of this name.
+fn dtype_of(name: &str) -> Option<Dtype> {
+    DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
+}
+
+/// What burn calls a dtype.
+fn name_of(dtype: Dtype) -> Option<&'static str> {
+    DTYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
+}
+
+/// Opens the tensors of a record of this format.
 pub(crate) fn open<S: ReadAt>(
+    format: Format,
     input: Input<S>,
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
+    let read: fn(Cursor<S>, &Limits) -> Result<Builder> = match format {
+        Format::Burnpack => pack::read,
+        _ => record::read,
+    };
     let input = Arc::new(input);
     let open = || {
-        let builder = record::read(Cursor { input: Arc::clone(&input), at: 0 }, &options.limits)?;
+        let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, &options.limits)?;
         let built = builder.build(input.source.byte_len(), &options.limits)?;
-        TensorFile::new(Format::Burn, built, Container::File(Arc::clone(&input)))
+        TensorFile::new(format, built, Container::File(Arc::clone(&input)))
     };
     open().map_err(|error| error.in_file(error::label(path)))
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 
 use data_encoding::BASE32_DNSSEC;
-use safetensors_core::{Dtype, ReadAt, shape};
+use safetensors_core::{ReadAt, shape};
 
 use super::reader::{Reader, Value};
+use super::{MOST_DIMS, PARAM_IDS, dtype_of};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
@@ -14,12 +15,6 @@ use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// The deepest nesting. burn's modules are far less deep.
 const MOST_DEPTH: usize = 128;
-
-/// The most dimensions of a tensor.
-const MOST_DIMS: u64 = 64;
-
-/// The metadata entry of the ids of parameters, as the burn adapter writes it.
-const PARAM_IDS: &str = "safetensors_bridge.param_ids";
 
 /// Reads a record, but not the bytes of its tensors.
 pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
@@ -196,7 +191,7 @@ impl<S: ReadAt> Record<S> {
 
     fn read_shape(&mut self, value: Value) -> Result<Vec<usize>> {
         let len = match value {
-            Value::List(len) if len <= MOST_DIMS => len,
+            Value::List(len) if len <= MOST_DIMS as u64 => len,
             other => return Err(self.expected("a shape", other)),
         };
         let mut shape = Vec::new();
@@ -235,22 +230,8 @@ impl<S: ReadAt> Record<S> {
         dtype: &str,
         id: Option<&str>,
     ) -> Result<()> {
-        let dtype = match dtype {
-            "F64" => Dtype::F64,
-            "F32" | "Flex32" => Dtype::F32,
-            "F16" => Dtype::F16,
-            "BF16" => Dtype::BF16,
-            "I64" => Dtype::I64,
-            "I32" => Dtype::I32,
-            "I16" => Dtype::I16,
-            "I8" => Dtype::I8,
-            "U64" => Dtype::U64,
-            "U32" => Dtype::U32,
-            "U16" => Dtype::U16,
-            "U8" => Dtype::U8,
-            "Bool" | "Bool(Native)" | "Bool(U8)" => Dtype::BOOL,
-            other => return Err(self.in_tensor(ErrorKind::NoDtype { name: other.into() })),
-        };
+        let dtype = dtype_of(dtype)
+            .ok_or_else(|| self.in_tensor(ErrorKind::NoDtype { name: dtype.into() }))?;
         let expected = shape::byte_len(dtype, &shape).map_err(|kind| self.name_in(kind.into()))?;
         if expected != len {
             let problem = format!("the tensor should have {expected} bytes, found {len}");

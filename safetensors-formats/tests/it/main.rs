@@ -3,6 +3,8 @@
 
 #[cfg(feature = "burn")]
 mod burn;
+#[cfg(feature = "burn")]
+mod burnpack;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod hostile;

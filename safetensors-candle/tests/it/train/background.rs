@@ -8,10 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
-use safetensors_candle::train::{self, save_in_background};
+use safetensors_candle::train::{self, save_in_background, save_sharded_in_background};
 use safetensors_core::save::BackgroundSaver;
 use safetensors_core::tied::Tied;
-use safetensors_core::{Checkpoint, ErrorKind, SaveOptions};
+use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, ShardOptions};
 use safetensors_testing::files::names_in;
 
 use super::support::{get, map, model, optimizer, quick, train, var};
@@ -124,6 +124,55 @@ fn a_cancelled_save_leaves_the_earlier_file_alone() {
     save_in_background(&mut saver, &path, &map, &quick()).unwrap();
     saver.wait().unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
+}
+
+/// Shards of 64 bytes that are saved so.
+fn in_shards(options: SaveOptions) -> ShardOptions {
+    ShardOptions::new().max_shard_size(64.into()).save_options(options)
+}
+
+/// The names and the bytes of all files in a directory.
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let read = |name: String| (name.clone(), fs::read(directory.join(name)).unwrap());
+    names_in(directory).into_iter().map(read).collect()
+}
+
+#[test]
+fn shards_have_the_state_of_the_call_and_a_cancelled_save_leaves_the_earlier_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let [path, other] = ["a", "b"].map(|name| dir.path().join(name));
+    let map = model(1);
+    let mut optimizer = optimizer(&map);
+    (0..3).for_each(|step| train(&map, &mut optimizer, step));
+    train::save_sharded(&other, (&map, &optimizer), &in_shards(quick())).unwrap();
+    let expected = files(&other);
+    assert!(expected.len() > 3, "several shards, and their index");
+
+    let mut saver = BackgroundSaver::new();
+    let (options, hear, tell) = held();
+    let options = in_shards(options);
+    save_sharded_in_background(&mut saver, &path, (&map, &optimizer), &options).unwrap();
+    hear.recv().unwrap();
+    (3..6).for_each(|step| train(&map, &mut optimizer, step));
+    assert!(saver.is_saving() && Checkpoint::open(&path).is_err());
+    let progress = saver.progress().unwrap();
+    let total = Checkpoint::open(&other).unwrap().tensors().map(|it| it.byte_len()).sum::<u64>();
+    assert!(progress.bytes_done > 0 && progress.bytes_total == total, "{progress:?}");
+    drop(tell);
+    saver.wait().unwrap();
+    assert!(files(&path) == expected);
+
+    // Another state is cancelled when some bytes of it are written.
+    let large = super::support::map([("b", var(&[4], 1)), ("w", var(&[3 << 20], 2))]);
+    let (options, hear, tell) = held();
+    let options = in_shards(options);
+    save_sharded_in_background(&mut saver, &path, &large, &options).unwrap();
+    hear.recv().unwrap();
+    saver.cancel();
+    drop(tell);
+    let error = saver.wait().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(files(&path) == expected);
 }
 
 #[test]

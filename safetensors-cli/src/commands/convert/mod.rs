@@ -57,15 +57,18 @@ use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin) or
-/// GGUF; an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
+/// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin), GGUF
+/// or burn (.mpk, .bpk); an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
 /// model.safetensors, or else an index, or else exactly one file, or else
 /// pytorch_model.bin or its index, or a checkpoint of a trainer (DCP, DeepSpeed); an
 /// address of these or of safetensors files, such as hf://owner/name; or - for a
-/// safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
-/// else a directory, which becomes a checkpoint of one or more files with an index; or a
-/// .safetensors file or a directory of a bucket, such as s3://bucket/model. NumPy's files
-/// (.npz, .npy) hold no metadata and no second names of tied weights.
+/// safetensors file on standard input. OUT is a .safetensors, .gguf, .bpk, .npz or .npy
+/// file, or else a directory, which becomes a checkpoint of one or more files with an
+/// index; or a .safetensors file or a directory of a bucket, such as s3://bucket/model.
+/// NumPy's files (.npz, .npy) hold no metadata and no second names of tied weights.
+///
+/// A .bpk file is burnpack, which burn reads (ModuleRecord, BurnpackStore). Names and
+/// values stay as they are, and parameters get the ids that the metadata has.
 ///
 /// A .gguf file is for llama.cpp and programs like it. It is made of one model of
 /// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
@@ -154,7 +157,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, an index, a directory, an address (feature remote), or -
-  <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, or a bucket
+  <OUT>    A .safetensors, .gguf, .bpk, .npz or .npy file, a directory, a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
@@ -171,6 +174,7 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
+  safetensors convert model.mpk model.bpk
   safetensors convert run/checkpoint-500/ model/ --max-shard-size 5GB
   safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16

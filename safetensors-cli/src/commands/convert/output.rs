@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
-use safetensors_formats::Format;
+use safetensors_formats::{ErrorKind, Format, burn};
 
 use super::Args;
 use super::casts::Scheme;
@@ -49,6 +49,8 @@ enum Form {
     Npy,
     /// An archive of arrays.
     Npz,
+    /// A file of burn.
+    Burnpack,
 }
 
 impl Output {
@@ -59,6 +61,7 @@ impl Output {
             Kind::Checkpoint => Form::Directory(args.max_shard_size.unwrap_or_default()),
             Kind::Other(Format::Npy) => Form::Npy,
             Kind::Other(Format::Npz) => Form::Npz,
+            Kind::Other(Format::Burnpack) => Form::Burnpack,
             _ => Form::File,
         };
         let contention = if args.no_wait { Contention::Fail } else { Contention::Wait };
@@ -117,7 +120,7 @@ impl Output {
     /// What the output takes the place of.
     pub(super) fn place(&self) -> OutputPlace {
         match self.form {
-            Form::File | Form::Npz => OutputPlace::File,
+            Form::File | Form::Npz | Form::Burnpack => OutputPlace::File,
             Form::Npy => OutputPlace::Array,
             Form::Directory(_) => OutputPlace::Directory,
         }
@@ -132,7 +135,7 @@ impl Output {
     /// make the plan fail.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
         match self.form {
-            Form::File | Form::Directory(_) => Metadata::new(),
+            Form::File | Form::Directory(_) | Form::Burnpack => Metadata::new(),
             Form::Npy | Form::Npz => std::mem::take(rewrite.metadata_mut()),
         }
     }
@@ -140,7 +143,9 @@ impl Output {
     /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
-            Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
+            Form::File | Form::Npy | Form::Npz | Form::Burnpack => {
+                rewrite.plan(&self.force.options())
+            }
             Form::Directory(size) => {
                 rewrite.plan_sharded(&self.shards(size).save_options(self.force.options()))
             }
@@ -156,7 +161,10 @@ impl Output {
         }
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
-        if matches!(self.form, Form::File | Form::Directory(_)) {
+        if self.form == Form::Burnpack {
+            self.burnpack(rewrite)?;
+        }
+        if matches!(self.form, Form::File | Form::Directory(_) | Form::Burnpack) {
             return Ok(preview().removing(plan.removed_files(&self.path)?));
         }
         let found = plan.tensors().len();
@@ -192,7 +200,7 @@ impl Output {
                     rewrite,
                     &self.shards(size).save_options(options),
                 ),
-                Form::File | Form::Npy | Form::Npz => address::save(address, rewrite, &options),
+                _ => address::save(address, rewrite, &options),
             };
         }
         match self.form {
@@ -202,6 +210,12 @@ impl Output {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
                 rewrite.save_sharded(&self.path, &self.shards(size).save_options(options))?;
+            }
+            Form::Burnpack => {
+                let writer = self.burnpack(rewrite)?;
+                file::replace(&self.path, self.force, |out| {
+                    Ok(writer.write(out.get_ref(), |bytes| progress.add(bytes))?)
+                })?;
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
@@ -217,6 +231,22 @@ impl Output {
             }
         }
         Ok(())
+    }
+
+    /// What a burnpack file will have, with a remedy in the error for what burn cannot read.
+    fn burnpack<'r, 'a>(
+        &self,
+        rewrite: &'r Rewrite<'a>,
+    ) -> anyhow::Result<burn::Writer<'r, 'a, input::Source>> {
+        burn::Writer::of(rewrite).map_err(|error| {
+            let error = error.in_file(self.name());
+            match (error.other(), error.tensor()) {
+                (Some(ErrorKind::NotForBurn { .. }), Some(_)) => {
+                    anyhow::anyhow!("{error}; --cast gives it another dtype, --drop leaves it out")
+                }
+                _ => error.into(),
+            }
+        })
     }
 
     fn shards(&self, size: MaxShardSize) -> ShardOptions {
@@ -239,12 +269,14 @@ pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
         Kind::Index => {
             return wrong("an index is written with its files; name the directory for all of them");
         }
-        Kind::Other(Format::Gguf | Format::Npy | Format::Npz) if address.is_some() => {
-            return wrong("GGUF and NumPy's files are written to the disk only");
+        Kind::Other(Format::Burnpack | Format::Gguf | Format::Npy | Format::Npz)
+            if address.is_some() =>
+        {
+            return wrong("burnpack, GGUF and NumPy's files are written to the disk only");
         }
         Kind::Safetensors
         | Kind::Checkpoint
-        | Kind::Other(Format::Gguf | Format::Npy | Format::Npz) => {}
+        | Kind::Other(Format::Burnpack | Format::Gguf | Format::Npy | Format::Npz) => {}
         Kind::Other(format) => return wrong(&unwritable(&format)),
         Kind::Foreign(format) => return wrong(&unwritable(&format)),
     }
@@ -278,7 +310,7 @@ pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
         (is_gguf && !for_gguf, &needs),
         (
             matches!(kind, Kind::Other(_)) && for_tensors,
-            "NumPy's files cannot say that weights are quantised",
+            "NumPy's files and burnpack cannot say that weights are quantised",
         ),
         (
             is_divided && for_tensors,
@@ -292,8 +324,8 @@ pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
 /// What is wrong with an output of a format that cannot be written.
 fn unwritable(format: &dyn Display) -> String {
     format!(
-        "{format} files cannot be written; an output ends in .safetensors, .gguf, .npz or .npy, or \
-         is a directory: write that, and convert it with a tool that knows {format}"
+        "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
+         .npy, or is a directory: write that, and convert it with a tool that knows {format}"
     )
 }
 

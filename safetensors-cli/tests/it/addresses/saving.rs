@@ -133,7 +133,7 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         (&[&input, "memory:///a.safetensors"], "empty at its start and lost at its end"),
         (&[&input, "MEMORY:///a/"], "empty at its start and lost at its end"),
         (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
-        (&[&input, "s3://bucket/a.gguf"], "GGUF and NumPy's files are written to the disk only"),
+        (&[&input, "s3://bucket/a.gguf"], "burnpack, GGUF and NumPy's files are written"),
         (&[&input, "s3://bucket/a.gguf", "--quantize", "f16"], "are written to the disk only"),
         (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
         (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),

@@ -7,13 +7,14 @@ use std::collections::HashSet;
 use std::{fmt, io};
 
 use safetensors_core::convert::{ConvertOptions, Converted, Overflow, ScaledWeights};
-use safetensors_core::framework::{in_parallel, write_exactly};
+use safetensors_core::framework::write_exactly;
 use safetensors_core::save::{AtomicFile, Sink};
 use safetensors_core::{self as core, Dtype, TensorSource, shape};
 pub use value::Value;
 
 use super::Type;
 use crate::error::{Error, ErrorKind, Result};
+use crate::places::write_placed;
 
 /// What the data and each tensor begin at a multiple of.
 const ALIGNMENT: u64 = 32;
@@ -157,23 +158,14 @@ impl<'a> Writer<'a> {
     pub fn write(&self, file: &AtomicFile, written: impl Fn(u64) + Sync) -> Result<()> {
         let (header, places) = self.layout()?;
         file.write_all_at(&header, 0)?;
-        let work = |(tensor, place): (&Tensor<'_>, &u64), (): &mut ()| {
-            let mut at = *place;
-            let put = tensor.write_to(&mut |bytes| {
-                file.write_all_at(bytes, at)?;
-                at += bytes.len() as u64;
-                written(bytes.len() as u64);
-                Ok(())
-            });
-            put.map_err(|error| error.in_tensor(&tensor.source_name))?;
-            let padding = padding(at) as usize;
-            file.write_all_at(&[0; ALIGNMENT as usize][..padding], at)
-        };
-        in_parallel(self.tensors.iter().zip(&places), 0, work)?;
-        Ok(())
+        let ranges = places.windows(2).map(|pair| pair[0]..pair[1]);
+        write_placed(file, self.tensors.iter().zip(ranges), written, |tensor, sink| {
+            tensor.write_to(sink).map_err(|error| error.in_tensor(&tensor.source_name))
+        })
     }
 
-    /// The bytes before the data, and where each tensor begins in the file.
+    /// The bytes before the data, and where each tensor begins in the file, and at last where the
+    /// file ends.
     fn layout(&self) -> Result<(Vec<u8>, Vec<u64>)> {
         let mut header = b"GGUF\x03\0\0\0".to_vec();
         for count in [self.tensors.len(), self.metadata.len()] {
@@ -188,7 +180,7 @@ impl<'a> Writer<'a> {
             value.encode(&mut header);
         }
         let mut offset = 0_u64;
-        let mut places = Vec::with_capacity(self.tensors.len());
+        let mut places = vec![0];
         for tensor in &self.tensors {
             value::encode_text(&tensor.name, &mut header);
             header.extend_from_slice(&(tensor.shape.len() as u32).to_le_bytes());
@@ -198,24 +190,19 @@ impl<'a> Writer<'a> {
             }
             header.extend_from_slice(&tensor.kind.id().to_le_bytes());
             header.extend_from_slice(&offset.to_le_bytes());
-            places.push(offset);
             let end = offset.checked_add(tensor.byte_len);
             let next = end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT));
             offset = next.ok_or_else(|| {
                 let error = Error::from(core::ErrorKind::Io(io::ErrorKind::FileTooLarge.into()));
                 error.in_tensor(&tensor.name)
             })?;
+            places.push(offset);
         }
         header.resize(header.len().next_multiple_of(ALIGNMENT as usize), 0);
         let start = header.len() as u64;
         places.iter_mut().for_each(|place| *place = place.saturating_add(start));
         Ok((header, places))
     }
-}
-
-/// The number of bytes up to the next multiple of the alignment.
-fn padding(at: u64) -> u64 {
-    at.wrapping_neg() % ALIGNMENT
 }
 
 impl<'a> Tensor<'a> {

@@ -1,0 +1,167 @@
+//! The tensors of a burnpack file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use safetensors_core::{Dtype, ReadAt, shape};
+
+use super::content::{Content, Described, Pairs};
+use super::{HEADER, START, bad, data_start};
+use crate::Limits;
+use crate::burn::{PARAM_IDS, dtype_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::input::Cursor;
+use crate::tensor_file::{Builder, Data, Place, Tensor};
+
+/// Reads a file, but not the bytes of its tensors.
+pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
+    let file = &cursor.input.source;
+    let file_len = file.byte_len();
+    let (content, start) = read_content(file, limits)?;
+    let Content { tensors: Pairs(tensors), metadata, scalars: Pairs(scalars) } = content;
+    let limit = limits.members;
+    if tensors.len() > limit {
+        return Err(ErrorKind::TooManyMembers { limit, found: tensors.len() }.into());
+    }
+    let mut builder = Builder { metadata: metadata_of(metadata)?, ..Builder::default() };
+    let (mut places, mut ids) = (Places::default(), BTreeMap::new());
+    for (name, described) in tensors {
+        let id = described.param_id;
+        let tensor = Placed::new(described, start, file_len);
+        let tensor = tensor.map_err(|error| error.in_tensor(&name))?;
+        ids.extend(id.map(|id| (name.clone(), id)));
+        match places.tied(&name, &tensor) {
+            Some(kept) => builder.aliases.push((name, kept)),
+            None => places.tensors.push((name, tensor)),
+        }
+    }
+    if !ids.is_empty() {
+        let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
+        builder.metadata.insert(PARAM_IDS.into(), ids);
+    }
+    if !scalars.is_empty() {
+        builder.notes.push(format!("left out: {} numbers", scalars.len()));
+    }
+    builder.tensors = places.into_tensors()?;
+    Ok(builder)
+}
+
+/// The content, and where the data begins.
+fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
+    let file_len = file.byte_len();
+    let mut header = [0; HEADER];
+    if file_len < HEADER as u64 {
+        return Err(bad(file_len, "the file ends here"));
+    }
+    file.read_exact_at(&mut header, 0)?;
+    let (start, [a, b, c, d]) = (&header[..START.len()], [6, 7, 8, 9].map(|at| header[at]));
+    if start != START {
+        let version = u16::from_le_bytes([header[4], header[5]]);
+        let problem = format!("version {version} of burnpack, of which only 1 is known");
+        return Err(ErrorKind::NotRead { problem }.into());
+    }
+    let len = u64::from(u32::from_le_bytes([a, b, c, d]));
+    let limit = limits.directory_bytes;
+    if len > limit {
+        return Err(ErrorKind::DirectoryTooLong { limit }.into());
+    }
+    let left = file_len - HEADER as u64;
+    if len > left {
+        let problem = format!("a content of {len} bytes, but only {left} are left of the file");
+        return Err(bad(HEADER as u64, problem));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, HEADER as u64)?;
+    let mut rest = &*bytes;
+    let content = ciborium::from_reader(&mut rest);
+    let at = HEADER as u64 + len - rest.len() as u64;
+    let content = content.map_err(|error| bad(at, error))?;
+    match rest.len() {
+        0 => Ok((content, data_start(len))),
+        rest => Err(bad(at, format!("{rest} bytes after the content"))),
+    }
+}
+
+fn metadata_of(Pairs(pairs): Pairs<String>) -> Result<BTreeMap<String, String>> {
+    let mut metadata = BTreeMap::new();
+    for (key, value) in pairs {
+        if metadata.contains_key(&key) {
+            let problem = format!("two entries of the metadata are named {key:?}");
+            return Err(bad(HEADER as u64, problem));
+        }
+        metadata.insert(key, value);
+    }
+    Ok(metadata)
+}
+
+/// A tensor and its bytes in the file.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Placed {
+    begin: u64,
+    end: u64,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl Placed {
+    fn new(described: Described, start: u64, file_len: u64) -> Result<Self> {
+        let Described { dtype, shape, data_offsets, .. } = described;
+        let dtype = dtype_of(&dtype.0).ok_or(ErrorKind::NoDtype { name: dtype.0 })?;
+        let shape = shape.0.into_iter().map(|dim| {
+            usize::try_from(dim)
+                .map_err(|_| bad(start, format!("a dimension of {dim} does not fit the memory")))
+        });
+        let shape = shape.collect::<Result<Vec<_>>>()?;
+        let expected = shape::byte_len(dtype, &shape)?;
+        let [begin, end] =
+            [data_offsets.0, data_offsets.1].map(|offset| start.saturating_add(offset));
+        let found = data_offsets.1.checked_sub(data_offsets.0);
+        if found != Some(expected) {
+            let (from, to) = data_offsets;
+            let problem = format!(
+                "the tensor should have {expected} bytes, but lies from {from} to {to} of the data"
+            );
+            return Err(bad(start, problem));
+        }
+        if end > file_len {
+            return Err(ErrorKind::PastEnd { expected: end, found: file_len }.into());
+        }
+        Ok(Self { begin, end, dtype, shape })
+    }
+}
+
+/// Tensors, each with bytes of its own.
+#[derive(Default)]
+struct Places {
+    tensors: Vec<(String, Placed)>,
+    names: HashMap<Placed, String>,
+}
+
+impl Places {
+    /// The earlier tensor that this one is another name of: the one with the same bytes.
+    fn tied(&mut self, name: &str, tensor: &Placed) -> Option<String> {
+        if tensor.begin == tensor.end {
+            return None;
+        }
+        let kept = self.names.get(tensor).filter(|kept| *kept != name).cloned();
+        if kept.is_none() {
+            self.names.insert(tensor.clone(), name.to_owned());
+        }
+        kept
+    }
+
+    /// The tensors in the order of the file, so that it is read front to back.
+    fn into_tensors(mut self) -> Result<Vec<Tensor>> {
+        self.tensors.sort_by_key(|(_, tensor)| (tensor.begin, tensor.end));
+        let overlaps = self.tensors.windows(2).find(|pair| pair[0].1.end > pair[1].1.begin);
+        if let Some([(other, _), (name, _)]) = overlaps {
+            let kind = ErrorKind::TensorsOverlap { other: other.clone() };
+            return Err(Error::from(kind).in_tensor(name));
+        }
+        let tensor = |(name, Placed { begin, dtype, shape, .. })| {
+            let data = Data::Plain(Place::At(begin));
+            Tensor { name, dtype, shape, data, stored: None }
+        };
+        Ok(self.tensors.into_iter().map(tensor).collect())
+    }
+}

@@ -1,0 +1,174 @@
+//! [`Writer`]: a checkpoint as a burnpack file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::{fmt, io};
+
+use safetensors_core::framework::write_exactly;
+use safetensors_core::io::FileSource;
+use safetensors_core::rewrite::PlannedTensor;
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{self as core, Metadata, ReadAt, Rewrite, SaveOptions, TensorSource, shape};
+
+use super::content::{Content, Described, Dims, Named, Pairs};
+use super::{ALIGNMENT, HEADER, START, bad, data_start};
+use crate::burn::{PARAM_IDS, name_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::places::write_placed;
+
+/// What burn reads at most: tensors, bytes of one, bytes of the content, and bytes of a file.
+const MOST_TENSORS: usize = 100_000;
+const MOST_BYTES: u64 = 10 << 30;
+const MOST_CONTENT: u64 = 100 << 20;
+const MOST_FILE: u64 = 100 << 30;
+
+/// What will be in a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
+///
+/// burn 0.22 reads it with `ModuleRecord::load` and with burn-store's `BurnpackStore`; burn 0.20 and
+/// 0.21 with the latter. burn 0.20 reads no file with booleans. Names, shapes and bytes stay as they
+/// are: to burn, a tensor has the name of its parameter, and a linear layer the shape `[input,
+/// output]`. Metadata is kept. Of its entry `safetensors_bridge.param_ids`, which the burn adapter
+/// writes, each parameter gets its id. A tied weight is there under each of its names, with its
+/// bytes once.
+///
+/// Data is read only while the file is written, piece by piece, several tensors at once. The same
+/// tensors give the same bytes: those that burn writes if it gets them in the order of their names.
+///
+/// ```
+/// use safetensors_core::save::AtomicFile;
+/// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
+/// use safetensors_formats::{Options, burn};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let (model, path) = (dir.path().join("model.safetensors"), dir.path().join("model.bpk"));
+/// let weight = TensorView::from_slice(&[2, 1], &[1.0_f32, 2.0])?;
+/// save(&model, [("head.weight", weight)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&model)?;
+/// let rewrite = Rewrite::of(&checkpoint);
+/// let writer = burn::Writer::of(&rewrite)?;
+/// let file = AtomicFile::create(&path, &SaveOptions::new())?;
+/// writer.write(&file, |_| ())?;
+/// file.commit()?;
+///
+/// let read = safetensors_formats::open(&path, &Options::new())?;
+/// assert_eq!(read.tensor("head.weight")?.read()?.into_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Writer<'r, 'a, S = FileSource> {
+    rewrite: &'r Rewrite<'a, S>,
+    /// In the order of their names.
+    tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
+    /// Where each of them begins in the file, and at last where the file ends.
+    places: Vec<u64>,
+    /// The bytes before the data.
+    header: Vec<u8>,
+}
+
+impl<S> fmt::Debug for Writer<'_, '_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("tensors", &self.tensors.len()).finish()
+    }
+}
+
+impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
+    /// Plans the file. No data is read.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, ids that cannot be read, and what is
+    /// over burn's limits: 100,000 tensors, 10 GiB for one, 100 GiB for the file. The errors of
+    /// [`Rewrite::plan`].
+    pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
+        let plan = rewrite.plan(&SaveOptions::new())?;
+        let mut tensors: Vec<_> = plan.tensors().collect();
+        tensors.sort_unstable_by_key(|(name, _)| *name);
+        let mut metadata = plan.metadata().clone();
+        plan.aliases().keys().for_each(|alias| _ = metadata.remove(alias));
+        let ids = take_ids(&mut metadata)?;
+        let (mut end, mut starts, mut described) = (0_u64, Vec::new(), BTreeMap::new());
+        for (name, tensor) in &tensors {
+            let one = describe(tensor, &mut end, ids.get(*name).copied());
+            let one = one.map_err(|error| error.in_tensor(name))?;
+            starts.push(one.data_offsets.0);
+            described.insert((*name).to_owned(), one);
+        }
+        for (alias, kept) in plan.aliases() {
+            let Some(kept) = described.get(kept) else { continue };
+            let param_id = ids.get(alias).copied().or(kept.param_id);
+            let one = Described { param_id, ..kept.clone() };
+            described.insert(alias.clone(), one);
+        }
+        let header = encode(described, metadata)?;
+        let start = header.len() as u64;
+        let places: Vec<_> =
+            starts.into_iter().chain([end]).map(|place| place.saturating_add(start)).collect();
+        check(start.saturating_add(end) <= MOST_FILE, "burn reads no file of more than 100 GiB")?;
+        Ok(Self { rewrite, tensors, places, header })
+    }
+
+    /// Writes everything to an empty file, which the caller then commits. Tensors are read in
+    /// parallel. `written` is called with the number of bytes of each piece that was written, from
+    /// any thread.
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading the tensors, and of [`Rewrite::check_unchanged`], after the last byte;
+    /// [`Io`](core::ErrorKind::Io) if the file cannot be written.
+    pub fn write(&self, file: &AtomicFile, written: impl Fn(u64) + Sync) -> Result<()> {
+        file.write_all_at(&self.header, 0)?;
+        let ranges = self.places.windows(2).map(|pair| pair[0]..pair[1]);
+        write_placed(file, self.tensors.iter().zip(ranges), written, |(name, tensor), sink| {
+            let put = write_exactly(*tensor, tensor.byte_len(), sink);
+            put.map_err(|error| error.in_tensor(name))
+        })?;
+        self.rewrite.check_unchanged()
+    }
+}
+
+/// Takes the ids of parameters out of the metadata.
+fn take_ids(metadata: &mut Metadata) -> Result<HashMap<String, u64>> {
+    let Some(text) = metadata.remove(PARAM_IDS) else { return Ok(HashMap::new()) };
+    serde_json::from_str(&text).map_err(|error| {
+        let problem = format!("the metadata entry {PARAM_IDS} has no ids of parameters ({error})");
+        ErrorKind::NotForBurn { problem }.into()
+    })
+}
+
+/// Gives a tensor its place after `end`, which becomes its own end.
+fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Result<Described> {
+    let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    let name = name_of(dtype).ok_or_else(|| {
+        Error::from(ErrorKind::NotForBurn { problem: format!("its elements are {dtype}") })
+    })?;
+    let len = shape::byte_len(dtype, shape)?;
+    check(len <= MOST_BYTES, "burn reads no tensor of more than 10 GiB")?;
+    let start = end.checked_next_multiple_of(ALIGNMENT);
+    let place = start.and_then(|start| Some((start, start.checked_add(len)?)));
+    let place = place
+        .ok_or_else(|| Error::from(core::ErrorKind::Io(io::ErrorKind::FileTooLarge.into())))?;
+    *end = place.1;
+    let shape = Dims(shape.iter().map(|&dim| dim as u64).collect());
+    Ok(Described { dtype: Named(name.into()), shape, data_offsets: place, param_id: id })
+}
+
+/// The bytes before the data.
+fn encode(tensors: BTreeMap<String, Described>, metadata: Metadata) -> Result<Vec<u8>> {
+    check(tensors.len() <= MOST_TENSORS, "burn reads no file of more than 100,000 tensors")?;
+    let content = Content {
+        tensors: Pairs(tensors.into_iter().collect()),
+        metadata: Pairs(metadata.into_iter().collect()),
+        scalars: Pairs::default(),
+    };
+    let mut bytes = vec![0; HEADER];
+    ciborium::into_writer(&content, &mut bytes).map_err(|error| bad(HEADER as u64, error))?;
+    let len = (bytes.len() - HEADER) as u64;
+    check(len <= MOST_CONTENT, "its names and metadata have more than 100 MiB")?;
+    bytes[..START.len()].copy_from_slice(&START);
+    bytes[START.len()..HEADER].copy_from_slice(&(len as u32).to_le_bytes());
+    bytes.resize(data_start(len) as usize, 0);
+    Ok(bytes)
+}
+
+fn check(holds: bool, problem: &str) -> Result<()> {
+    if holds { Ok(()) } else { Err(ErrorKind::NotForBurn { problem: problem.into() }.into()) }
+}
