@@ -211,10 +211,9 @@ impl ReadAt for FileSource {
 
     /// A file that was removed has not been replaced.
     fn is_replaced(&self) -> io::Result<bool> {
-        match std::fs::metadata(&self.path) {
-            Ok(there) => Ok(Identity::of(&there) != Identity::of(&self.file.metadata()?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+        match Identity::behind(&self.path)? {
+            Some(there) => Ok(there != Identity::of(&self.file)?),
+            None => Ok(false),
         }
     }
 }

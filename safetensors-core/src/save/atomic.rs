@@ -21,7 +21,7 @@ use crate::io::positional::write_all_at;
 /// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
 /// hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
 /// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
-/// hidden file; on Unix the next save to the same path removes it. In a directory of more than
+/// hidden file; the next save to the same path removes it. In a directory of more than
 /// 1000 entries, which a process does not list at each save, a later one may do so.
 ///
 /// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.

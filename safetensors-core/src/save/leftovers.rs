@@ -148,9 +148,28 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     if kind.is_file() { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// On other systems a lock would keep readers from the finished file, so no file is locked, and
-/// leftovers cannot be told from files in use.
-#[cfg(not(unix))]
+/// Removes a temporary file or directory that is not open.
+#[cfg(windows)]
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if !kind.is_dir() && !kind.is_file() {
+        return Ok(());
+    }
+    // It is removed when this is dropped.
+    let _leftover = super::lock::open_leftover(path)?;
+    if kind.is_dir() {
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let is_directory = entry.file_type()?.is_dir();
+            let remove = if is_directory { fs::remove_dir_all } else { fs::remove_file };
+            remove(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// On other systems leftovers cannot be told from files in use.
+#[cfg(not(any(unix, windows)))]
 fn remove_leftover(_: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -134,6 +134,15 @@ pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     metadata.permissions().readonly()
 }
 
+/// Creates a directory that only its owner can enter, because the files in it may have to be
+/// private.
+pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path);
+    #[cfg(not(unix))]
+    fs::create_dir(path)
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::{Rights, kept_mode};
