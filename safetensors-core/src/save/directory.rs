@@ -323,8 +323,12 @@ fn exchange(a: &Path, b: &Path) -> io::Result<bool> {
     failpoint::hit("exchange")?;
     match renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => Ok(false),
-        Err(error) => Err(error.into()),
+        // On macOS, `NOTSUP` has another number than `OPNOTSUPP`.
+        Err(error) => {
+            let lacking =
+                [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::XDEV];
+            if lacking.contains(&error) { Ok(false) } else { Err(error.into()) }
+        }
     }
 }
 
