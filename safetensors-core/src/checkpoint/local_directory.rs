@@ -17,7 +17,7 @@ use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
-use crate::save::permissions::{Rights, take_over};
+use crate::save::permissions::{Rights, rename_over, take_over};
 use crate::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
@@ -170,7 +170,7 @@ impl LocalDirectory {
             .and_then(|()| take_over(from, to, self.rights))
             .map_err(|error| Error::io(error, to))?;
         check()?;
-        fs::rename(from, to).map_err(|error| Error::io(error, to))?;
+        rename_over(from, to).map_err(|error| Error::io(error, to))?;
         remove_header_backup(to);
         Ok(())
     }

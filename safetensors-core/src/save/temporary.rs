@@ -17,7 +17,7 @@ use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
 use super::lock::{Lock, is_at, lock, open_directory};
-use super::permissions::create_private_directory;
+use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
@@ -138,10 +138,10 @@ impl TempFile {
     }
 }
 
-/// Renames a file, and replaces what has the new name. On Windows, too, others may have that open:
-/// `TempPath::persist` would fail then.
+/// Renames a file, and replaces what has the new name. `TempPath::persist` would fail on Windows if
+/// others have that open.
 fn rename(mut path: TempPath, destination: &Path) -> io::Result<()> {
-    fs::rename(&path, destination)?;
+    rename_over(&path, destination)?;
     path.disable_cleanup(true);
     Ok(())
 }
