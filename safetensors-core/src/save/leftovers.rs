@@ -197,7 +197,6 @@ mod tests {
         assert!(lists > FEW + 5, "{lists}");
     }
 
-    #[cfg(unix)]
     #[test]
     fn leftovers_in_a_large_directory() {
         let directory = tempfile::tempdir().unwrap();
