@@ -151,21 +151,25 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
 /// Removes a temporary file or directory that is not open.
 #[cfg(windows)]
 fn remove_leftover(path: &Path) -> io::Result<()> {
+    use super::lock::open_leftover;
+    use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX};
+
     let kind = fs::symlink_metadata(path)?.file_type();
-    if !kind.is_dir() && !kind.is_file() {
-        return Ok(());
+    if kind.is_file() {
+        let _leftover = open_leftover(path)?;
+        return fs::remove_file(path);
     }
-    // It is removed when this is dropped.
-    let _leftover = super::lock::open_leftover(path)?;
-    if kind.is_dir() {
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            let is_directory = entry.file_type()?.is_dir();
-            let remove = if is_directory { fs::remove_dir_all } else { fs::remove_file };
-            remove(entry.path())?;
-        }
-    }
-    Ok(())
+    let name = path.file_name().and_then(OsStr::to_str).filter(|_| kind.is_dir());
+    let prefix = name.and_then(|it| it.get(..it.len() - ID_LEN - TEMPORARY_SUFFIX.len()));
+    let Some((prefix, parent)) = prefix.zip(path.parent()) else { return Ok(()) };
+    // What is in a directory cannot be removed while others are kept from it. So it gets a name that
+    // its creator, who may be about to open it, does not know.
+    let leftover = open_leftover(path)?;
+    let mut names = tempfile::Builder::new();
+    names.prefix(prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+    let renamed = names.make_in(parent, |to| fs::rename(path, to))?;
+    drop(leftover);
+    fs::remove_dir_all(renamed.into_temp_path().keep()?)
 }
 
 /// On other systems leftovers cannot be told from files in use.

@@ -48,7 +48,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<Option<File>> {
     use std::os::windows::fs::OpenOptionsExt;
 
     let mut options = File::options();
-    options.access_mode(windows::DELETE).custom_flags(windows::FILE_FLAG_BACKUP_SEMANTICS);
+    options.read(true).custom_flags(windows::FILE_FLAG_BACKUP_SEMANTICS);
     options.open(path).map(Some)
 }
 
@@ -57,30 +57,25 @@ pub(super) fn open_directory(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Opens a temporary file or directory that nobody uses, so that nobody else can begin to. A file,
-/// or a directory that is empty by then, is removed when this is closed.
+/// Opens a temporary file or directory that nobody has open. Until it is closed, nobody can open it
+/// but to rename or remove it.
 #[cfg(windows)]
 pub(super) fn open_leftover(path: &Path) -> io::Result<File> {
     use std::os::windows::fs::OpenOptionsExt;
     use windows::{
-        DELETE, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_DELETE_ON_CLOSE, FILE_FLAG_OPEN_REPARSE_POINT,
-        FILE_SHARE_READ,
+        DELETE, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_DELETE,
     };
 
-    let flags =
-        FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT | FILE_FLAG_DELETE_ON_CLOSE;
-    // Whoever uses a file may write to it, and whoever uses a directory may delete it. Neither is
-    // shared here, so this fails. Reading is, so that what is in the directory can be listed.
-    File::options().access_mode(DELETE).share_mode(FILE_SHARE_READ).custom_flags(flags).open(path)
+    let flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT;
+    File::options().access_mode(DELETE).share_mode(FILE_SHARE_DELETE).custom_flags(flags).open(path)
 }
 
 /// Constants of `CreateFileW`.
 #[cfg(windows)]
 mod windows {
     pub(super) const DELETE: u32 = 0x0001_0000;
-    pub(super) const FILE_SHARE_READ: u32 = 1;
+    pub(super) const FILE_SHARE_DELETE: u32 = 4;
     pub(super) const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
-    pub(super) const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
     pub(super) const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 }
 

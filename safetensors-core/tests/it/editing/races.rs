@@ -26,7 +26,7 @@ fn opened(path: &Path) -> Result<String> {
 }
 
 /// As other libraries do, this takes the bytes as it finds them.
-#[cfg(unix)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "its test is for Unix"))]
 fn read_once(path: &Path) -> Result<String> {
     let bytes = fs::read(path).map_err(safetensors_core::ErrorKind::Io)?;
     Ok(SafeTensors::parse(bytes)?.metadata()["value"].clone())
