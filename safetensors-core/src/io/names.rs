@@ -25,7 +25,9 @@ fn refused_by_windows(name: &str) -> Option<String> {
         return Some(format!("the name {name:?} contains {reserved:?}, which Windows reserves"));
     }
     if name.ends_with(['.', ' ']) {
-        return Some(format!("the name {name:?} ends with a dot or a space, which Windows ignores"));
+        return Some(format!(
+            "the name {name:?} ends with a dot or a space, which Windows ignores"
+        ));
     }
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_port = |stem: &str| {

@@ -156,9 +156,7 @@ fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
     // file between the check and the rename.
     match fs::symlink_metadata(destination) {
         Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            rename(failed.path, destination)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => rename(failed.path, destination),
         Err(_) => Err(failed.error),
     }
 }

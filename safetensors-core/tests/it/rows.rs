@@ -346,9 +346,8 @@ impl ReadAt for Vast {
 #[test]
 fn what_lies_beyond_4_gib_is_read_by_slices() {
     let (wide, all) = (1_u64 << 31, 3 << 31);
-    let json = format!(
-        r#"{{"t":{{"dtype":"U8","shape":[3,{wide}],"data_offsets":[0,{all}]}},"#
-    ) + &format!(r#""s":{{"dtype":"U8","shape":[2],"data_offsets":[{all},{}]}}}}"#, all + 2);
+    let json = format!(r#"{{"t":{{"dtype":"U8","shape":[3,{wide}],"data_offsets":[0,{all}]}},"#)
+        + &format!(r#""s":{{"dtype":"U8","shape":[2],"data_offsets":[{all},{}]}}}}"#, all + 2);
     let checkpoint = Checkpoint::from_source(Vast::new(&json, all + 2), "vast").unwrap();
     let (tensor, small) = (checkpoint.tensor("t").unwrap(), checkpoint.tensor("s").unwrap());
     let end = 1_usize << 31;
