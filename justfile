@@ -56,6 +56,11 @@ tsan:
 check-cuda:
     scripts/check_cuda
 
+# Minutes for each step, and gigabytes. Debian 12: `sudo scripts/check_platforms setup` first.
+# Build for other platforms, and run tests there: all steps, or some.
+check-platforms *steps:
+    scripts/check_platforms {{steps}}
+
 # Run fleet.py on two Ray nodes, and kill one of them. Needs `pip install ray`; for the checkpoints
 # in buckets also s3fs and moto[server].
 test-fleet:

@@ -17,21 +17,19 @@ pub(crate) fn make_limits_errors() {
 /// Where signals cannot be listened to, they end the command as they always do, and the next save
 /// removes what it left.
 pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
-    #[cfg(unix)]
+    #[cfg(any(unix, windows))]
     let _ = listen(abort_uploads);
-    #[cfg(not(unix))]
+    #[cfg(not(any(unix, windows)))]
     let _ = abort_uploads;
 }
 
 /// Whether a signal has come that ends the command, once it is listened to.
-#[cfg(unix)]
 static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
     std::sync::OnceLock::new();
 
 /// Does not return if a signal is about to end the command. What fails then fails because of it,
 /// such as an upload that was aborted, and is no error to report.
 pub(crate) fn wait_if_ending() {
-    #[cfg(unix)]
     while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
         std::thread::park();
     }
@@ -94,6 +92,21 @@ fn listen(abort_uploads: fn()) -> std::io::Result<()> {
     is_ending.store(false, Ordering::SeqCst);
     let _ = IS_ENDING.set(is_ending);
     Ok(())
+}
+
+/// On Windows, Ctrl-C is no signal. A second one waits for the first.
+#[cfg(windows)]
+fn listen(abort_uploads: fn()) -> Result<(), ctrlc::Error> {
+    /// `STATUS_CONTROL_C_EXIT`, with which Ctrl-C ends other programs.
+    const INTERRUPTED: u32 = 0xC000_013A;
+
+    let is_ending = IS_ENDING.get_or_init(Default::default);
+    ctrlc::set_handler(move || {
+        is_ending.store(true, std::sync::atomic::Ordering::SeqCst);
+        safetensors_core::save::remove_temporaries();
+        abort_uploads();
+        std::process::exit(INTERRUPTED.cast_signed())
+    })
 }
 
 /// Those that end the command and are not ignored.

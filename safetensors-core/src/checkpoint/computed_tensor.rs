@@ -79,7 +79,11 @@ impl<'a, S: ReadAt> Ahead<'a, S> {
         let Some((file, range)) = bytes.filter(|(file, _)| waits(*file)) else {
             return Ok(Self { files, bytes: None });
         };
-        let mut bytes = vec![0; (range.end - range.start) as usize];
+        // More than memory can hold is read where it is needed.
+        let Ok(len) = usize::try_from(range.end - range.start) else {
+            return Ok(Self { files, bytes: None });
+        };
+        let mut bytes = vec![0; len];
         files.read(file, &mut [ReadRange { offset: range.start, bytes: &mut bytes }])?;
         Ok(Self { files, bytes: Some((file, range.start, bytes)) })
     }
@@ -91,7 +95,8 @@ impl<S: ReadAt> Files for Ahead<'_, S> {
             return self.files.read(file, ranges);
         };
         let known = |range: &ReadRange<'_>| {
-            bytes.get(range.offset.checked_sub(*start)? as usize..)?.get(..range.bytes.len())
+            let skipped = usize::try_from(range.offset.checked_sub(*start)?).ok()?;
+            bytes.get(skipped..)?.get(..range.bytes.len())
         };
         for range in ranges {
             match known(range) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::io::names::refuse_impossible;
 use crate::io::unfinished::{Registered, Steps};
 use crate::save::atomic::{directory as parent, sync_directory};
 pub(super) use crate::save::temporary::TempDirectory;
@@ -18,6 +19,7 @@ pub(crate) struct NewDirectories {
 impl NewDirectories {
     /// Creates a directory and its missing ancestors.
     pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
+        refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
         let mut made = Self { directories: Vec::new(), registered: Vec::new() };

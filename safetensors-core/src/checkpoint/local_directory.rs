@@ -17,7 +17,7 @@ use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
-use crate::save::permissions::{Rights, take_over};
+use crate::save::permissions::{Rights, rename_over, take_over};
 use crate::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
@@ -57,6 +57,8 @@ pub struct LocalDirectory {
     /// checkpoint's files.
     rights: Option<Rights>,
     is_locked_by_caller: bool,
+    /// How many files were removed.
+    removed: usize,
 }
 
 impl LocalDirectory {
@@ -87,6 +89,7 @@ impl LocalDirectory {
             made,
             rights: None,
             is_locked_by_caller: false,
+            removed: 0,
         };
         if options.contention == Contention::Fail {
             // Another save that is under way is found before hours of writing, not after.
@@ -170,7 +173,7 @@ impl LocalDirectory {
             .and_then(|()| take_over(from, to, self.rights))
             .map_err(|error| Error::io(error, to))?;
         check()?;
-        fs::rename(from, to).map_err(|error| Error::io(error, to))?;
+        rename_over(from, to).map_err(|error| Error::io(error, to))?;
         remove_header_backup(to);
         Ok(())
     }
@@ -281,7 +284,10 @@ impl WritableDirectory for LocalDirectory {
 
     fn remove(&mut self, name: &str, version: &Identity) -> Result<()> {
         let path = self.destination(name);
-        let removed = remove_own(&path, *version, &self.hidden("removed"));
+        // Each has its own name, because a file that is open may keep it on Windows.
+        self.removed += 1;
+        let hidden = self.hidden(&format!("removed-{}", self.removed));
+        let removed = remove_own(&path, *version, &hidden);
         removed.map_err(|error| error.in_path(path))
     }
 

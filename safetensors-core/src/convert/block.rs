@@ -111,6 +111,10 @@ pub(crate) mod tests {
 
     /// Each kind of vectors that this machine has, after none.
     pub(crate) fn widths() -> Vec<Arch> {
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            expect(unused_mut, reason = "no vectors there")
+        )]
         let mut all = Vec::from([Arch::Scalar]);
         #[cfg(target_arch = "x86_64")]
         {

@@ -26,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::header::{Header, LENGTH_BYTES, Limits};
 use crate::io::hidden::BACKUP_MAGIC;
+use crate::io::identity::Identity;
 use crate::io::positional::write_all_at;
 use crate::io::{FileSource, ReadAt};
 use crate::save::atomic::AtomicFile;
@@ -58,8 +59,8 @@ impl Backup {
         old: Vec<u8>,
         new: Vec<u8>,
     ) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        Ok(Self { mark, inode: inode(&metadata), file_len: metadata.len(), old, new })
+        let inode = Identity::of(file)?.number();
+        Ok(Self { mark, inode, file_len: file.metadata()?.len(), old, new })
     }
 
     /// Writes the backup. It gets its name when it is complete. Returns `false`, and leaves none,
@@ -133,8 +134,8 @@ impl Backup {
     /// Whether the backup was made for this file, and the file's header is what an interrupted
     /// edit, or an interrupted restore, can leave.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
-        let metadata = source.file().metadata()?;
-        if (inode(&metadata), metadata.len()) != (self.inode, self.file_len) {
+        let inode = Identity::of(source.file())?.number();
+        if (inode, source.file().metadata()?.len()) != (self.inode, self.file_len) {
             return Ok(false);
         }
         // The old header, which will be restored, must be valid.
@@ -180,18 +181,6 @@ impl Backup {
 fn is_split(found: &[u8], one: &[u8], other: &[u8]) -> bool {
     let split = found.iter().zip(one).position(|(found, one)| found != one);
     split.is_none_or(|split| found[split..] == other[split..])
-}
-
-#[cfg(unix)]
-fn inode(metadata: &Metadata) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    metadata.ino()
-}
-
-/// Other systems have no lasting number of a file. There the mark alone identifies it.
-#[cfg(not(unix))]
-fn inode(_: &Metadata) -> u64 {
-    0
 }
 
 #[cfg(unix)]

@@ -8,6 +8,7 @@ use super::header::HeaderState;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
+use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::save::atomic::{destination, directory, refuse_special, replaceable};
@@ -141,22 +142,12 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Whether the path still leads to this file.
-#[cfg(unix)]
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-
-    let (opened, named) = (file.metadata()?, std::fs::metadata(path)?);
-    Ok((opened.dev(), opened.ino()) == (named.dev(), named.ino()))
+    Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }
 
 /// On other systems a lock would keep readers out as well.
 #[cfg(not(unix))]
 fn lock(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
-}
-
-/// On other systems an open file cannot be replaced.
-#[cfg(not(unix))]
-fn is_named(_: &File, _: &Path) -> io::Result<bool> {
-    Ok(true)
 }

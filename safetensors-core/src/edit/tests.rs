@@ -1,5 +1,6 @@
 //! Edits that are interrupted at every step; several at once ([`races`]).
 
+#[cfg(unix)]
 mod races;
 
 use std::fs;

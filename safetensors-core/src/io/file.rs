@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{io, thread};
 
 use super::identity::Identity;
+use super::names::refuse_impossible;
 use super::positional;
 use super::read_at::{ReadAt, ReadRange};
 use super::stamp::Stamp;
@@ -90,7 +91,8 @@ impl FileSource {
             // nothing.
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
         }
-        let file = options.open(path).map_err(|error| Error::io(error, path))?;
+        let file = refuse_impossible(path).and_then(|()| options.open(path));
+        let file = file.map_err(|error| Error::io(error, path))?;
         let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
         if !metadata.is_file() {
             let found = if metadata.is_dir() { "a directory" } else { "a special file" };
@@ -211,10 +213,9 @@ impl ReadAt for FileSource {
 
     /// A file that was removed has not been replaced.
     fn is_replaced(&self) -> io::Result<bool> {
-        match std::fs::metadata(&self.path) {
-            Ok(there) => Ok(Identity::of(&there) != Identity::of(&self.file.metadata()?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+        match Identity::behind(&self.path)? {
+            Some(there) => Ok(there != Identity::of(&self.file)?),
+            None => Ok(false),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! [`Identity`]: which file a name leads to.
 
-use std::fs::{self, Metadata};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -11,36 +11,131 @@ use std::path::Path;
 /// its times as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    #[cfg(unix)]
+    /// The device or, on Windows, the serial number of the volume.
+    #[cfg(any(unix, windows))]
     device: u64,
-    #[cfg(unix)]
+    /// The inode or, on Windows, the index of the file.
+    #[cfg(any(unix, windows))]
     inode: u64,
     /// Other systems have no such numbers. The time of creation comes close.
-    #[cfg(not(unix))]
+    #[cfg(not(any(unix, windows)))]
     created: Option<std::time::SystemTime>,
 }
 
 impl Identity {
-    /// The identity of the file that has this metadata.
-    #[cfg(unix)]
-    pub(crate) fn of(metadata: &Metadata) -> Self {
-        use std::os::unix::fs::MetadataExt;
-        Self { device: metadata.dev(), inode: metadata.ino() }
-    }
-
-    /// The identity of the file that has this metadata.
-    #[cfg(not(unix))]
-    pub(crate) fn of(metadata: &Metadata) -> Self {
-        Self { created: metadata.created().ok() }
+    /// The identity of an open file.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        system::of(file)
     }
 
     /// The identity of the file at a path, or of the link itself if it is one; `None` if nothing is
     /// there.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
-        match fs::symlink_metadata(path) {
-            Ok(metadata) => Ok(Some(Self::of(&metadata))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        unless_missing(system::at(path, false))
+    }
+
+    /// The identity of the file at a path, after links; `None` if nothing is there.
+    pub(crate) fn behind(path: &Path) -> io::Result<Option<Self>> {
+        unless_missing(system::at(path, true))
+    }
+
+    /// The number that the file has among those of its device for as long as it exists; 0 where the
+    /// system has no such number.
+    pub(crate) fn number(&self) -> u64 {
+        #[cfg(any(unix, windows))]
+        return self.inode;
+        #[cfg(not(any(unix, windows)))]
+        0
+    }
+}
+
+fn unless_missing(found: io::Result<Identity>) -> io::Result<Option<Identity>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+#[cfg(not(windows))]
+mod system {
+    use std::fs::{self, File, Metadata};
+    use std::io;
+    use std::path::Path;
+
+    use super::Identity;
+
+    pub(super) fn of(file: &File) -> io::Result<Identity> {
+        file.metadata().map(identity)
+    }
+
+    pub(super) fn at(path: &Path, follow: bool) -> io::Result<Identity> {
+        let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
+        metadata.map(identity)
+    }
+
+    #[cfg(unix)]
+    fn identity(metadata: Metadata) -> Identity {
+        use std::os::unix::fs::MetadataExt;
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+
+    #[cfg(not(unix))]
+    fn identity(metadata: Metadata) -> Identity {
+        Identity { created: metadata.created().ok() }
+    }
+}
+
+/// On Windows only an open file tells its numbers. The time of creation is no substitute: a new
+/// file takes that of a file that had its name shortly before.
+#[cfg(windows)]
+mod system {
+    use std::fs::{File, OpenOptions};
+    use std::io;
+    use std::os::windows::fs::OpenOptionsExt;
+    use std::path::Path;
+
+    use super::Identity;
+
+    const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
+    const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
+
+    pub(super) fn of(file: &File) -> io::Result<Identity> {
+        let found = winapi_util::file::information(file)?;
+        Ok(Identity { device: found.volume_serial_number(), inode: found.file_index() })
+    }
+
+    pub(super) fn at(path: &Path, follow: bool) -> io::Result<Identity> {
+        // Directories are opened only with this flag. No access is asked for, so it does not matter
+        // how others have opened the file.
+        let link = if follow { 0 } else { FILE_FLAG_OPEN_REPARSE_POINT };
+        let mut options = OpenOptions::new();
+        options.access_mode(0).custom_flags(FILE_FLAG_BACKUP_SEMANTICS | link);
+        of(&options.open(path)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_it_under_all_its_names_and_a_new_one_has_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("old"), "").unwrap();
+        let open = File::open(at("old")).unwrap();
+        let old = Identity::of(&open).unwrap();
+        assert_eq!(Identity::at(&at("old")).unwrap(), Some(old));
+        fs::hard_link(at("old"), at("link")).unwrap();
+        assert_eq!(Identity::behind(&at("link")).unwrap(), Some(old));
+        fs::rename(at("old"), at("renamed")).unwrap();
+        assert_eq!(Identity::at(&at("renamed")).unwrap(), Some(old));
+        assert_eq!(Identity::at(&at("old")).unwrap(), None);
+        // Windows gives it the time of creation that the old one of its name has.
+        fs::write(at("old"), "").unwrap();
+        assert_ne!(Identity::at(&at("old")).unwrap(), Some(old));
+        assert_ne!(Identity::at(directory.path()).unwrap(), Some(old));
     }
 }

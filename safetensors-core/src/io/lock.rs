@@ -125,7 +125,7 @@ mod system {
         /// and somebody else may have locked a new one.
         fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
             let lasting = !failpoint::lacks("lasting numbers of files");
-            if !lasting || Identity::at(path)? != Some(Identity::of(&file.metadata()?)) {
+            if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
                 return Ok(None);
             }
             let registered = Some(Registered::file(path));

@@ -13,6 +13,7 @@ pub(crate) mod identity;
 #[cfg(feature = "std")]
 pub(crate) mod lock;
 #[cfg(feature = "std")]
+pub(crate) mod names;
 pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod read_at;

@@ -30,7 +30,7 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
         if read == 0 {
-            return Err(shorter(file, offset + buf.len() as u64));
+            return Err(shorter(file, offset.saturating_add(buf.len() as u64)));
         }
         buf = &mut buf[read..];
         offset += read as u64;

@@ -39,6 +39,7 @@ use crate::io::remove::unless_missing;
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::permissions::create_private_directory;
 use crate::save::temporary::TempDirectory;
 
 /// The name of the file that describes an attempt.
@@ -119,10 +120,7 @@ impl<'f> Attempt<'f> {
         let sequence = others.iter().filter_map(|(_, manifest)| Some(manifest.as_ref()?.sequence));
         let manifest = Manifest { sequence: sequence.max().unwrap_or(0) + 1, digest };
         let write = || -> Result<()> {
-            let mut builder = fs::DirBuilder::new();
-            #[cfg(unix)]
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            match builder.create(&self.path) {
+            match create_private_directory(&self.path) {
                 Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
                 _ => {}
             }

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::lock::DirectoryLock;
+use crate::io::names::refuse_impossible;
 use crate::io::positional::write_all_at;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
@@ -21,7 +22,7 @@ use crate::io::positional::write_all_at;
 /// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
 /// hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
 /// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
-/// hidden file; on Unix the next save to the same path removes it. In a directory of more than
+/// hidden file; the next save to the same path removes it. In a directory of more than
 /// 1000 entries, which a process does not list at each save, a later one may do so.
 ///
 /// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.
@@ -205,6 +206,23 @@ impl Seek for AtomicFile {
 /// Waits until the file's bytes and length have reached the disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     failpoint::hit("sync the file")?;
+    flush(file)
+}
+
+/// On macOS this also empties the cache of the drive (`F_FULLFSYNC`), as `sync_all` does there, or
+/// where the file system of a network has no such request, writes to it as far as `fsync` does.
+#[cfg(target_vendor = "apple")]
+fn flush(file: &File) -> io::Result<()> {
+    use rustix::io::Errno;
+
+    file.sync_all().or_else(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOTSUP | Errno::NOTTY | Errno::INVAL) => Ok(rustix::fs::fsync(file)?),
+        _ => Err(error),
+    })
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn flush(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
@@ -219,7 +237,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     // A directory without read permission cannot be synchronised either, and some network file
     // systems refuse it for every directory. The files are not affected, so these errors are
     // ignored.
-    match File::open(directory).and_then(|directory| directory.sync_all()) {
+    match File::open(directory).and_then(|directory| flush(&directory)) {
         Err(error)
             if matches!(
                 error.kind(),
@@ -294,6 +312,7 @@ pub(crate) fn refuse_special(path: &Path) -> Result<()> {
 /// The path to save a file to, after following links. Fails if something other than a regular file
 /// is there, or if the path ends in a separator, as only that of a directory does.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
+    refuse_impossible(path).map_err(ErrorKind::Io)?;
     // This comes before links are followed, because some links of the system, such as those to
     // pipes, lead to no path.
     refuse_special(path)?;

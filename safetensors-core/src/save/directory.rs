@@ -30,7 +30,7 @@ const OLD: &str = "old";
 /// The files are written to [`path`](AtomicDirectory::path), a hidden directory beside the
 /// destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A directory that is dropped
 /// before the commit leaves nothing behind. A process that is killed may leave the hidden
-/// directory; on Unix the next one for the same path removes it, or in a directory of more than
+/// directory; the next one for the same path removes it, or in a directory of more than
 /// 1000 entries a later one.
 ///
 /// ```
@@ -201,7 +201,7 @@ impl AtomicDirectory {
         Ok(true)
     }
 
-    /// Removes the hidden directories that killed processes have left for this path, on Unix.
+    /// Removes the hidden directories that killed processes have left for this path.
     /// [`create`](AtomicDirectory::create) and [`remove`](AtomicDirectory::remove) do this, too.
     /// Those that a process is using stay. Errors are ignored.
     pub fn clean(path: impl AsRef<Path>) {
@@ -323,8 +323,12 @@ fn exchange(a: &Path, b: &Path) -> io::Result<bool> {
     failpoint::hit("exchange")?;
     match renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => Ok(false),
-        Err(error) => Err(error.into()),
+        // On macOS, `NOTSUP` has another number than `OPNOTSUPP`.
+        Err(error) => {
+            let lacking =
+                [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::XDEV];
+            if lacking.contains(&error) { Ok(false) } else { Err(error.into()) }
+        }
     }
 }
 

@@ -148,9 +148,32 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     if kind.is_file() { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// On other systems a lock would keep readers from the finished file, so no file is locked, and
-/// leftovers cannot be told from files in use.
-#[cfg(not(unix))]
+/// Removes a temporary file or directory that is not open.
+#[cfg(windows)]
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    use super::lock::open_leftover;
+    use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX};
+
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_file() {
+        let _leftover = open_leftover(path)?;
+        return fs::remove_file(path);
+    }
+    let name = path.file_name().and_then(OsStr::to_str).filter(|_| kind.is_dir());
+    let prefix = name.and_then(|it| it.get(..it.len() - ID_LEN - TEMPORARY_SUFFIX.len()));
+    let Some((prefix, parent)) = prefix.zip(path.parent()) else { return Ok(()) };
+    // What is in a directory cannot be removed while others are kept from it. So it gets a name that
+    // its creator, who may be about to open it, does not know.
+    let leftover = open_leftover(path)?;
+    let mut names = tempfile::Builder::new();
+    names.prefix(prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+    let renamed = names.make_in(parent, |to| fs::rename(path, to))?;
+    drop(leftover);
+    fs::remove_dir_all(renamed.into_temp_path().keep()?)
+}
+
+/// On other systems leftovers cannot be told from files in use.
+#[cfg(not(any(unix, windows)))]
 fn remove_leftover(_: &Path) -> io::Result<()> {
     Ok(())
 }
@@ -178,7 +201,6 @@ mod tests {
         assert!(lists > FEW + 5, "{lists}");
     }
 
-    #[cfg(unix)]
     #[test]
     fn leftovers_in_a_large_directory() {
         let directory = tempfile::tempdir().unwrap();

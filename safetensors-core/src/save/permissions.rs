@@ -134,6 +134,33 @@ pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     metadata.permissions().readonly()
 }
 
+/// Renames a file, and replaces what has the new name. On Windows, too, others may have that open.
+/// The caller has checked whether a read-only file may be replaced.
+pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(windows)]
+    if let Ok(original) = fs::symlink_metadata(to)
+        && original.is_file()
+        && is_read_only(&original)
+    {
+        // Windows refuses to replace such a file. The attribute is all that protects it there.
+        let mut writable = original.permissions();
+        writable.set_readonly(false);
+        fs::set_permissions(to, writable)?;
+        return fs::rename(from, to)
+            .inspect_err(|_| _ = fs::set_permissions(to, original.permissions()));
+    }
+    fs::rename(from, to)
+}
+
+/// Creates a directory that only its owner can enter, because the files in it may have to be
+/// private.
+pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path);
+    #[cfg(not(unix))]
+    fs::create_dir(path)
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::{Rights, kept_mode};

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
-use super::lock::{Lock, is_at, lock};
+use super::lock::{Lock, is_at, lock, open_directory};
+use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
     ID_LEN, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
-use crate::io::identity::Identity;
 use crate::io::unfinished::{Registered, Steps};
 
 /// How often a temporary file or directory is created anew because another save seems to have
@@ -97,14 +97,13 @@ impl TempFile {
                 .or_else(|_| copy(&file, destination))?,
         };
         failpoint::hit("rename")?;
-        let renamed = match path.persist(destination) {
+        match rename(path, destination) {
             // On a file system without working locks, another save may have removed the file.
-            Err(error) if error.error.kind() == io::ErrorKind::NotFound => {
-                copy(&file, destination)?.persist(destination)
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                rename(copy(&file, destination)?, destination)?;
             }
-            renamed => renamed,
-        };
-        renamed.map_err(|error| error.error)?;
+            renamed => renamed?,
+        }
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
@@ -139,6 +138,14 @@ impl TempFile {
     }
 }
 
+/// Renames a file, and replaces what has the new name. `TempPath::persist` would fail on Windows if
+/// others have that open.
+fn rename(mut path: TempPath, destination: &Path) -> io::Result<()> {
+    rename_over(&path, destination)?;
+    path.disable_cleanup(true);
+    Ok(())
+}
+
 /// Renames a file if the new name is free.
 fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
     let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
@@ -149,9 +156,7 @@ fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
     // file between the check and the rename.
     match fs::symlink_metadata(destination) {
         Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            failed.path.persist(destination).map_err(|error| error.error)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => rename(failed.path, destination),
         Err(_) => Err(failed.error),
     }
 }
@@ -162,7 +167,7 @@ fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
 pub(crate) struct TempDirectory {
     path: PathBuf,
     _registered: Registered,
-    /// Open for as long as it is locked. Only Unix can open a directory.
+    /// Open for as long as it is in use.
     _lock: Option<File>,
 }
 
@@ -175,7 +180,7 @@ impl TempDirectory {
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
             let path = path.keep()?;
-            let opened = cfg!(unix).then(|| File::open(&path)).transpose();
+            let opened = open_directory(&path);
             let is_ours = |file: &Option<File>| match file {
                 Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
                 None => Ok(true),
@@ -251,19 +256,12 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Creates a directory that only its owner can enter, because the files in it may have to be
-/// private.
-fn create_private_directory(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
-
 /// A file without a name; `None` if the system has no such files, or cannot give them a name later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
+
+    use crate::io::identity::Identity;
 
     if failpoint::lacks("files without a name") {
         return None;
@@ -272,8 +270,8 @@ fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     // Every error is ignored here. If it is not about files without a name, creating a file with a
     // name fails with it, too.
     let file = File::from(openat(CWD, directory, flags, Mode::from_raw_mode(mode)).ok()?);
-    let by_descriptor = fs::metadata(descriptor(&file)).ok()?;
-    (Identity::of(&by_descriptor) == Identity::of(&file.metadata().ok()?)).then_some(file)
+    let by_descriptor = Identity::behind(&descriptor(&file)).ok()?;
+    (by_descriptor == Some(Identity::of(&file).ok()?)).then_some(file)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -50,6 +50,15 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
+/// [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
+///
+/// # Errors
+///
+/// The errors of [`element_count`], and [`ErrorKind::TooLargeForMemory`].
+pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
+    memory_len(Dtype::U8, shape)
+}
+
 /// The product of the dimensions that are not zero, and whether any dimension is zero.
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     let (mut product, mut is_empty) = (1_u64, false);
@@ -124,6 +133,15 @@ mod tests {
         }
     }
 
+    /// Not so in a cast, which would make 2³² elements none.
+    #[cfg(target_pointer_width = "32")]
+    #[test]
+    fn more_elements_than_addresses_are_refused() {
+        let error = memory_count(&[1 << 16, 1 << 16]).unwrap_err();
+        assert!(matches!(error, ErrorKind::TooLargeForMemory { bytes: 0x1_0000_0000 }), "{error}");
+    }
+
+    #[cfg(target_pointer_width = "64")]
     #[test]
     fn overflow_is_found_beside_a_zero_dimension() {
         let half = 1_usize << 32;

@@ -190,3 +190,49 @@ fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
         assert!(names_in(dir.path()).is_empty() && store.list(Path::new("")).unwrap().is_empty());
     }
 }
+
+/// On every system: the attribute that forbids it is not one of Unix alone.
+#[test]
+fn a_read_only_file_is_replaced_on_request_on_every_system() {
+    let dir = tempdir().unwrap();
+    let one = dir.path().join("model.safetensors");
+    let shards = dir.path().join("shards");
+    let force = SaveOptions::new().durable(false).replace_read_only(true);
+    let sharded = ShardOptions::new().save_options(force.clone());
+    let save_both = || {
+        save(&one, tensors(), &force)?;
+        save_sharded(&shards, tensors(), &sharded).map(drop)
+    };
+    save_both().unwrap();
+    for path in [&one, &shards.join("model.safetensors")] {
+        let mut permissions = fs::metadata(path).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(path, permissions).unwrap();
+        let error = save(path, tensors(), &SaveOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+    }
+    save_both().unwrap();
+    assert_eq!(names_in(&shards), ["model.safetensors"]);
+}
+
+/// Where the system has no such file, the error says so, and nothing is written.
+#[test]
+fn a_name_that_windows_cannot_have_is_refused_there() {
+    for name in ["con.safetensors", "model.safetensors:hidden", "model.safetensors."] {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join(name);
+        let saved = save(&path, tensors(), &options());
+        let sharded = save_sharded(path.join("shards"), tensors(), &ShardOptions::new());
+        if cfg!(windows) {
+            let (saved, sharded) = (saved.unwrap_err(), sharded.unwrap_err());
+            assert!(saved.to_string().contains(&format!("the name {name:?}")), "{saved}");
+            assert!(sharded.to_string().contains(&format!("the name {name:?}")), "{sharded}");
+            let opened = Checkpoint::open(&path).unwrap_err();
+            assert!(opened.to_string().contains(&format!("the name {name:?}")), "{opened}");
+            assert!(names_in(dir.path()).is_empty());
+        } else {
+            saved.unwrap();
+            assert_eq!(names_in(dir.path()), [name]);
+        }
+    }
+}

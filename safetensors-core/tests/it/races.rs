@@ -35,6 +35,7 @@ fn read_version(directory: &Path) -> Option<u8> {
 
 /// Lets writers save in different numbers of files while readers open the directory, until it was
 /// opened `opens` times.
+#[cfg_attr(not(unix), allow(dead_code, reason = "its test is for Unix"))]
 fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
     save_version(directory, 0, writers[0][0]);
     let (version, opened, given_up) = (AtomicU8::new(0), AtomicUsize::new(0), AtomicUsize::new(0));

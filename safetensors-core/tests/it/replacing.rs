@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource, TensorView, save,
@@ -192,6 +192,7 @@ fn readers_see_whole_files_while_others_save() {
 
 #[cfg(unix)]
 mod unix {
+    use std::io;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;

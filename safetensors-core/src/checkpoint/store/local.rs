@@ -1,11 +1,12 @@
 //! [`LocalStore`]: the files of the local disk.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::Path;
 
 use super::{FileKind, Store, StoreEntry, Version};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::identity::Identity;
 use crate::io::{FileSource, ReadAt};
 
 /// The files of the local disk, as [`Checkpoint::open`](crate::Checkpoint::open) opens them. Links
@@ -54,8 +55,7 @@ impl Store for LocalStore {
             Err(error) if is_not_found(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let metadata = source.file().metadata().map_err(|error| Error::io(error, path))?;
-        let text = format!("{} {:?} {:?}", file_id(&metadata), metadata.len(), metadata.modified());
+        let text = version(source.file()).map_err(|error| Error::io(error, path))?;
         Ok(Some(Version { text, _held: Some(source) }))
     }
 }
@@ -64,15 +64,9 @@ fn kind(metadata: &Metadata) -> FileKind {
     if metadata.is_dir() { FileKind::Directory } else { FileKind::File }
 }
 
-#[cfg(unix)]
-fn file_id(metadata: &Metadata) -> String {
-    use std::os::unix::fs::MetadataExt;
-    format!("{}:{}", metadata.dev(), metadata.ino())
-}
-
-#[cfg(not(unix))]
-fn file_id(metadata: &Metadata) -> String {
-    format!("{:?}", metadata.created())
+fn version(file: &File) -> io::Result<String> {
+    let metadata = file.metadata()?;
+    Ok(format!("{:?} {} {:?}", Identity::of(file)?, metadata.len(), metadata.modified()))
 }
 
 /// Whether an error says that there is no such file.

@@ -10,11 +10,11 @@ use super::Backup;
 use crate::audit::Finding;
 use crate::checkpoint::Checkpoint;
 use crate::edit::tests::create;
-use crate::edit::{Edit, Edited, is_torn, restore_header};
+use crate::edit::{Edit, is_torn, restore_header};
 use crate::error::{ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, mark};
 use crate::io::SafeTensors;
-use crate::io::failpoint::{crash_at, without};
+use crate::io::failpoint::crash_at;
 use crate::io::testing::names_in;
 use crate::save;
 use crate::save::SaveOptions;
@@ -297,6 +297,9 @@ fn give_away(path: &Path) -> bool {
 #[cfg(unix)]
 #[test]
 fn the_file_of_another_user_is_not_edited_in_place() {
+    use crate::edit::Edited;
+    use crate::io::failpoint::without;
+
     for n in 0.. {
         let directory = tempdir().unwrap();
         let path = directory.path().join(NAME);

@@ -30,7 +30,6 @@ fn versions(directory: &Path) -> [u8; 2] {
 
 /// An edit that puts its file in the place of a shard must not do so after the shard was replaced:
 /// the directory would have one shard of each checkpoint.
-#[cfg(unix)]
 #[test]
 fn a_shard_is_edited_or_replaced_and_never_both() {
     let (mut edited, mut replaced) = (0, 0);
@@ -76,7 +75,6 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
 /// Begins `other` in its own thread just before the `n`th step of `first`. If that step holds
 /// a lock that `other` waits for, `first` goes on meanwhile. Returns both results; `None` for
 /// `other` if there is no such step.
-#[cfg(unix)]
 fn meet<T>(
     n: usize,
     first: impl FnOnce() -> T,
@@ -110,7 +108,6 @@ fn version(path: &Path) -> u8 {
 }
 
 /// Ways to save version 2 to a path.
-#[cfg(unix)]
 const SAVES: [fn(&Path) -> Result<()>; 2] = [
     |path| {
         let bytes = [2];
@@ -127,7 +124,6 @@ const SAVES: [fn(&Path) -> Result<()>; 2] = [
 ];
 
 /// A save that has succeeded must not be undone by an edit that began before it.
-#[cfg(unix)]
 #[test]
 fn an_edit_does_not_undo_a_save() {
     for save in SAVES {
@@ -156,7 +152,6 @@ fn an_edit_does_not_undo_a_save() {
 }
 
 /// An edit that has succeeded must not be undone by a rewrite that has read the file before it.
-#[cfg(unix)]
 #[test]
 fn a_rewrite_of_a_file_to_itself_does_not_undo_an_edit() {
     for in_place in [false, true] {

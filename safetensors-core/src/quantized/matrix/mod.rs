@@ -58,7 +58,8 @@ impl Stored {
 
     /// All bytes of the tensor.
     pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.byte_len as usize];
+        let len = usize::try_from(self.byte_len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut bytes = vec![0; len];
         files.read(self.file, &mut [ReadRange { offset: self.start, bytes: &mut bytes }])?;
         Ok(bytes)
     }

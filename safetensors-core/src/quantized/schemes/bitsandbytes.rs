@@ -14,7 +14,7 @@ use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::tensor::shape::element_count;
+use crate::tensor::shape::memory_count;
 
 pub(super) struct BitsAndBytes;
 
@@ -57,7 +57,7 @@ impl BitsAndBytes {
             dims.collect::<Option<Vec<_>>>()
         });
         let shape = shape.ok_or_else(|| mismatch(self, state, "a shape", "none"))?;
-        let len = element_count(&shape)? as usize;
+        let len = memory_count(&shape)?;
         check_bytes(self, tensor, [len.div_ceil(2), 1, 1])?;
         let size = number("blocksize")?;
         let absmax = model.need(self, tensor, &format!("{name}.absmax"))?;

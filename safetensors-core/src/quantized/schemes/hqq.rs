@@ -10,7 +10,7 @@ use super::super::model::{
 use super::super::weight::{Grid, Grouped};
 use super::scales::plain_numbers;
 use crate::error::Result;
-use crate::tensor::shape::element_count;
+use crate::tensor::shape::memory_count;
 
 pub(super) struct Hqq;
 
@@ -54,7 +54,7 @@ impl Scheme for Hqq {
             number.ok_or_else(|| mismatch(self, tensor, "a whole number", "none"))
         };
         let shape = model.dims(&of_shape.name);
-        let len = element_count(&shape)? as usize;
+        let len = memory_count(&shape)?;
         let groups = scales.len();
         check_len(self, zeros, [groups, 1])?;
         check_numbers(self, scales)?;

@@ -16,7 +16,7 @@ use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{grid, of_activations, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
-use crate::tensor::shape::element_count;
+use crate::tensor::shape::memory_count;
 
 pub(super) struct Quanto;
 
@@ -75,7 +75,7 @@ impl Quanto {
             return Err(mismatch(self, tensor, "a matrix", Shape(&tensor.shape)));
         };
         let bits = self.bits(model, tensor, name, groups)?;
-        let columns = element_count(rest)? as usize;
+        let columns = memory_count(rest)?;
         let shape = match rest {
             // Codes of so many columns may be groups of a row.
             [columns] if GROUPS.contains(columns) => {

@@ -104,7 +104,6 @@ fn remove_rest(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::process::Command;
 
     use tempfile::tempdir;
 
@@ -267,7 +266,7 @@ mod tests {
         "#;
         let dir = tempdir().unwrap();
         let program = std::env::current_exe().unwrap();
-        let mut run = Command::new("unshare");
+        let mut run = std::process::Command::new("unshare");
         run.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path()).arg(program);
         match run.output() {
             Ok(output) if output.status.success() => {

@@ -52,7 +52,8 @@ impl Kept {
             return copy_range(from, self.start, to, offset, len);
         }
         if row >= PIECE as u64 {
-            return (0..len).step_by(row as usize).try_for_each(|at| {
+            return (0..layers.outer).try_for_each(|number| {
+                let at = number * row;
                 copy_range(from, self.start + at, to, offset + spread.place(at), row)
             });
         }

@@ -1,13 +1,12 @@
 //! The files that are edited: permissions, owners, links, locks, and files that cannot be edited.
 
-use std::path::Path;
 use std::{fs, io};
 
 use safetensors_core::edit::{Edit, Edited, restore_header};
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, save};
+use safetensors_core::{Dtype, ErrorKind, SaveOptions, TensorView, save};
 use tempfile::tempdir;
 
-use super::{names, parse, roomy_file};
+use super::names;
 use crate::support;
 
 /// A malformed file is not touched, and the error says why.
@@ -45,7 +44,11 @@ fn only_files_are_edited() {
 #[cfg(unix)]
 mod unix {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::Path;
 
+    use safetensors_core::{Checkpoint, Error};
+
+    use super::super::{parse, roomy_file};
     use super::*;
 
     fn edit_twice(path: &Path) {

@@ -1,8 +1,7 @@
 //! Files that are damaged, or change after they were opened.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::fs::OpenOptions;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::time::SystemTime;
 
 use safetensors_core::{
@@ -88,13 +87,14 @@ fn a_file_that_changes_while_it_is_open_is_an_error() {
     let path = dir.path().join("model.safetensors");
     let buf = TensorBuf::from_vec(vec![4], vec![1_u8, 2, 3, 4]).unwrap();
     save(&path, [("w", &buf)], &SaveOptions::new()).unwrap();
-    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
     // Set the time far into the past, so that the write below certainly changes it.
     file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     checkpoint.read_all(&LoadOptions::new()).unwrap();
 
-    file.write_all_at(&[9], fs::metadata(&path).unwrap().len() - 1).unwrap();
+    file.seek(SeekFrom::End(-1)).unwrap();
+    file.write_all(&[9]).unwrap();
     let errors = [
         checkpoint.read_all(&LoadOptions::new()).unwrap_err(),
         checkpoint.tensor("w").unwrap().read().unwrap_err(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::Contention;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, RankSaved, RankSaver, RankTensor, join_parts};
+use safetensors_core::ranks::{RankRules, RankSaved, RankSaver, join_parts};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
     TensorSource, TensorView,
@@ -316,6 +316,8 @@ fn unusual_numbers_of_files() {
 fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     use std::os::unix::fs::PermissionsExt;
 
+    use safetensors_core::ranks::RankTensor;
+
     let directory = tempdir().unwrap();
     for rank in 0..2 {
         save_rank(directory.path(), (rank, 2), "old", 1).unwrap();
@@ -344,6 +346,7 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
 
 /// Stands for a tensor that cannot be written, because the disk is full.
 #[derive(Debug)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "its test is for Unix"))]
 struct Full(Vec<usize>);
 
 impl safetensors_core::TensorSource for Full {

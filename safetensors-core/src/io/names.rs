@@ -1,0 +1,76 @@
+//! Names that files cannot have on Windows.
+
+use std::io;
+use std::path::{Component, Path};
+
+/// Fails if the system cannot have a file at a path, and says why. On Windows some names lead to
+/// devices, to other files or to hidden streams of a file, where a save would lose its tensors.
+pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
+    let problem = path.components().find_map(|component| match component {
+        Component::Normal(name) if cfg!(windows) => refused_by_windows(name.to_str()?),
+        _ => None,
+    });
+    match problem {
+        Some(problem) => Err(io::Error::new(io::ErrorKind::InvalidFilename, problem)),
+        None => Ok(()),
+    }
+}
+
+/// Why Windows has no file of this name: [the rules][rules].
+///
+/// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
+fn refused_by_windows(name: &str) -> Option<String> {
+    let is_reserved = |c: char| c < ' ' || r#"<>:"/\|?*"#.contains(c);
+    if let Some(reserved) = name.chars().find(|&c| is_reserved(c)) {
+        return Some(format!("the name {name:?} contains {reserved:?}, which Windows reserves"));
+    }
+    if name.ends_with(['.', ' ']) {
+        return Some(format!(
+            "the name {name:?} ends with a dot or a space, which Windows ignores"
+        ));
+    }
+    let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
+    let is_port = |stem: &str| {
+        let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
+        let mut number = number.unwrap_or_default().chars();
+        matches!((number.next(), number.next()), (Some('0'..='9' | '¹' | '²' | '³'), None))
+    };
+    let is_device = matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL") || is_port(&stem);
+    is_device.then(|| format!("the name {name:?} is that of a device of Windows"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_windows_can_have() {
+        for (name, expected) in [
+            ("con.safetensors", "is that of a device"),
+            ("Com1", "is that of a device"),
+            ("LPT².x.y", "is that of a device"),
+            ("nul .txt", "is that of a device"),
+            ("model.safetensors:stream", "contains ':'"),
+            ("a\tb", r"contains '\t'"),
+            ("epoch?", "contains '?'"),
+            ("model.", "ends with a dot or a space"),
+            ("model ", "ends with a dot or a space"),
+        ] {
+            let problem = refused_by_windows(name).unwrap();
+            assert!(problem.contains(expected), "{name}: {problem}");
+        }
+        for name in ["model.safetensors", "console", "com10", "COM", "a con", ".hidden", "é 1"] {
+            assert_eq!(refused_by_windows(name), None, "{name}");
+        }
+    }
+
+    /// Drives, shares and paths of more than 260 characters are no names.
+    #[test]
+    fn a_path_is_refused_for_its_names() {
+        let device = Path::new("directory/aux.safetensors");
+        assert_eq!(refuse_impossible(device).is_err(), cfg!(windows));
+        for path in [r"C:\models\..\a.safetensors", r"C:a", r"\\server\share\a", r"\\?\C:\a"] {
+            refuse_impossible(Path::new(path)).unwrap();
+        }
+    }
+}
