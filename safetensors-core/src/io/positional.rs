@@ -14,7 +14,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
         #[cfg(windows)]
         let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
         #[cfg(not(any(unix, windows)))]
-        let read = unsupported(file, buf, offset);
+        let read = unsupported(file, &buf, offset);
         match read {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => return read,

@@ -61,7 +61,7 @@ impl<S> Tensors for Checkpoint<S> {
 
     fn at(&self, position: usize) -> Option<Stored> {
         let tensor = self.tensor_at(position)?;
-        tensor.shape().iter().all(|&dim| dim <= LONGEST).then(|| Stored::new(&tensor))
+        tensor.shape().iter().all(|&dim| dim as u64 <= LONGEST).then(|| Stored::new(&tensor))
     }
 }
 
@@ -97,7 +97,7 @@ const NOTES: &[&str] = &[
 
 /// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
 /// without elements, and its number of bits may exceed 64 bits.
-const LONGEST: usize = 1 << 40;
+const LONGEST: u64 = 1 << 40;
 
 /// The largest description that is read.
 const MOST: u64 = 1 << 16;
@@ -169,7 +169,7 @@ impl<'a> Model<'a> {
     /// The dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         let dims = self.integers(name).unwrap_or_default().into_iter();
-        let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim <= LONGEST);
+        let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 

@@ -46,7 +46,7 @@ const GROUP: u64 = 64 << 20;
 /// That is work for the processor, and done by the task that awaits it and by other
 /// [threads](LoadOptions::threads), if there are any.
 ///
-/// Clones share the open files. A file is opened once; a new store sees what is there now.
+/// Clones share the open files. A file is looked for once: a new store sees what is there now.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -151,8 +151,12 @@ impl<S> fmt::Debug for Fetched<S> {
 impl<S> Drop for Fetched<S> {
     fn drop(&mut self) {
         let mut files = self.files.lock();
-        // What could not be opened may be there the next time.
-        files.retain(|_, file| file.is_ok());
+        // What could not be opened may be there the next time. What does not exist stays so.
+        let is_known = |file: &Opened<S>| match file {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        files.retain(|_, file| is_known(file));
         files.values().flatten().for_each(|file| file.release(self.owner));
     }
 }
@@ -207,8 +211,9 @@ where
 
     /// Fetches tensors, and keeps their bytes in memory until the result is dropped. Everything
     /// that reads these tensors finds them there, also what cannot wait: candle's `VarBuilder`,
-    /// burn's `CheckpointStore`. Of quantised weights that are read as numbers, all stored tensors
-    /// must be fetched: codes, scales and others.
+    /// burn's `CheckpointStore`. For quantised weights that are read as numbers, fetch all tensors
+    /// that are stored, and before that [list](crate::Checkpoint::quantized_weights) the weights by
+    /// [`run`](Self::run), which fetches the settings beside the files.
     ///
     /// The [progress](LoadOptions::progress) of the options counts the bytes of these tensors as
     /// they arrive. Other options have no effect.
