@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fetch::{Wanted, each, plan, read};
 use super::held::{AsyncFile, FOREVER, Held, Missing, Recorder, again, not_fetched};
-use super::{AsyncReadAt, FileKind, Store, StoreEntry, is_not_found};
+use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, Limits};
+use crate::io::AsyncReadAt;
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::tensor::TensorBuf;
 

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::AsyncReadAt;
 use super::held::Held;
+use crate::io::AsyncReadAt;
 
 /// Ranges with at most this many bytes between them are always fetched by one request.
 const GAP: u64 = 4 << 10;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{error, fmt, io};
 
-use crate::io::ReadAt;
+use crate::io::{AsyncReadAt, ReadAt};
 
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
 /// read of others is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
@@ -177,7 +177,7 @@ impl<S> AsyncFile<S> {
     }
 }
 
-impl<S: super::AsyncReadAt> ReadAt for AsyncFile<S> {
+impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
     fn byte_len(&self) -> u64 {
         self.held.source.byte_len()
     }

@@ -23,7 +23,7 @@ pub use memory::{MemoryFile, MemoryStore};
 pub use writable::{Versions, WritableDirectory};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{AsyncReadAt, FileSource, ReadAt};
+use crate::io::{FileSource, ReadAt};
 
 /// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
 /// store.
