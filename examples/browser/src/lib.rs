@@ -1,13 +1,14 @@
 //! A BERT model in a browser: its weights are fetched by ranges from a static server, read by
-//! candle's own model through a `VarBuilder`, and run in the page.
+//! candle's layers through a `VarBuilder`, and run in the page.
 
+mod bert;
 mod http;
 
 use std::error::Error;
 use std::ops::ControlFlow;
 
-use candle_core::{Device, Tensor};
-use candle_transformers::models::bert::{BertModel, Config, DTYPE};
+use bert::{Bert, Config};
+use candle_core::{DType, Device, Tensor};
 use http::HttpFile;
 use safetensors_candle::var_builder_from;
 use safetensors_core::checkpoint::store::AsyncStore;
@@ -38,7 +39,7 @@ async fn run(directory: &str, tokens: Vec<u32>) -> Result<Vec<f32>, Box<dyn Erro
     // The settings lie beside the files.
     let config = store.run(|_| checkpoint.read_beside("config.json", 1 << 20)).await?;
     let (_, config) = config.ok_or("the model has no config.json")?;
-    let config: Config = serde_json::from_slice(&config)?;
+    let config = Config::parse(&config)?;
 
     // Only what the model will ask for, and not the head of the language model.
     let wanted: Vec<_> =
@@ -48,10 +49,11 @@ async fn run(directory: &str, tokens: Vec<u32>) -> Result<Vec<f32>, Box<dyn Erro
         ControlFlow::Continue(())
     });
     let fetched = store.fetch(&wanted, &options).await?;
-    let model = BertModel::load(var_builder_from(checkpoint, DTYPE, &Device::Cpu), &config)?;
+    let weights = var_builder_from(checkpoint, DType::F32, &Device::Cpu);
+    let model = Bert::load(weights.pp("bert"), &config)?;
     drop(fetched);
 
     let tokens = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
-    let hidden = model.forward(&tokens, &tokens.zeros_like()?, None)?;
+    let hidden = model.forward(&tokens)?;
     Ok(hidden.mean(1)?.squeeze(0)?.to_vec1()?)
 }

@@ -189,7 +189,8 @@ where
     /// beforehand what they will read, and take few runs. One after another is not announced: a
     /// loop that reads 100 tensors singly runs 100 times.
     ///
-    /// Two runs at the same time are fine, but must not contain each other.
+    /// Two runs at the same time are fine: their work takes turns. They must not contain each
+    /// other.
     ///
     /// # Errors
     ///
