@@ -117,6 +117,9 @@ struct Files<S>(Mutex<HashMap<PathBuf, Opened<S>>>);
 
 type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
 
+/// A file, and the end of its header: 0 if it has none.
+type Found<S> = io::Result<(Arc<Held<S>>, u64)>;
+
 impl<S> Files<S> {
     fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Opened<S>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -301,7 +304,7 @@ where
     async fn obtain(&self, missing: Missing<S>, owner: u64) {
         let open = async |path: PathBuf| (self.open_file(path.clone()).await, path);
         let mut headers = Vec::new();
-        let opened = |(file, path): (io::Result<(Arc<Held<S>>, u64)>, _)| {
+        let opened = |(file, path): (Found<S>, PathBuf)| {
             let file = file.map(|(file, end)| {
                 headers.push(Wanted { file: Arc::clone(&file), range: 0..end, of: 0 });
                 file
@@ -321,8 +324,8 @@ where
         self.send(wanted, owner, &mut go_on).await;
     }
 
-    /// Opens a file and reads its start. Returns the end of its header as well, if it has one.
-    async fn open_file(&self, path: PathBuf) -> io::Result<(Arc<Held<S>>, u64)> {
+    /// Opens a file and reads its start.
+    async fn open_file(&self, path: PathBuf) -> Found<S> {
         let held = Held::new((self.0.open)(path).await?);
         let len = held.source.byte_len();
         let start = 0..len.min(START).min(held.source.requests().byte_len as u64);
