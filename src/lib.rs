@@ -103,6 +103,7 @@
 //! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
 //! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
+//! | files read asynchronously, without a runtime of our own: on servers, in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
 //! | buckets, web servers and the Hub, read by ranges; saving to buckets, also from ranks | `remote::open`, `RemoteOptions::save`, `RemoteOptions::save_rank`, feature `remote` |
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
@@ -130,6 +131,7 @@
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
+//! | load a model into candle in a browser, by ranges | `examples/browser` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
 //! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |

@@ -128,6 +128,10 @@ pub enum StoreError {
     /// The bytes of a store were asked for that saves to a path.
     #[error("the store is not in memory: only one made by from_bytes has bytes")]
     NotInMemory,
+    /// A store of a checkpoint that was open already was asked to save, or to load after it could
+    /// not read that checkpoint.
+    #[error("the store loads from an open checkpoint, once: from_file makes one that saves")]
+    OnlyLoads,
 }
 
 /// What may help if a tensor fits transposed.

@@ -47,6 +47,7 @@
 //! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
 //! | describe the model in a file's metadata | [`modelspec::ModelSpec`] |
 //! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
+//! | read without blocking: in a task of tokio or smol, in a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
 //! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
 //! No content of a file causes a panic. A malformed file is an [`Error`] that names the file, the

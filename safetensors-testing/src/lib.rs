@@ -5,6 +5,7 @@
 //! can.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod asynchronous;
 pub mod dcp;
 pub mod files;
 pub mod lora;

@@ -33,7 +33,7 @@ pub(crate) use parameters::Kind;
 use place::StorePlace;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
-use safetensors_core::{Error, LoadOptions, Result, SaveOptions};
+use safetensors_core::{Checkpoint, Error, LoadOptions, ReadAt, Result, SaveOptions};
 
 use crate::pytorch::Layout;
 use crate::{Burn, StoreError};
@@ -209,6 +209,33 @@ impl CheckpointStore {
         Self::at(StorePlace::Memory(bytes.map(Bytes::from)))
     }
 
+    /// Makes a store that loads from a checkpoint that is already open: from a bucket, from files in
+    /// memory, or from a server or in a browser, where the tensors have been [fetched] before. It
+    /// does not save.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    /// use safetensors_core::Checkpoint;
+    ///
+    /// let device = Device::default();
+    /// let trained: Linear = LinearConfig::new(4, 2).init(&device);
+    /// let mut store = CheckpointStore::from_bytes(None);
+    /// trained.save_into(&mut store)?;
+    ///
+    /// let checkpoint = Checkpoint::from_source(store.get_bytes()?, "linear.safetensors")?;
+    /// let mut fresh: Linear = LinearConfig::new(4, 2).init(&device);
+    /// fresh.load_from(&mut CheckpointStore::from_checkpoint(checkpoint))?;
+    /// assert_eq!(fresh.weight.to_data(), trained.weight.to_data());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// [fetched]: safetensors_core::checkpoint::store::AsyncStore::fetch
+    pub fn from_checkpoint<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
+        Self::at(StorePlace::of(checkpoint))
+    }
+
     fn at(place: StorePlace) -> Self {
         Self {
             place,
@@ -243,7 +270,7 @@ impl CheckpointStore {
         let error = match &self.place {
             StorePlace::Memory(Some(bytes)) => return Ok(bytes.to_vec()),
             StorePlace::Memory(None) => StoreError::NoBytes,
-            StorePlace::Path(_) => StoreError::NotInMemory,
+            StorePlace::Path(_) | StorePlace::Open(..) => StoreError::NotInMemory,
         };
         Err(self.place.locate(Error::framework::<Burn>(error)))
     }
@@ -262,7 +289,7 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let (place, naming) = (&self.place, &self.naming);
+                let (place, naming) = (&mut self.place, &self.naming);
                 let catalog = Catalog::open(place, naming, &self.load_options, self.param_ids)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }

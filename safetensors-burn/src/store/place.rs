@@ -1,6 +1,6 @@
-//! [`StorePlace`]: where a store loads from and saves to, on the disk or in memory.
+//! [`StorePlace`]: where a store loads from and saves to: the disk, memory, an open checkpoint.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use safetensors_core::framework::prepare;
@@ -15,24 +15,37 @@ const IN_MEMORY: &str = "bytes in memory";
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
 /// Where the checkpoint of a store lies.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum StorePlace {
     /// A file, an index or a directory.
     Path(PathBuf),
     /// The bytes of a file. `None` until a module is saved.
     Memory(Option<Bytes>),
+    /// A checkpoint that is open already, until it is taken, and its path.
+    Open(Option<Checkpoint<Box<dyn ReadAt>>>, PathBuf),
 }
 
 impl StorePlace {
+    /// A checkpoint that is open already.
+    pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
+        let first = || checkpoint.files().first().map(|file| file.path());
+        let path = checkpoint.index_path().or_else(first).unwrap_or(Path::new("")).to_owned();
+        Self::Open(Some(checkpoint.into_boxed()), path)
+    }
+
     /// Opens the checkpoint. Only headers are read, and what describes quantised weights that are
     /// read as numbers.
-    pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
+    pub(crate) fn open(&mut self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
             Self::Path(path) => Ok(prepare(Checkpoint::open_whole(path)?, options)?.into_boxed()),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
                 Ok(prepare(checkpoint, options)?.into_boxed())
             }
+            Self::Open(checkpoint, _) => match checkpoint.take() {
+                Some(checkpoint) => Ok(prepare(checkpoint, options)?.into_boxed()),
+                None => Err(self.locate(Error::framework::<Burn>(StoreError::OnlyLoads))),
+            },
             Self::Memory(None) => Err(self.locate(Error::framework::<Burn>(StoreError::NoBytes))),
         }
     }
@@ -40,7 +53,7 @@ impl StorePlace {
     /// Adds the path to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
         match self {
-            Self::Path(path) => error.in_path(path),
+            Self::Path(path) | Self::Open(_, path) => error.in_path(path),
             Self::Memory(_) => error.in_path(IN_MEMORY),
         }
     }

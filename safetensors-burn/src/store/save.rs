@@ -16,7 +16,9 @@ impl CheckpointStore {
     /// Saves the parameters of a module that pass the filter.
     pub(super) fn save_module(&mut self, module: &impl ModuleSnapshot) -> Result<()> {
         self.check_patterns()?;
-        self.catalog = None;
+        if !matches!(self.place, StorePlace::Open(..)) {
+            self.catalog = None;
+        }
         if let StorePlace::Path(path) = &self.place
             && path.extension().is_some_and(|extension| extension == "json")
         {
@@ -29,6 +31,9 @@ impl CheckpointStore {
             (StorePlace::Path(path), Some(size)) => {
                 let options = ShardOptions::new().max_shard_size(size).save_options(options);
                 save_sharded(path, sources, &options).map(drop)
+            }
+            (StorePlace::Open(..), _) => {
+                Err(self.place.locate(Error::framework::<Burn>(StoreError::OnlyLoads)))
             }
             (StorePlace::Memory(_), _) => {
                 let bytes =

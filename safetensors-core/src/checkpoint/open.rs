@@ -1,16 +1,17 @@
 //! Opening a checkpoint: by path, from a store, or from a file that is already open.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::opening::{join, open_each, open_from};
-use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
+use super::store::{AsyncFile, AsyncStore, FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ErrorKind, Result};
 use crate::header::Limits;
-use crate::io::{FileSource, ReadAt, SafeTensors};
+use crate::io::{AsyncReadAt, FileSource, ReadAt, SafeTensors};
 
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds
@@ -206,5 +207,26 @@ impl<S: ReadAt> Checkpoint<S> {
             }
         };
         open_from(&OpenedBy(&open), Arc::new(PerhapsLocal), path, limits, locate)
+    }
+}
+
+impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
+    /// [`open_in`](Checkpoint::open_in) that does not block: for servers and browsers. Only headers
+    /// and the index are fetched, those of all shards at once. [`AsyncStore`] has an example, and
+    /// reads the tensors. Other ways to open are for [`AsyncStore::run`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open_in`](Checkpoint::open_in).
+    pub async fn open_async<O, F>(
+        store: &AsyncStore<S, O>,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self>
+    where
+        O: Fn(PathBuf) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<S>>,
+    {
+        store.run(|store| Self::open_in(store.clone(), path.as_ref(), limits)).await
     }
 }

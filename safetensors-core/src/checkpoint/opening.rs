@@ -63,7 +63,10 @@ pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
         if let Some(opened) = open()? {
             return Ok(opened);
         }
-        thread::sleep(LONGEST_PAUSE * attempt / ATTEMPTS);
+        // A browser cannot wait.
+        if cfg!(not(all(target_family = "wasm", target_os = "unknown"))) {
+            thread::sleep(LONGEST_PAUSE * attempt / ATTEMPTS);
+        }
     }
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
 }
@@ -147,7 +150,9 @@ fn open_shards<T: Store>(
     limits: &Limits,
 ) -> Result<(Index, Vec<CheckpointFile<T::File>>)> {
     let index = Index::read(store, path, limits)?;
-    let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
+    let paths = index.files_beside(path);
+    store.will_open(&paths);
+    let files: Vec<_> = paths.into_iter().zip(index.shards()).collect();
     let shards = in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
         open_shard(store, &file, limits).map_err(|error| name_lost(error, names))
     })?;
@@ -192,6 +197,7 @@ pub(super) fn open_shards_at<T: Store>(
     paths: &[PathBuf],
     limits: &Limits,
 ) -> Result<Vec<CheckpointFile<T::File>>> {
+    store.will_open(paths);
     let open = |path: &PathBuf, _: &mut ()| open_shard(store, path, limits);
     in_parallel(paths, OPENED_AT_ONCE, open)
 }

@@ -1,6 +1,8 @@
 //! Where the bytes of a file come from and go to: positional reads and writes, and a parsed file.
 
 #[cfg(feature = "std")]
+mod async_read_at;
+#[cfg(feature = "std")]
 pub(crate) mod copy;
 #[cfg(feature = "std")]
 pub(crate) mod failpoint;
@@ -31,6 +33,8 @@ pub(crate) mod testing;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;
 
+#[cfg(feature = "std")]
+pub use async_read_at::AsyncReadAt;
 #[cfg(feature = "std")]
 pub use file::FileSource;
 #[cfg(feature = "std")]

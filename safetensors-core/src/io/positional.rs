@@ -13,11 +13,19 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
         let read = std::os::unix::fs::FileExt::read_at(file, buf, offset);
         #[cfg(windows)]
         let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
+        #[cfg(not(any(unix, windows)))]
+        let read = unsupported(file, &buf, offset);
         match read {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => return read,
         }
     }
+}
+
+/// The error of a platform that has no files, such as a browser.
+#[cfg(not(any(unix, windows)))]
+fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this platform has no files"))
 }
 
 /// Fills `buf` with the bytes at `offset`.
@@ -99,6 +107,11 @@ pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result
 #[cfg(unix)]
 fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    unsupported(file, bytes, offset)
 }
 
 #[cfg(windows)]

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::convert::{ConvertOptions, DtypeTable, ScaledWeights, Widening};
 use crate::dtype::Dtype;
-use crate::parallel::{Progress, Work};
+use crate::parallel::{Meter, Progress, Work};
 
 /// How tensors are loaded.
 ///
@@ -227,6 +227,17 @@ impl LoadOptions {
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
         self.work = self.work.counting(bytes);
         self
+    }
+
+    /// The same options without a report of progress.
+    pub(crate) fn unwatched(&self) -> Self {
+        let work = Work::default().threads(self.work.thread_count());
+        Self { work, ..self.clone() }
+    }
+
+    /// Counts the progress of these options, to this many bytes.
+    pub(crate) fn meter(&self, bytes: u64) -> Meter {
+        self.work.meter(bytes)
     }
 
     /// The options of conversions, with the number of threads that read.

@@ -10,6 +10,7 @@
 mod accepted;
 mod aliases;
 mod assembled;
+mod asynchronous;
 mod audit;
 mod batches;
 #[cfg(unix)]

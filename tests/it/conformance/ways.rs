@@ -1,6 +1,9 @@
 //! Every way to read a tensor, with every kind of tensor: all of them take the same decision. The
 //! table of what comes out is in docs/reading.md, and the suite fails if it says anything else.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use candle_core::{DType, Device};
@@ -14,6 +17,7 @@ use safetensors_bridge::burn::{Burn, CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{
     Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
 };
+use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
 use safetensors_bridge::convert::{Converted, ScaledWeights};
 use safetensors_bridge::framework::{
     Framework, StagedPart, Staging, StagingBuffers, load, read_staged,
@@ -23,9 +27,11 @@ use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
 use safetensors_bridge::ranks::{RankRules, join_parts};
 use safetensors_bridge::slice::TensorPart;
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, LazyTensor, LoadOptions, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, LazyTensor, Limits, LoadOptions, Result, Rewrite,
+    SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
 };
+
+use safetensors_testing::asynchronous::{Opening, RemoteFile, Server, block_on};
 
 use super::sample::written;
 
@@ -62,7 +68,7 @@ type Lazy<'a> = LazyTensor<'a, safetensors_bridge::io::FileSource>;
 type Way = fn(&Checkpoint, Ask) -> Option<Result<TensorBuf>>;
 
 /// The ways, by the names that the table has for them.
-const WAYS: [(&str, Way); 24] = [
+const WAYS: [(&str, Way); 28] = [
     ("`LazyTensor::read`", |file, ask| is_as_stored(ask).then(|| w(file).read())),
     ("`LazyTensor::pieces`", |file, ask| {
         let mut pieces = w(file).pieces();
@@ -85,6 +91,14 @@ const WAYS: [(&str, Way); 24] = [
     ("`Checkpoint::read_named`", |file, ask| Some(first(file.read_named(["w"], &ask.load())))),
     ("`Checkpoint::read_parts`", |file, ask| {
         Some(first(file.read_parts([("w", TensorPart::Whole)], &ask.load())))
+    }),
+    ("`AsyncStore::load`", |file, ask| {
+        let (store, file, _) = fetched(file);
+        Some(first(block_on(store.load(&[file.tensor("w").unwrap()], &ask.load()))))
+    }),
+    ("`AsyncStore::run`", |file, ask| {
+        let (store, file, _) = fetched(file);
+        Some(block_on(store.run(|_| file.tensor("w")?.read_with(&ask.load()))))
     }),
     ("`framework::read_staged`", |file, ask| Some(staged(w(file), &ask.load()))),
     ("`RankPlan::read`", |file, ask| {
@@ -137,6 +151,13 @@ const WAYS: [(&str, Way); 24] = [
         let builder = VarBuilder::from_backend(Box::new(backend), dtype, Device::Cpu);
         Some(of_candle(builder.get(SHAPE.as_slice(), "w")))
     }),
+    ("candle `VarBuilder`, fetched", |file, ask| {
+        let dtype = candle_dtype(file, ask)?;
+        let (_store, file, _fetched) = fetched(file);
+        let backend = CheckpointBackend::new(file).load_options(ask.load());
+        let builder = VarBuilder::from_backend(Box::new(backend), dtype, Device::Cpu);
+        Some(of_candle(builder.get(SHAPE.as_slice(), "w")))
+    }),
     ("candle tensor parallel", |file, ask| {
         let backend = TensorParallelBackend::new(again(file)).load_options(ask.load());
         let dtype = candle_dtype(file, ask)?;
@@ -145,16 +166,44 @@ const WAYS: [(&str, Way); 24] = [
     }),
     ("burn `load_with`", |file, ask| Some(loaded::<Burn>(file, &(), ask))),
     ("burn `CheckpointStore`", |file, ask| {
-        let path = file.files()[0].path();
-        let mut store = CheckpointStore::from_file(path).load_options(ask.load());
-        let mut module = Weights { w: Param::from_data([[0.0; 2]; 2], &Default::default()) };
-        Some(module.load_from(&mut store).map(|_| {
-            let data = module.w.to_data();
-            let source = Burn::source(&data).unwrap();
-            saved(&source).unwrap()
-        }))
+        Some(of_burn(CheckpointStore::from_file(file.files()[0].path()), ask))
+    }),
+    ("burn `CheckpointStore`, fetched", |file, ask| {
+        let (_store, file, _fetched) = fetched(file);
+        Some(of_burn(CheckpointStore::from_checkpoint(file), ask))
     }),
 ];
+
+/// The same file as one that is read asynchronously, a few bytes at a time; its tensors are in
+/// memory as long as the last value is.
+fn fetched(
+    file: &Checkpoint,
+) -> (
+    AsyncStore<RemoteFile, impl Fn(PathBuf) -> Opening + Send + Sync + use<>>,
+    Checkpoint<AsyncFile<RemoteFile>>,
+    Fetched<RemoteFile>,
+) {
+    let path = file.files()[0].path();
+    let bytes = file.files()[0].safetensors().source().read_to_vec().unwrap();
+    let store = Arc::new(Server::new([(path, bytes)]).requests(16, 2)).store();
+    let file = block_on(Checkpoint::open_async(&store, path, &Limits::default())).unwrap();
+    // Looks for the settings beside the file.
+    block_on(store.run(|_| file.quantized_weights())).unwrap();
+    let tensors: Vec<_> = file.tensors().collect();
+    let fetched = block_on(store.fetch(&tensors, &LoadOptions::new())).unwrap();
+    (store, file, fetched)
+}
+
+/// Loads a module of burn.
+fn of_burn(store: CheckpointStore, ask: Ask) -> Result<TensorBuf> {
+    let mut store = store.load_options(ask.load());
+    let mut module = Weights { w: Param::from_data([[0.0; 2]; 2], &Default::default()) };
+    module.load_from(&mut store).map(|_| {
+        let data = module.w.to_data();
+        let source = Burn::source(&data).unwrap();
+        saved(&source).unwrap()
+    })
+}
 
 #[derive(Module, Debug)]
 struct Weights {

@@ -98,3 +98,21 @@ fn a_store_reads_its_file_anew_after_it_has_saved() {
     Model::new(8).save_into(&mut store).unwrap();
     assert_eq!(steps(&mut store), TensorData::from([8_i64, 9]));
 }
+
+#[test]
+fn an_open_checkpoint_is_loaded_and_never_saved_to() {
+    let model = Model::new(2);
+    let mut store = CheckpointStore::from_bytes(None);
+    model.save_into(&mut store).unwrap();
+    let checkpoint = Checkpoint::from_source(store.get_bytes().unwrap(), "here.safetensors");
+    let mut store = CheckpointStore::from_checkpoint(checkpoint.unwrap());
+    assert_eq!(store.keys().unwrap(), PATHS);
+    let mut other = Model::new(7);
+    for error in [other.save_into(&mut store).unwrap_err(), store.get_bytes().unwrap_err()] {
+        let expected = [StoreError::OnlyLoads, StoreError::NotInMemory].map(|it| it.to_string());
+        assert!(expected.contains(&source(&error).to_string()), "{error}");
+        assert_eq!(error.file(), Some("here.safetensors"));
+    }
+    assert!(other.load_from(&mut store).unwrap().is_success());
+    assert_eq!(state(&model), state(&other));
+}

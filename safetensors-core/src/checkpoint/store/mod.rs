@@ -4,14 +4,19 @@
 //! is opened with [`Checkpoint::open_in`](crate::Checkpoint::open_in): files in memory
 //! ([`MemoryStore`]), or whatever else implements [`Store`].
 
+mod async_store;
+mod fetch;
+mod held;
 mod local;
 mod memory;
 mod writable;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use async_store::{AsyncStore, Fetched};
+pub use held::AsyncFile;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
@@ -29,7 +34,7 @@ use crate::io::{FileSource, ReadAt};
 /// `/` should split paths into their [components](Path::components).
 ///
 /// Several threads open files at once. The methods are blocking: a store that is asynchronous
-/// inside waits for its results here.
+/// inside waits for its results here. [`AsyncStore`] is for programs that must not wait.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::{StoreEntry, FileKind, MemoryFile, MemoryStore, Store};
@@ -114,6 +119,11 @@ pub trait Store: Send + Sync {
         let _ = path;
         Ok(None)
     }
+
+    /// Hears which files are about to be opened, perhaps at once. The default does nothing.
+    fn will_open(&self, paths: &[PathBuf]) {
+        let _ = paths;
+    }
 }
 
 impl<T: Store + ?Sized> Store for Arc<T> {
@@ -133,6 +143,10 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         (**self).version(path)
+    }
+
+    fn will_open(&self, paths: &[PathBuf]) {
+        (**self).will_open(paths);
     }
 }
 

@@ -1,0 +1,399 @@
+//! [`AsyncStore`]: files that are opened and read asynchronously.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::fetch::{Wanted, each, plan, read};
+use super::held::{AsyncFile, FOREVER, Held, Missing, Recorder, again, not_fetched};
+use super::{FileKind, Store, StoreEntry, is_not_found};
+use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{LENGTH_BYTES, Limits};
+use crate::io::AsyncReadAt;
+use crate::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::tensor::TensorBuf;
+
+/// The bytes that are read when a file is opened. They have the whole header of many files, and the
+/// tensors of small ones. A longer header takes one more request.
+const START: u64 = 64 << 10;
+
+/// The most files that are opened at once.
+const OPENED_AT_ONCE: usize = 8;
+
+/// Tensors of this many bytes are fetched together before they are converted.
+const GROUP: u64 = 64 << 20;
+
+/// A [`Store`] whose files are opened and read asynchronously, without a runtime of its own: on
+/// servers that must not block a worker, and in browsers, which cannot block.
+///
+/// It is made of a function that opens the file of a path, for example by a request for its first
+/// bytes. An error of the kind [`NotFound`](io::ErrorKind::NotFound) says that there is none. The
+/// path of a directory opens as its `model.safetensors`, or else as the shards of its
+/// `model.safetensors.index.json`, because the store does not list directories.
+///
+/// | to | use |
+/// |---|---|
+/// | open a checkpoint: only the headers are fetched | [`Checkpoint::open_async`](crate::Checkpoint::open_async) |
+/// | load tensors, within the memory of the tensors and some more | [`load`](Self::load) |
+/// | read in any other way: slices, quantised weights, ranks | [`run`](Self::run) |
+/// | let something that cannot wait read, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
+///
+/// The tensors come out as from any other store, because the same code reads and converts them.
+/// That is work for the processor, and done by the task that awaits it and by other
+/// [threads](LoadOptions::threads), if there are any.
+///
+/// Clones share the open files. A file is looked for once: a new store sees what is there now.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::AsyncStore;
+/// use safetensors_core::io::AsyncReadAt;
+/// use safetensors_core::{Checkpoint, Limits, LoadOptions, SaveOptions, TensorView, serialize};
+/// use std::collections::HashMap;
+/// use std::io;
+/// use std::path::PathBuf;
+/// # use std::task::{Context, Poll, Waker};
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     let mut future = std::pin::pin!(future);
+/// #     loop {
+/// #         let mut context = Context::from_waker(Waker::noop());
+/// #         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return output;
+/// #         }
+/// #     }
+/// # }
+///
+/// /// An object on a server.
+/// struct Object(Vec<u8>);
+///
+/// impl AsyncReadAt for Object {
+///     fn byte_len(&self) -> u64 {
+///         self.0.len() as u64
+///     }
+///
+///     async fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+///         // Here a request for a range would be awaited.
+///         safetensors_core::ReadAt::read_exact_at(&self.0, buf, offset)
+///     }
+/// }
+///
+/// let values = [1.0_f32, 2.0];
+/// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let file = serialize(tensors, &SaveOptions::new())?;
+/// let server = HashMap::from([(PathBuf::from("gpt/model.safetensors"), file)]);
+///
+/// let store = AsyncStore::new(move |path| {
+///     let found = server.get(&path).cloned();
+///     async move { found.map(Object).ok_or_else(|| io::ErrorKind::NotFound.into()) }
+/// });
+/// block_on(async {
+///     let checkpoint = Checkpoint::open_async(&store, "gpt", &Limits::default()).await?;
+///     let bufs = store.load(&checkpoint.tensors().collect::<Vec<_>>(), &LoadOptions::new()).await?;
+///     assert_eq!(bufs[1].as_slice::<f32>()?, values);
+///     let slice = store.run(|_| checkpoint.tensor("a")?.slice((1,))?.read()).await?;
+///     assert_eq!(slice.as_slice::<f32>()?, [2.0]);
+///     safetensors_core::Result::Ok(())
+/// })?;
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub struct AsyncStore<S, O>(Arc<Inner<S, O>>);
+
+struct Inner<S, O> {
+    open: O,
+    files: Arc<Files<S>>,
+    missing: Arc<Recorder<S>>,
+    /// Held by the one that records.
+    recording: Mutex<()>,
+    /// The next owner of what is fetched.
+    next: AtomicU64,
+}
+
+/// What was opened, or the error of opening it.
+struct Files<S>(Mutex<HashMap<PathBuf, Opened<S>>>);
+
+type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
+
+/// A file, and the end of its header: 0 if it has none.
+type Found<S> = io::Result<(Arc<Held<S>>, u64)>;
+
+impl<S> Files<S> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Opened<S>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S, O> Clone for AsyncStore<S, O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S, O> fmt::Debug for AsyncStore<S, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opened: Vec<_> = self.0.files.lock().keys().cloned().collect();
+        f.debug_struct("AsyncStore").field("opened", &opened).finish_non_exhaustive()
+    }
+}
+
+/// Bytes that [`AsyncStore::fetch`] has fetched. They stay in memory until this is dropped.
+#[must_use = "the bytes are dropped with it"]
+pub struct Fetched<S> {
+    files: Arc<Files<S>>,
+    owner: u64,
+}
+
+impl<S> fmt::Debug for Fetched<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetched").finish_non_exhaustive()
+    }
+}
+
+impl<S> Drop for Fetched<S> {
+    fn drop(&mut self) {
+        let mut files = self.files.lock();
+        // What could not be opened may be there the next time. What does not exist stays so.
+        let is_known = |file: &Opened<S>| match file {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        files.retain(|_, file| is_known(file));
+        files.values().flatten().for_each(|file| file.release(self.owner));
+    }
+}
+
+impl<S, O, F> AsyncStore<S, O>
+where
+    S: AsyncReadAt,
+    O: Fn(PathBuf) -> F + Send + Sync,
+    F: Future<Output = io::Result<S>>,
+{
+    /// A store of the files that a function opens.
+    pub fn new(open: O) -> Self {
+        Self(Arc::new(Inner {
+            open,
+            files: Arc::new(Files(Mutex::default())),
+            missing: Arc::default(),
+            recording: Mutex::default(),
+            next: AtomicU64::new(FOREVER + 1),
+        }))
+    }
+
+    /// Runs `work`, which may read files of the store in every way that does not wait. While it
+    /// lacks bytes, it fails. They are then fetched, all that it has announced at once, and `work`
+    /// runs again from its start. The result is that of the run that lacked nothing. What was
+    /// fetched is dropped at the end.
+    ///
+    /// So memory holds all bytes that `work` reads, in addition to its result, and `work` should do
+    /// nothing twice that must happen once. Opening, [`read_tensors`] and the other loads say
+    /// beforehand what they will read, and take few runs. One after another is not announced: a
+    /// loop that reads 100 tensors singly runs 100 times.
+    ///
+    /// Two runs at the same time are fine: their work takes turns. They must not contain each
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `work`, those of the sources among them.
+    pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        let fetched = self.owner();
+        loop {
+            let result = {
+                let one = self.0.recording.lock().unwrap_or_else(PoisonError::into_inner);
+                let result = self.0.missing.record(|| work(self));
+                drop(one);
+                result
+            };
+            match result {
+                Ok(result) => return result,
+                Err(missing) => self.obtain(missing, fetched.owner).await,
+            }
+        }
+    }
+
+    /// Fetches tensors, and keeps their bytes in memory until the result is dropped. Everything
+    /// that reads these tensors finds them there, also what cannot wait: candle's `VarBuilder`,
+    /// burn's `CheckpointStore`. For quantised weights that are read as numbers, fetch all tensors
+    /// that are stored, and before that [list](crate::Checkpoint::quantized_weights) the weights by
+    /// [`run`](Self::run), which fetches the settings beside the files.
+    ///
+    /// The [progress](LoadOptions::progress) of the options counts the bytes of these tensors as
+    /// they arrive. Other options have no effect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], naming the tensor and its file; [`ErrorKind::Cancelled`].
+    pub async fn fetch(
+        &self,
+        tensors: &[LazyTensor<'_, AsyncFile<S>>],
+        options: &LoadOptions,
+    ) -> Result<Fetched<S>> {
+        let fetched = self.owner();
+        let total = tensors.iter().map(LazyTensor::byte_len).sum();
+        let progress = options.meter(total);
+        let wanted = tensors.iter().enumerate().map(|(of, tensor)| {
+            let start = tensor.file_offset();
+            let file = Arc::clone(tensor.source().held());
+            Wanted { file, range: start..start + tensor.byte_len(), of }
+        });
+        let mut left = total;
+        let mut result = Ok(());
+        let mut done = |(of, bytes, sent): (usize, u64, Result<(), Arc<io::Error>>)| {
+            let tensor: &LazyTensor<'_, _> = &tensors[of];
+            result = sent
+                .map_err(|error| tensor.locate(ErrorKind::Io(again(&error)).into()))
+                .and_then(|()| progress.add(bytes, tensor.name()));
+            left = left.saturating_sub(bytes);
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        self.send(wanted.collect(), fetched.owner, &mut done).await;
+        result?;
+        // What was there already, and what two of the tensors share.
+        if let Some(last) = tensors.last()
+            && left > 0
+        {
+            progress.add(left, last.name())?;
+        }
+        Ok(fetched)
+    }
+
+    /// [`read_tensors`], asynchronously: with the same results, errors and options, but that
+    /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
+    /// tensors are fetched together, then converted, and then dropped.
+    ///
+    /// Dropping the future cancels the load.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read_tensors`].
+    pub async fn load(
+        &self,
+        tensors: &[LazyTensor<'_, AsyncFile<S>>],
+        options: &LoadOptions,
+    ) -> Result<Vec<TensorBuf>> {
+        // What cannot be loaded fails before anything is fetched.
+        tensors.iter().try_for_each(|tensor| tensor.dtype_plan(options).map(drop))?;
+        let total = tensors.iter().map(LazyTensor::byte_len).sum();
+        let (counting, unwatched) = (options.clone().counting(total), options.unwatched());
+        let mut bufs = Vec::with_capacity(tensors.len());
+        let mut rest = tensors;
+        while !rest.is_empty() {
+            let mut bytes = 0_u64;
+            let fits = rest.iter().take_while(|tensor| {
+                bytes = bytes.saturating_add(tensor.byte_len());
+                bytes <= GROUP
+            });
+            let (group, later) = rest.split_at(fits.count().max(1));
+            let _fetched = self.fetch(group, &counting).await?;
+            bufs.extend(self.run(|_| read_tensors(group, &unwatched)).await?);
+            rest = later;
+        }
+        Ok(bufs)
+    }
+
+    /// An owner for what will be fetched.
+    fn owner(&self) -> Fetched<S> {
+        let owner = self.0.next.fetch_add(1, Ordering::Relaxed);
+        Fetched { files: Arc::clone(&self.0.files), owner }
+    }
+
+    /// Opens and fetches what is missing. Errors are kept in its place, for those who ask for it.
+    async fn obtain(&self, missing: Missing<S>, owner: u64) {
+        let open = async |path: PathBuf| (self.open_file(path.clone()).await, path);
+        let mut headers = Vec::new();
+        let opened = |(file, path): (Found<S>, PathBuf)| {
+            let file = file.map(|(file, end)| {
+                headers.push(Wanted { file: Arc::clone(&file), range: 0..end, of: 0 });
+                file
+            });
+            let mut files = self.0.files.lock();
+            // Somebody else may have opened it meanwhile.
+            if !matches!(files.get(&path), Some(Ok(_))) {
+                files.insert(path, file.map_err(Arc::new));
+            }
+            ControlFlow::Continue(())
+        };
+        let _ = each(missing.paths.into_iter().map(open), OPENED_AT_ONCE, opened).await;
+        let ranges = missing.ranges.into_iter();
+        let wanted = ranges.map(|(file, range)| Wanted { file, range, of: 0 }).collect();
+        let mut go_on = |_| ControlFlow::Continue(());
+        self.send(headers, FOREVER, &mut go_on).await;
+        self.send(wanted, owner, &mut go_on).await;
+    }
+
+    /// Opens a file and reads its start.
+    async fn open_file(&self, path: PathBuf) -> Found<S> {
+        let held = Held::new((self.0.open)(path).await?);
+        let len = held.source.byte_len();
+        let start = 0..len.min(START).min(held.source.requests().byte_len as u64);
+        let bytes = read(&held.source, start.clone()).await?;
+        let header = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length));
+        held.add(start, Ok(bytes), FOREVER);
+        // What is no header, such as the text of an index, seems to have a very long one.
+        let header = header.filter(|header| *header <= Limits::default().header_bytes);
+        let end = header.map_or(0, |header| LENGTH_BYTES as u64 + header);
+        Ok((Arc::new(held), if end <= len { end } else { 0 }))
+    }
+
+    /// Sends the requests for what is wanted.
+    async fn send(
+        &self,
+        wanted: Vec<Wanted<S>>,
+        owner: u64,
+        done: &mut impl FnMut((usize, u64, Result<(), Arc<io::Error>>)) -> ControlFlow<()>,
+    ) {
+        let at_once = wanted.iter().map(|wanted| wanted.file.source.requests().concurrency).max();
+        let requests = plan(wanted).into_iter().map(|request| request.send(owner));
+        let _ = each(requests, at_once.unwrap_or(1), done).await;
+    }
+}
+
+impl<S, O> Store for AsyncStore<S, O>
+where
+    S: AsyncReadAt,
+    O: Send + Sync,
+{
+    type File = AsyncFile<S>;
+
+    fn open(&self, path: &Path) -> Result<AsyncFile<S>> {
+        let held = match self.0.files.lock().get(path) {
+            Some(opened) => opened.as_ref().map(Arc::clone).map_err(again),
+            None => {
+                self.0.missing.path(path.into());
+                Err(not_fetched("the file has"))
+            }
+        };
+        let held = held.map_err(|error| Error::io(error, path))?;
+        Ok(AsyncFile::new(held, Arc::clone(&self.0.missing)))
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        let exists = |path: &Path| match self.open(path) {
+            Ok(_) => Ok(true),
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        };
+        let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
+        if !is_named {
+            for name in [STANDARD_FILE, STANDARD_INDEX] {
+                if exists(&path.join(name))? {
+                    return Ok(Some(FileKind::Directory));
+                }
+            }
+        }
+        Ok(exists(path)?.then_some(FileKind::File))
+    }
+
+    fn list(&self, _: &Path) -> Result<Vec<StoreEntry>> {
+        Ok(Vec::new())
+    }
+
+    fn will_open(&self, paths: &[PathBuf]) {
+        let files = self.0.files.lock();
+        let unknown = paths.iter().filter(|path| !files.contains_key(*path));
+        unknown.for_each(|path| self.0.missing.path(path.clone()));
+    }
+}
