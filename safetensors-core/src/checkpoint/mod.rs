@@ -9,6 +9,7 @@ mod computed;
 mod computed_tensor;
 mod current;
 mod dcp;
+mod delta;
 mod destination;
 mod directories;
 mod index;
