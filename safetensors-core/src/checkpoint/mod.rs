@@ -279,6 +279,12 @@ impl<S> Checkpoint<S> {
         }
     }
 
+    /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
+    /// then belongs to it.
+    pub fn is_of_directory(&self) -> bool {
+        self.is_of_directory
+    }
+
     /// The path of the index, if there is one.
     pub fn index_path(&self) -> Option<&Path> {
         self.index.as_deref()
