@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{KEY, remove_record};
-use safetensors_core::framework::{in_parallel, synced_later};
+use safetensors_core::framework::in_parallel;
 use safetensors_core::save::{AtomicDirectory, Order};
 use safetensors_core::{Checkpoint, Limits, ReadAt, SaveOptions, TensorSource, save};
 
@@ -67,12 +67,12 @@ impl<S: ReadAt> Chain<S> {
         let directory = directory.as_ref();
         options.check_destination(directory, true)?;
         let patched = Patched::new(base, self, options)?;
-        let new = AtomicDirectory::create(directory)?;
+        let new = AtomicDirectory::create(directory)?.durable(options.durable);
         let names = base.files().iter().map(|file| name_below(base, file.path()));
         let names = names.collect::<Result<Vec<_>>>()?;
         for (number, file) in base.files().iter().enumerate() {
             let path = new.path().join(&names[number]);
-            let saved = save_file(&path, number, file, &patched);
+            let saved = save_file(&path, number, file, &patched, options);
             saved.map_err(|error| new.locate(error))?;
         }
         copy_index(base, new.path()).map_err(|error| new.locate(error))?;
@@ -143,6 +143,7 @@ fn save_file<B: ReadAt, S: ReadAt>(
     number: usize,
     file: &CheckpointFile<B>,
     patched: &Patched<'_, B, S>,
+    how: &Options,
 ) -> Result<()> {
     let of_file = patched.tensors().iter().filter(|tensor| tensor.file_index() == number);
     let patched: HashMap<_, _> = of_file.map(|tensor| (tensor.name(), tensor)).collect();
@@ -161,7 +162,7 @@ fn save_file<B: ReadAt, S: ReadAt>(
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| Error::from(error).in_path(folder))?;
     }
-    save(path, tensors, &synced_later(options))
+    save(path, tensors, &how.of_file(options))
 }
 
 /// Copies the index, which says the same of the result.

@@ -154,8 +154,14 @@ fn by_position<S: ReadAt, T: TensorSource>(
 
 /// The positions at which two pieces differ, and the new bytes.
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
-    let pairs = old.iter().zip(new).enumerate();
-    pairs.filter(|(_, (old, new))| old != new).map(|(at, (_, &new))| (at, new))
+    /// Most lines are equal, and are compared at once.
+    const LINE: usize = 256;
+    let lines = old.chunks(LINE).zip(new.chunks(LINE)).enumerate();
+    lines.filter(|(_, (old, new))| old != new).flat_map(|(line, (old, new))| {
+        let pairs = old.iter().zip(new).enumerate();
+        let others = pairs.filter(|(_, (old, new))| old != new);
+        others.map(move |(at, (_, &new))| (line * LINE + at, new))
+    })
 }
 
 /// Begins a frame of a content of so many bytes, which its header says.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::error::{IndexProblem, Mismatch};
-use safetensors_core::framework::{in_parallel, synced_later};
+use safetensors_core::framework::in_parallel;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::shape;
 use safetensors_core::{
@@ -75,7 +75,7 @@ pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     if options.encoding == Encoding::Overwrite {
         pairs.iter().try_for_each(|(old, _)| check_positions(old))?;
     }
-    let target = AtomicDirectory::create(directory)?;
+    let target = AtomicDirectory::create(directory)?.durable(options.durable);
     let compared = compare_all(&pairs, target.path(), options);
     let compared = compared.map_err(|error| target.locate(error))?;
     let digest = |of: fn(&Compared) -> blake3::Hash| {
@@ -172,7 +172,7 @@ fn save_files(
     for (number, shard) in shards.iter().enumerate() {
         let file = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
         let checksums = shard.iter().map(|(name, change)| (*name, change.checksum.as_str()));
-        let each = synced_later(SaveOptions::new().metadata(checksums));
+        let each = options.of_file(SaveOptions::new().metadata(checksums));
         let tensors = shard.iter().map(|(name, change)| (name, &change.compressed));
         save(directory.join(&file), tensors, &each)?;
         weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));

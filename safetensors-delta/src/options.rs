@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits};
+use safetensors_core::framework::synced_later;
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, SaveOptions};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ChecksumFormat, Encoding};
@@ -29,6 +30,7 @@ pub struct Options {
     pub(crate) checksums: ChecksumFormat,
     reader: Option<Reader>,
     overwrite: bool,
+    pub(crate) durable: bool,
     progress: Option<Arc<Callback>>,
 }
 
@@ -50,6 +52,7 @@ impl Default for Options {
             checksums: ChecksumFormat::default(),
             reader: None,
             overwrite: false,
+            durable: true,
             progress: None,
         }
     }
@@ -64,12 +67,14 @@ impl fmt::Debug for Options {
             .field("checksums", &self.checksums)
             .field("reader", &self.reader)
             .field("overwrite", &self.overwrite)
+            .field("durable", &self.durable)
             .finish_non_exhaustive()
     }
 }
 
 impl Options {
-    /// The default options: from version 000000 to 000001, XOR, BLAKE3, and nothing is replaced.
+    /// The default options: from version 000000 to 000001, XOR, BLAKE3, durable, and nothing is
+    /// replaced.
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,6 +127,14 @@ impl Options {
         self
     }
 
+    /// Whether a directory takes its place only after all of it has reached the disk, so that a power
+    /// cut loses nothing. On by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
     /// Calls a function with the number of bytes of the base that have just been worked on. Several
     /// threads call it.
     #[must_use]
@@ -134,6 +147,11 @@ impl Options {
         if let Some(progress) = &self.progress {
             progress(bytes as u64);
         }
+    }
+
+    /// The options of a file in a directory that is synchronised as a whole.
+    pub(crate) fn of_file(&self, options: SaveOptions) -> SaveOptions {
+        if self.durable { synced_later(options) } else { options.durable(false) }
     }
 
     /// Checks that the reader which a delta is made for takes it.

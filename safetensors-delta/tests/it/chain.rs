@@ -1,9 +1,9 @@
 //! Several deltas: their order, each link, and one delta of all.
 
 use safetensors_core::{Checkpoint, Error};
-use safetensors_delta::{Chain, Delta, Encoding, ErrorKind, Options, make};
+use safetensors_delta::{Chain, Delta, Encoding, ErrorKind, make};
 
-use crate::support::{Parts, Scratch, Tensors, bytes, content, files, frame};
+use crate::support::{Parts, Scratch, Tensors, bytes, content, files, frame, quick};
 
 /// A delta that changes nothing, between two versions.
 fn link(scratch: &Scratch, base: &str, version: &str) -> Delta {
@@ -72,7 +72,7 @@ fn train(scratch: &Scratch, steps: u8) -> Vec<String> {
         let new = tempfile::tempdir().unwrap();
         let new = crate::support::write(new.path(), &step(number), u64::MAX);
         let encoding = if number % 3 == 0 { Encoding::Overwrite } else { Encoding::Xor };
-        let options = Options::new().versions(epoch(number - 1), epoch(number)).encoding(encoding);
+        let options = quick().versions(epoch(number - 1), epoch(number)).encoding(encoding);
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         make(&base, tensors, scratch.path(&epoch(number)), &options).unwrap();
         epoch(number)
@@ -87,14 +87,14 @@ fn a_chain_of_64_is_verified_link_by_link_and_made_one() {
     let open = || names.iter().map(|name| Delta::open(scratch.path(name)).unwrap());
     let chain = Chain::new(open().rev()).unwrap();
     assert_eq!((chain.base_version(), chain.version()), ("000000", "000064"));
-    chain.verify(&scratch.base, &Options::new()).unwrap();
+    chain.verify(&scratch.base, &quick()).unwrap();
     assert_eq!(scratch.apply(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap(), step(64));
 
     // One delta of all is that of the first and the last checkpoint.
-    chain.squash(&scratch.base, scratch.path("squashed"), &Options::new()).unwrap();
+    chain.squash(&scratch.base, scratch.path("squashed"), &quick()).unwrap();
     let squashed = Delta::open(scratch.path("squashed")).unwrap();
     assert_eq!((squashed.base_version(), squashed.version()), ("000000", "000064"));
-    let options = Options::new().versions(epoch(0), epoch(64));
+    let options = quick().versions(epoch(0), epoch(64));
     let made = scratch.make("made", &step(64), &options).unwrap();
     assert_eq!(squashed.result_digest(), made.result_digest());
     assert_eq!(squashed.tensors().count(), 2);
@@ -135,7 +135,7 @@ fn neighbours_of_two_trainings_are_told_by_their_digests() {
     let scratch = Scratch::new(&step(0));
     train(&scratch, 2);
     // Another training has published its first version under the same name.
-    let options = Options::new().versions("000000", "000001").overwrite(true);
+    let options = quick().versions("000000", "000001").overwrite(true);
     let new: Tensors = step(0).into_iter().map(|(name, mut it)| { it.2[0] ^= 1; (name, it) }).collect();
     scratch.make("000001", &new, &options).unwrap();
     let error = scratch.apply(&["000001", "000002"]).unwrap_err();
@@ -151,9 +151,9 @@ fn a_base_with_another_unchanged_tensor_is_another_base() {
     tensors.get_mut("none").unwrap().2[299] ^= 1;
     let other = Scratch::new(&tensors);
     let chain = || Chain::new([Delta::open(scratch.path("000001")).unwrap()]).unwrap();
-    let error = chain().apply(&other.base, other.path("applied"), &Options::new()).unwrap_err();
+    let error = chain().apply(&other.base, other.path("applied"), &quick()).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::WrongBase { .. })), "{error}");
-    let squashed = chain().squash(&other.base, other.path("squashed"), &Options::new());
+    let squashed = chain().squash(&other.base, other.path("squashed"), &quick());
     assert!(matches!(squashed.unwrap_err().other(), Some(ErrorKind::WrongBase { .. })));
     let left: Vec<_> = files(other.directory.path()).into_keys().collect();
     assert_eq!(left.len(), 1, "{left:?}");

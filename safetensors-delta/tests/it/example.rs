@@ -1,9 +1,9 @@
 //! The example that slime and ModelExpress were run with: its bytes and its checksums.
 
 use safetensors_core::Dtype;
-use safetensors_delta::{ChecksumFormat, Encoding, Options};
+use safetensors_delta::{ChecksumFormat, Encoding};
 
-use crate::support::{Parts, Scratch, Tensors, content};
+use crate::support::{Parts, Scratch, Tensors, content, quick};
 
 fn tensors(w: [u16; 6], b: [f32; 4]) -> Tensors {
     let halves = w.map(u16::to_le_bytes).concat();
@@ -31,10 +31,10 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn the_bytes_are_those_of_slime_and_modelexpress() {
     let scratch = Scratch::new(&old());
-    let xor = scratch.make("xor", &new(), &Options::new()).unwrap();
+    let xor = scratch.make("xor", &new(), &quick()).unwrap();
     assert_eq!(hex(&content(&xor, "a.w")), "0000a07f0000000000000000");
     assert_eq!(hex(&content(&xor, "b")), "000000000000000000000000000060ff");
-    let options = Options::new().encoding(Encoding::Overwrite);
+    let options = quick().encoding(Encoding::Overwrite);
     let overwrite = scratch.make("overwrite", &new(), &options).unwrap();
     assert_eq!(hex(&content(&overwrite, "a.w")), "0200000002000000030000002040");
     assert_eq!(hex(&content(&overwrite, "b")), "020000000e0000000f000000e0c0");
@@ -54,7 +54,7 @@ fn the_checksums_are_those_of_slime_and_modelexpress() {
     ];
     for (format, w, b) in expected {
         let name = format.name();
-        let delta = scratch.make(name, &new(), &Options::new().checksums(format)).unwrap();
+        let delta = scratch.make(name, &new(), &quick().checksums(format)).unwrap();
         let file = scratch.path(name).join(crate::support::SHARD);
         let file = safetensors_core::io::FileSource::open(&file).unwrap();
         let file = safetensors_core::SafeTensors::from_source(file).unwrap();

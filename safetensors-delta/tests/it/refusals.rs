@@ -5,7 +5,7 @@ use std::fs;
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind as CoreKind};
 use safetensors_delta::{ChecksumFormat, Delta, Encoding, ErrorKind, Options};
 
-use crate::support::{Scratch, Tensors, bytes, files, read};
+use crate::support::{Scratch, Tensors, bytes, files, quick, read};
 
 fn base() -> Tensors {
     Tensors::from([bytes("a", [1, 2]), bytes("b", [3, 4])])
@@ -18,14 +18,14 @@ fn checkpoints_of_other_tensors_have_no_delta_and_all_differences_are_listed() {
     new.remove("a");
     new.insert("c".into(), (Dtype::U8, vec![1], vec![1]));
     new.insert("b".into(), (Dtype::I8, vec![2], vec![3, 4]));
-    let error = scratch.make("delta", &new, &Options::new()).unwrap_err();
+    let error = scratch.make("delta", &new, &quick()).unwrap_err();
     let message = error.to_string();
     for part in ["missing: \"a\"", "not needed: \"c\"", "\"b\" should have dtype U8, found I8"] {
         assert!(message.contains(part), "{message}");
     }
     new = base();
     new.insert("b".into(), (Dtype::U8, vec![1, 2], vec![3, 4]));
-    let error = scratch.make("delta", &new, &Options::new()).unwrap_err();
+    let error = scratch.make("delta", &new, &quick()).unwrap_err();
     assert!(error.to_string().contains("should have shape [2], found [1, 2]"), "{error}");
     assert!(!scratch.path("delta").exists());
 }
@@ -39,16 +39,16 @@ fn nothing_is_replaced_unasked_and_nothing_else_than_a_delta_by_a_delta() {
         let error = made.unwrap_err();
         assert!(expected(error.kind()), "{error}");
     };
-    let replacing = Options::new().overwrite(true);
-    make("delta", &Options::new()).unwrap();
-    is(make("delta", &Options::new()), |kind| matches!(kind, CoreKind::FileExists));
+    let replacing = quick().overwrite(true);
+    make("delta", &quick()).unwrap();
+    is(make("delta", &quick()), |kind| matches!(kind, CoreKind::FileExists));
     make("delta", &replacing).unwrap();
     // A damaged delta is one, too.
     fs::write(scratch.path("delta").join(crate::support::SHARD), "x").unwrap();
     make("delta", &replacing).unwrap();
     is(make("base", &replacing), |kind| matches!(kind, CoreKind::NotADelta));
     fs::create_dir(scratch.path("home")).unwrap();
-    make("home", &Options::new()).unwrap();
+    make("home", &quick()).unwrap();
     fs::remove_dir_all(scratch.path("home")).unwrap();
     fs::create_dir(scratch.path("home")).unwrap();
     fs::write(scratch.path("home/thesis.tex"), "x").unwrap();
@@ -58,7 +58,7 @@ fn nothing_is_replaced_unasked_and_nothing_else_than_a_delta_by_a_delta() {
 
     // A checkpoint takes the place of checkpoints alone.
     let chain = || safetensors_delta::Chain::new([Delta::open(scratch.path("delta")).unwrap()]).unwrap();
-    for (name, options) in [("home", &replacing), ("delta", &replacing), ("base", &Options::new())] {
+    for (name, options) in [("home", &replacing), ("delta", &replacing), ("base", &quick())] {
         let before = files(&scratch.path(name));
         chain().apply(&scratch.base, scratch.path(name), options).unwrap_err();
         assert_eq!(files(&scratch.path(name)), before);
@@ -71,12 +71,12 @@ fn a_delta_for_a_reader_is_one_that_it_takes() {
     let scratch = Scratch::new(&base());
     let made = |options: Options| scratch.make("delta", &base(), &options.overwrite(true));
     let refused = |options: Options| made(options).unwrap_err().to_string();
-    let slime = Options::new().for_slime();
+    let slime = quick().for_slime();
     assert_eq!(made(slime.clone()).unwrap().checksum_format(), ChecksumFormat::Xxh3);
     assert!(made(slime.clone().checksums(ChecksumFormat::Adler32)).is_ok());
     let message = refused(slime.versions("000001", "latest"));
     assert!(message.contains("slime needs decimal versions, found \"latest\""), "{message}");
-    let express = Options::new().for_modelexpress();
+    let express = quick().for_modelexpress();
     assert_eq!(made(express.clone()).unwrap().checksum_format(), ChecksumFormat::Adler32);
     assert!(made(express.clone().versions("a", "b")).is_ok());
     let message = refused(express.clone().encoding(Encoding::Overwrite));
@@ -94,7 +94,7 @@ fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
     safetensors_testing::files::write_hole(&file, tensors);
     let large = Checkpoint::open(&file).unwrap();
     let tensors = large.tensors().map(|tensor| (tensor.name(), tensor));
-    let options = Options::new().encoding(Encoding::Overwrite);
+    let options = quick().encoding(Encoding::Overwrite);
     let made = safetensors_delta::make(&large, tensors, directory.path().join("delta"), &options);
     let error = made.unwrap_err();
     assert_eq!(error.tensor(), Some("w"));

@@ -20,6 +20,11 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The name of the one file of most deltas.
 pub(crate) const SHARD: &str = "model-00000-of-00001.safetensors";
 
+/// The default options, but for the wait for the disk.
+pub(crate) fn quick() -> Options {
+    Options::new().durable(false)
+}
+
 /// A tensor of bytes.
 pub(crate) fn bytes(name: &str, bytes: impl Into<Vec<u8>>) -> (String, (Dtype, Vec<usize>, Vec<u8>)) {
     let bytes = bytes.into();
@@ -91,7 +96,7 @@ impl Scratch {
     pub(crate) fn apply(&self, deltas: &[&str]) -> Result<Tensors> {
         let deltas: Result<Vec<_>> = deltas.iter().map(|name| Delta::open(self.path(name))).collect();
         let applied = self.path("applied");
-        Chain::new(deltas?)?.apply(&self.base, &applied, &Options::new().overwrite(true))?;
+        Chain::new(deltas?)?.apply(&self.base, &applied, &quick().overwrite(true))?;
         Ok(read(&applied))
     }
 
