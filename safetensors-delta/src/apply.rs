@@ -127,13 +127,12 @@ impl<S: ReadAt> Chain<S> {
 
 /// The path of a file of the base below the directory of its index.
 fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<PathBuf> {
-    let elsewhere = || ErrorKind::FileElsewhere { file: file.into() };
     let name = match base.index_path().and_then(Path::parent) {
         Some(directory) => file.strip_prefix(directory).ok().map(Path::to_owned),
         // Several files without an index lie side by side.
         None => file.file_name().map(PathBuf::from),
     };
-    Ok(name.ok_or_else(elsewhere)?)
+    name.ok_or_else(|| Error::from(ErrorKind::FileElsewhere).in_path(file))
 }
 
 /// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index

@@ -10,8 +10,8 @@ use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    BASE_DIGEST, BASE_VERSION, COMPRESSION, ChecksumFormat, Encoding, RESULT_DIGEST,
-    VERSION, ZSTD, digest, is_hex, text, word,
+    BASE_DIGEST, BASE_VERSION, COMPRESSION, ChecksumFormat, Encoding, RESULT_DIGEST, VERSION, ZSTD,
+    digest, is_hex, text, word,
 };
 use crate::patch::Patch;
 
@@ -35,7 +35,8 @@ use crate::patch::Patch;
 /// # write(&old, [1.0, 2.0])?;
 /// # write(&new, [1.0, 2.5])?;
 /// # let path = dir.path().join("delta");
-/// make(&Checkpoint::open(&old)?, Checkpoint::open(&new)?.tensors().map(|w| (w.name(), w)), &path, &Options::new())?;
+/// let (old, new) = (Checkpoint::open(&old)?, Checkpoint::open(&new)?);
+/// make(&old, new.tensors().map(|w| (w.name(), w)), &path, &Options::new())?;
 /// let delta = Delta::open(&path)?;
 /// assert_eq!((delta.base_version(), delta.version()), ("000000", "000001"));
 /// assert_eq!(delta.tensors().map(|w| w.name()).collect::<Vec<_>>(), ["w"]);
@@ -129,11 +130,6 @@ impl<S: ReadAt> Delta<S> {
         Ok(())
     }
 
-    fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
-        let file = self.files.files().get(tensor.file_index())?;
-        file.safetensors().metadata().get(tensor.name()).map(String::as_str)
-    }
-
     /// Decompresses all differences, without the base. That finds damage of the frames, but not
     /// wrong bytes in them; [`Chain::verify`](crate::Chain::verify) finds these, too.
     ///
@@ -184,9 +180,21 @@ impl<S> Delta<S> {
         self.files.tensors()
     }
 
+    /// The same, each with the checksum that its tensor has afterwards: lower-case hex digits.
+    pub fn checksums(&self) -> impl Iterator<Item = (LazyTensor<'_, S>, &str)> {
+        let checksum = |tensor| (tensor, self.stored_checksum(&tensor).unwrap_or_default());
+        self.files.tensors().map(checksum)
+    }
+
     /// The path of the index.
     pub fn path(&self) -> &Path {
         self.files.index_path().unwrap_or(Path::new(""))
+    }
+
+    /// The checksum that a tensor should have afterwards. Opening has found one.
+    pub(crate) fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
+        let file = self.files.files().get(tensor.file_index())?;
+        file.safetensors().metadata().get(tensor.name()).map(String::as_str)
     }
 
     pub(crate) fn digests(&self) -> [Option<blake3::Hash>; 2] {
@@ -195,12 +203,5 @@ impl<S> Delta<S> {
 
     pub(crate) fn files(&self) -> &Checkpoint<S> {
         &self.files
-    }
-}
-
-impl<S: ReadAt> Delta<S> {
-    /// The checksum that a tensor should have afterwards. Opening has found one.
-    pub(crate) fn checksum(&self, tensor: &LazyTensor<'_, S>) -> &str {
-        self.stored_checksum(tensor).unwrap_or_default()
     }
 }

@@ -1,7 +1,5 @@
 //! [`ErrorKind`]: what only this crate knows can go wrong, inside the library's errors.
 
-use std::path::PathBuf;
-
 use safetensors_core::Dtype;
 use safetensors_core::framework::Quoted;
 pub use safetensors_core::{Error, Result};
@@ -25,12 +23,13 @@ impl From<ErrorKind> for Error {
 pub enum ErrorKind {
     // The index and the files of a delta.
     /// An entry in the index's metadata is missing, or has a value that is not known here.
-    #[error("{key} in the index should be {expected}, found {}", Quoted(.found.as_deref().unwrap_or("nothing")))]
+    #[error("{key} in the index should be {expected}, found {}", OrNothing(.found.as_deref()))]
     BadField { key: &'static str, expected: &'static str, found: Option<String> },
     /// A file has a tensor that the index does not place in it. Some readers would apply it.
     #[error("the index does not place it in this file, but some readers would apply it")]
     Unindexed,
-    /// A file of tensors lies beside the index, which does not name it. Some readers would apply it.
+    /// A file of tensors lies beside the index, which does not name it. Some readers would apply
+    /// it.
     #[error("the index does not name this file, but some readers would apply it")]
     StrayFile,
     /// A compressed difference is not a row of bytes.
@@ -101,9 +100,9 @@ pub enum ErrorKind {
     /// All changed tensors are right, but the whole is not what the delta leads to.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
-    /// The base has two tensors of one name in files that lie in one place.
-    #[error("the file {} is not below the directory of the index", .file.display())]
-    FileElsewhere { file: PathBuf },
+    /// A file of the base does not lie below the directory of its index.
+    #[error("it does not lie below the directory of the index")]
+    FileElsewhere,
 
     // Several deltas.
     /// There is no delta.
@@ -141,6 +140,18 @@ pub enum ErrorKind {
     /// The reader that the delta is made for would not take it.
     #[error("{reader} needs {expected}, found {}", Quoted(.found))]
     NotForReader { reader: &'static str, expected: &'static str, found: String },
+}
+
+/// A value in the index, if it is a string.
+struct OrNothing<'a>(Option<&'a str>);
+
+impl std::fmt::Display for OrNothing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(found) => Quoted(found).fmt(f),
+            None => f.write_str("no such text"),
+        }
+    }
 }
 
 /// The first bytes of what is no frame.

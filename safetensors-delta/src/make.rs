@@ -201,7 +201,10 @@ fn write_index(path: &Path, index: &str, tensors: usize) -> Result<()> {
 }
 
 /// Divides the changes into files of at most so many bytes, in their order.
-fn divide<'c, 'n>(changes: &'c [(&'n str, &'c Change)], most: u64) -> Vec<&'c [(&'n str, &'c Change)]> {
+fn divide<'c, 'n>(
+    changes: &'c [(&'n str, &'c Change)],
+    most: u64,
+) -> Vec<&'c [(&'n str, &'c Change)]> {
     let (mut shards, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (number, (_, change)) in changes.iter().enumerate() {
         let len = change.compressed.shape().iter().product::<usize>() as u64;

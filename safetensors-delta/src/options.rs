@@ -127,8 +127,8 @@ impl Options {
         self
     }
 
-    /// Whether a directory takes its place only after all of it has reached the disk, so that a power
-    /// cut loses nothing. On by default.
+    /// Whether a directory takes its place only after all of it has reached the disk, so that a
+    /// power cut loses nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
@@ -164,7 +164,8 @@ impl Options {
         };
         match self.reader {
             Some(Reader::Slime) => {
-                let other = [&self.base_version, &self.version].into_iter().find(|it| !is_number(it));
+                let other =
+                    [&self.base_version, &self.version].into_iter().find(|it| !is_number(it));
                 other.map_or(Ok(()), |found| refused("slime", "decimal versions", found))
             }
             Some(Reader::ModelExpress) if self.encoding != Encoding::Xor => {
@@ -194,7 +195,11 @@ impl Options {
         let delta = Checkpoint::open_delta_in(LocalStore, directory, &Limits::default());
         match delta {
             Err(error) if matches!(error.kind(), CoreKind::NotADelta) => {
-                if whole { Ok(()) } else { Err(error) }
+                if whole {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }
             Err(error) if matches!(error.kind(), CoreKind::NoCheckpoint { .. }) => Err(error),
             _ if whole => Checkpoint::open(directory).map(drop),

@@ -198,7 +198,8 @@ impl<'t, 'a, S: ReadAt> Step<'t, 'a, S> {
     }
 
     fn check(&self) -> Result<()> {
-        let (expected, found) = (self.delta.checksum(self.difference), self.sums.checksum());
+        let expected = self.delta.stored_checksum(self.difference).unwrap_or_default();
+        let found = self.sums.checksum();
         if expected == found {
             return Ok(());
         }

@@ -105,8 +105,7 @@ mod tests {
         let hash = blake3::hash(b"");
         let hex = hash.to_hex();
         let text = format!("[\"a\\n\",\"F32\",[2,3],\"{hex}\"]\n[\"b\",\"BF16\",[],\"{hex}\"]\n");
-        let lines =
-            [("b", Dtype::BF16, &[][..], hash), ("a\n", Dtype::F32, &[2, 3][..], hash)];
+        let lines = [("b", Dtype::BF16, &[][..], hash), ("a\n", Dtype::F32, &[2, 3][..], hash)];
         assert_eq!(digest_of(lines), blake3::hash(text.as_bytes()));
     }
 }

@@ -6,6 +6,7 @@ mod arrays;
 mod builder;
 mod burn;
 mod convert;
+mod delta;
 mod first_load;
 mod gguf;
 mod header;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Spec> {
         training::rows(),
         convert::rows(),
         quantised::rows(),
+        delta::rows(),
         scaling::rows(),
     ]
     .into_iter()

@@ -47,10 +47,14 @@ fn what_is_no_chain_is_named() {
     );
     assert_eq!(message(&[("0", "2"), ("1", "02")]), r#"two deltas lead to the version "02""#);
     assert_eq!(message(&[("0", "1"), ("0", "1")]), r#"two deltas lead to the version "1""#);
-    for cycle in [&[("0", "1"), ("1", "0")][..], &[("5", "5")], &[("a", "b"), ("0", "1"), ("1", "0")]]
+    for cycle in
+        [&[("0", "1"), ("1", "0")][..], &[("5", "5")], &[("a", "b"), ("0", "1"), ("1", "0")]]
     {
         let message = message(cycle);
-        assert!(message.contains("from the version") && message.contains("back to it"), "{message}");
+        assert!(
+            message.contains("from the version") && message.contains("back to it"),
+            "{message}"
+        );
     }
 }
 
@@ -88,7 +92,10 @@ fn a_chain_of_64_is_verified_link_by_link_and_made_one() {
     let chain = Chain::new(open().rev()).unwrap();
     assert_eq!((chain.base_version(), chain.version()), ("000000", "000064"));
     chain.verify(&scratch.base, &quick()).unwrap();
-    assert_eq!(scratch.apply(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap(), step(64));
+    assert_eq!(
+        scratch.apply(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap(),
+        step(64)
+    );
 
     // One delta of all is that of the first and the last checkpoint.
     chain.squash(&scratch.base, scratch.path("squashed"), &quick()).unwrap();
@@ -118,8 +125,9 @@ fn a_chain_of_64_is_verified_link_by_link_and_made_one() {
 fn each_link_is_checked() {
     let scratch = Scratch::new(&step(0));
     train(&scratch, 3);
-    let wrong = Parts::new("xor", &[("each", &frame(&[1; 300]), &[1; 300])]);
-    let wrong = Parts { metadata: { let mut it = wrong.metadata.clone(); it["base_version"] = "000001".into(); it["version"] = "000002".into(); it }, ..wrong };
+    let mut wrong = Parts::new("xor", &[("each", &frame(&[1; 300]), &[1; 300])]);
+    wrong.metadata["base_version"] = "000001".into();
+    wrong.metadata["version"] = "000002".into();
     scratch.write_delta("000002", &wrong);
     let error = scratch.apply(&["000001", "000002", "000003"]).unwrap_err();
     assert_eq!(error.tensor(), Some("each"));
@@ -136,7 +144,13 @@ fn neighbours_of_two_trainings_are_told_by_their_digests() {
     train(&scratch, 2);
     // Another training has published its first version under the same name.
     let options = quick().versions("000000", "000001").overwrite(true);
-    let new: Tensors = step(0).into_iter().map(|(name, mut it)| { it.2[0] ^= 1; (name, it) }).collect();
+    let new: Tensors = step(0)
+        .into_iter()
+        .map(|(name, mut it)| {
+            it.2[0] ^= 1;
+            (name, it)
+        })
+        .collect();
     scratch.make("000001", &new, &options).unwrap();
     let error = scratch.apply(&["000001", "000002"]).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::OtherBase { .. })), "{error}");

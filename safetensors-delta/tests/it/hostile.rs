@@ -184,7 +184,10 @@ fn checksums_that_are_wrong() {
     let right = sound().checksums["w"].clone();
     for wrong in [&right[1..], &right.to_uppercase(), "", &format!(" {}", &right[1..])] {
         let message = refused(&with(Some(wrong)));
-        assert!(message.starts_with("its checksum should be 32 lower-case hex digits"), "{message}");
+        assert!(
+            message.starts_with("its checksum should be 32 lower-case hex digits"),
+            "{message}"
+        );
     }
 }
 
@@ -217,15 +220,16 @@ fn fields_that_are_missing_or_unknown() {
             apply(&parts).unwrap_err().to_string()
         };
         let says = |message: String, found: &str| {
-            let expected = format!("{INDEX}: {key} in the index should be {expected}, found {found}");
+            let expected =
+                format!("{INDEX}: {key} in the index should be {expected}, found {found}");
             assert!(message.ends_with(&expected), "{message}");
         };
         if let Some(wrong) = wrong {
             says(with(Some(wrong.into())), &format!("{wrong:?}"));
         }
         if !key.starts_with("safetensors") && key != "delta_encoding" {
-            says(with(None), "\"nothing\"");
-            says(with(Some(7.into())), "\"nothing\"");
+            says(with(None), "no such text");
+            says(with(Some(7.into())), "no such text");
         }
     }
     // Without the key that makes a delta of it, it is a checkpoint.

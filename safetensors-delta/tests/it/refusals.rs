@@ -57,7 +57,8 @@ fn nothing_is_replaced_unasked_and_nothing_else_than_a_delta_by_a_delta() {
     assert_eq!(fs::read(scratch.path("home/thesis.tex")).unwrap(), b"x");
 
     // A checkpoint takes the place of checkpoints alone.
-    let chain = || safetensors_delta::Chain::new([Delta::open(scratch.path("delta")).unwrap()]).unwrap();
+    let chain =
+        || safetensors_delta::Chain::new([Delta::open(scratch.path("delta")).unwrap()]).unwrap();
     for (name, options) in [("home", &replacing), ("delta", &replacing), ("base", &quick())] {
         let before = files(&scratch.path(name));
         chain().apply(&scratch.base, scratch.path(name), options).unwrap_err();
@@ -98,5 +99,7 @@ fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
     let made = safetensors_delta::make(&large, tensors, directory.path().join("delta"), &options);
     let error = made.unwrap_err();
     assert_eq!(error.tensor(), Some("w"));
-    assert!(matches!(error.other(), Some(ErrorKind::TooLargeToOverwrite { found }) if *found == 1 << 32));
+    assert!(
+        matches!(error.other(), Some(ErrorKind::TooLargeToOverwrite { found }) if *found == 1 << 32)
+    );
 }

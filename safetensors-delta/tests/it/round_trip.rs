@@ -17,7 +17,8 @@ const ENCODINGS: [Encoding; 2] = [Encoding::Xor, Encoding::Overwrite];
 /// Pseudo-random bytes.
 fn noise(len: usize, mut state: u64) -> Vec<u8> {
     let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
     std::iter::repeat_with(next).take(len).collect()
@@ -97,7 +98,10 @@ fn both_checkpoints_may_be_divided_in_their_own_ways() {
     assert_eq!(read(&path("applied")), new);
     // The files are those of the base, and so is what lies beside them.
     let names = |name: &str| -> Vec<_> {
-        files(&path(name)).into_keys().map(|file| file.strip_prefix(path(name)).unwrap().to_owned()).collect()
+        files(&path(name))
+            .into_keys()
+            .map(|file| file.strip_prefix(path(name)).unwrap().to_owned())
+            .collect()
     };
     assert_eq!(names("applied"), names("base"));
     for same in ["config.json", "tokenizer/vocab.txt", INDEX] {
@@ -108,9 +112,8 @@ fn both_checkpoints_may_be_divided_in_their_own_ways() {
 
 #[test]
 fn the_same_checkpoints_give_the_same_files() {
-    let tensors = |seed| {
-        (0..40).map(|i| bytes(&format!("w{i}"), noise(1000 * i, seed + i as u64))).collect()
-    };
+    let tensors =
+        |seed| (0..40).map(|i| bytes(&format!("w{i}"), noise(1000 * i, seed + i as u64))).collect();
     let (old, new): (Tensors, Tensors) = (tensors(0), tensors(9));
     let scratch = Scratch::new(&old);
     let made = |name: &str| -> BTreeMap<_, _> {

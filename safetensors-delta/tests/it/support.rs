@@ -26,7 +26,10 @@ pub(crate) fn quick() -> Options {
 }
 
 /// A tensor of bytes.
-pub(crate) fn bytes(name: &str, bytes: impl Into<Vec<u8>>) -> (String, (Dtype, Vec<usize>, Vec<u8>)) {
+pub(crate) fn bytes(
+    name: &str,
+    bytes: impl Into<Vec<u8>>,
+) -> (String, (Dtype, Vec<usize>, Vec<u8>)) {
     let bytes = bytes.into();
     (name.into(), (Dtype::U8, vec![bytes.len()], bytes))
 }
@@ -94,7 +97,8 @@ impl Scratch {
 
     /// Applies deltas to the base, as `applied`.
     pub(crate) fn apply(&self, deltas: &[&str]) -> Result<Tensors> {
-        let deltas: Result<Vec<_>> = deltas.iter().map(|name| Delta::open(self.path(name))).collect();
+        let deltas: Result<Vec<_>> =
+            deltas.iter().map(|name| Delta::open(self.path(name))).collect();
         let applied = self.path("applied");
         Chain::new(deltas?)?.apply(&self.base, &applied, &quick().overwrite(true))?;
         Ok(read(&applied))
@@ -135,7 +139,10 @@ impl Parts {
         Self {
             metadata,
             frames: frames.iter().map(|(name, frame, _)| (*name, frame.to_vec())).collect(),
-            checksums: frames.iter().map(|(name, _, new)| ((*name).into(), checksum(new))).collect(),
+            checksums: frames
+                .iter()
+                .map(|(name, _, new)| ((*name).into(), checksum(new)))
+                .collect(),
         }
     }
 }

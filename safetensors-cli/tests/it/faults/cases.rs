@@ -79,6 +79,29 @@ impl Case {
         })
     }
 
+    /// What a delta makes of another checkpoint takes the place of an older directory.
+    pub(crate) fn applied_delta() -> Self {
+        let arguments = ["delta", "apply", "base", "delta", FOLDER, "--force"];
+        Self::new("an applied delta", &arguments, FOLDER, |folder| {
+            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
+            let directory = folder.parent().unwrap();
+            let run = |arguments: &[&str]| {
+                let status = safetensors(directory).args(arguments).status().unwrap();
+                assert!(status.success());
+            };
+            run(&["convert", INPUT, "base", "--max-shard-size", "12"]);
+            fs::write(directory.join("base/config.json"), "{}").unwrap();
+            let values = [9.0_f32, 1.5, 2.5, 3.5, 4.5, -1.0];
+            let shapes = [("x", [3], 0), ("y", [2], 3), ("new", [1], 5)];
+            let views = shapes.iter().map(|(name, shape, start)| {
+                let values = &values[*start..start + shape[0]];
+                (*name, TensorView::from_slice(shape, values).unwrap())
+            });
+            save(directory.join("new.safetensors"), views, &SaveOptions::new()).unwrap();
+            run(&["delta", "make", "base", "new.safetensors", "delta"]);
+        })
+    }
+
     /// The header has room for the change, which is made in a copy nevertheless.
     pub(crate) fn edit() -> Self {
         Self::edit_of("an edit", 4096, &[])
