@@ -3,6 +3,7 @@
 
 mod chain;
 mod example;
+mod failures;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod memory;

@@ -224,7 +224,8 @@ impl Case {
 
     /// The names of hidden files beside the checkpoint.
     pub(crate) fn hidden_files(&self, directory: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory.join(FOLDER)).unwrap();
+        let entries = [directory.join(FOLDER), directory.to_owned()];
+        let entries = entries.iter().flat_map(|directory| fs::read_dir(directory).unwrap());
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.starts_with('.')).collect()
     }
@@ -238,14 +239,22 @@ impl Case {
     /// A new directory that is as the template.
     fn directory(&self) -> TempDir {
         let directory = temp_dir();
-        fs::create_dir(directory.path().join(FOLDER)).unwrap();
-        fs::copy(self.template.path().join(INPUT), directory.path().join(INPUT)).unwrap();
-        for entry in fs::read_dir(self.template.path().join(FOLDER)).unwrap() {
-            let entry = entry.unwrap();
-            let copy = directory.path().join(FOLDER).join(entry.file_name());
-            fs::copy(entry.path(), copy).unwrap();
-        }
+        copy(self.template.path(), directory.path());
         directory
+    }
+}
+
+/// Copies what is in a directory.
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let copied = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            fs::create_dir(&copied).unwrap();
+            copy(&entry.path(), &copied);
+        } else {
+            fs::copy(entry.path(), copied).unwrap();
+        }
     }
 }
 
