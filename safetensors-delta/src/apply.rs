@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointFile;
@@ -166,10 +167,13 @@ fn save_file<B: ReadAt, S: ReadAt>(
 
 /// Copies the index, which says the same of the result.
 fn copy_index<B: ReadAt>(base: &Checkpoint<B>, to: &Path) -> Result<()> {
-    let Some(name) = base.index_path().and_then(Path::file_name) else { return Ok(()) };
-    let most = Limits::default().index_bytes;
-    let Some((_, bytes)) = base.read_beside(&name.to_string_lossy(), most)? else {
-        return base.check_unchanged();
+    let Some(index) = base.index_path() else { return Ok(()) };
+    let Some(name) = index.file_name() else { return Ok(()) };
+    let read = base.read_beside(&name.to_string_lossy(), Limits::default().index_bytes)?;
+    let Some((_, bytes)) = read else {
+        // It is not there any more, or cannot be read any more.
+        let error = io::Error::other("the index could not be read a second time");
+        return Err(Error::from(error).in_path(index));
     };
     let path = to.join(name);
     fs::write(&path, bytes).map_err(|error| Error::from(error).in_path(path))

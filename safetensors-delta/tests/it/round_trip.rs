@@ -57,7 +57,7 @@ fn every_dtype_and_size_comes_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn any_change_comes_back(
