@@ -43,12 +43,9 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() && !self.ended {
-            let status = self.blocks.at(self.taken).and_then(|input| {
-                let is_end = input.is_empty();
-                let status = self.decoder.run_on_buffers(input, &mut out[filled..]);
-                Ok((is_end, status))
-            });
-            let (is_end, status) = status?;
+            let input = self.blocks.at(self.taken)?;
+            let is_end = input.is_empty();
+            let status = self.decoder.run_on_buffers(input, &mut out[filled..]);
             let status = status.map_err(|error| {
                 let problem = error.to_string();
                 self.error(ErrorKind::DamagedFrame { problem })

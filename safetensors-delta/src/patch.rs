@@ -15,7 +15,7 @@ const POSITION: u64 = 4;
 /// What a delta does to one tensor.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
-    Overwrite(Overwrite<'a, S>),
+    Overwrite(Box<Overwrite<'a, S>>),
 }
 
 impl<'a, S: ReadAt> Patch<'a, S> {
@@ -27,7 +27,7 @@ impl<'a, S: ReadAt> Patch<'a, S> {
     ) -> Result<Self> {
         match encoding {
             Encoding::Xor => Ok(Self::Xor { frame: Frame::open(compressed, Some(len))?, len }),
-            Encoding::Overwrite => Overwrite::open(compressed, len).map(Self::Overwrite),
+            Encoding::Overwrite => Ok(Self::Overwrite(Box::new(Overwrite::open(compressed, len)?))),
         }
     }
 
