@@ -254,7 +254,7 @@ fn an_index_that_does_not_fit_its_files() {
     };
     let error = refused(&|map| map["v"] = SHARD.into());
     assert_eq!(error.tensor(), Some("v"));
-    let error = refused(&|map| _ = map.as_object_mut().unwrap().clear());
+    let error = refused(&|map| map.as_object_mut().unwrap().clear());
     assert!(matches!(error.other(), Some(ErrorKind::StrayFile)), "{error}");
 
     // A second tensor, in the same file or another one, which the index leaves out.
