@@ -8,6 +8,7 @@
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
+//! | `delta` | `delta` | what changed between two checkpoints, as a small one; it builds zstd, with a C compiler |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
@@ -129,6 +130,7 @@
 //! | see all three libraries in one program | `examples/quickstart.rs` |
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
+//! | publish what changed since the last version, and apply it | the module `delta`; `safetensors delta` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle in a browser, by ranges | `examples/browser` |
@@ -174,6 +176,8 @@ pub use safetensors_burn as burn;
 #[cfg(feature = "candle")]
 pub use safetensors_candle as candle;
 pub use safetensors_core::*;
+#[cfg(feature = "delta")]
+pub use safetensors_delta as delta;
 #[cfg(any(feature = "hub", feature = "remote"))]
 pub use safetensors_hub as hub;
 #[cfg(feature = "remote")]

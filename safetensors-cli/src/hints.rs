@@ -38,6 +38,7 @@ const HINTS: &[(&[&str], &[&str])] = &[
     ),
     (&["cmp", "compare"], &["`safetensors diff` compares two checkpoints"]),
     (&["draw", "plot", "treemap", "picture"], &["`safetensors map` draws a checkpoint"]),
+    (&["patch", "apply", "xdelta"], &["`safetensors delta apply` applies a delta to a checkpoint"]),
     (&["meta", "set", "edit"], &["`safetensors metadata` shows and changes metadata"]),
 ];
 
@@ -46,6 +47,7 @@ const HINTS: &[(&[&str], &[&str])] = &[
 const PATHS: &[(&str, &str)] = &[
     ("metadata", "did you mean `safetensors metadata get FILE`?"),
     ("modelspec", "did you mean `safetensors modelspec validate FILE`?"),
+    ("delta", "did you mean `safetensors delta inspect DELTA`?"),
     ("cache", "did you mean `safetensors cache list`?"),
     ("", "did you mean `safetensors inspect FILE`?"),
 ];

@@ -7,6 +7,7 @@ mod background;
 mod builder;
 mod burn;
 mod convert;
+mod delta;
 mod first_load;
 mod gguf;
 mod header;
@@ -70,6 +71,7 @@ pub(crate) fn all() -> Vec<Spec> {
         training::rows(),
         convert::rows(),
         quantised::rows(),
+        delta::rows(),
         scaling::rows(),
     ]
     .into_iter()

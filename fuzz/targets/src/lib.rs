@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`header`] | what we accept, the reference accepts alike; what only we refuse is documented |
 //! | [`index`] | an index leads to the tensors that it names, below its directory, or is refused |
+//! | [`delta`] | a compressed difference makes of a tensor what a loop makes of it, or is refused |
 //! | [`edit`] | an interrupted edit leaves the old file or the new one, whatever lies beside it |
 //! | [`slice`](mod@slice) | a slice has the elements that a loop over all positions finds |
 //! | [`convert`] | each element converts as an independent oracle says |
@@ -23,6 +24,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a finding is a panic")]
 
 pub mod convert;
+pub mod delta;
 pub mod edit;
 pub mod header;
 pub mod index;
@@ -42,6 +44,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets.
 pub const TARGETS: &[Target] = &[
     ("convert", convert::run),
+    ("delta", delta::run),
     ("edit", edit::run),
     ("header", header::run),
     ("index", index::run),

@@ -4,6 +4,7 @@ mod browse;
 mod cache;
 mod completions;
 mod convert;
+mod delta;
 mod diff;
 mod digest;
 mod download;
@@ -122,6 +123,7 @@ commands! {
     Stats(stats),
     Diff(diff),
     Convert(convert),
+    Delta(delta),
     Plan(plan),
     Metadata(metadata),
     Modelspec(modelspec),

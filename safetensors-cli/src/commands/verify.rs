@@ -11,10 +11,11 @@ use safetensors_core::framework::{Quoted, default_threads, in_order};
 use serde::Serialize;
 
 use super::Run;
+use crate::commands;
 use crate::input::kind::{Expected, Judge};
 use crate::input::other;
 use crate::input::targets::{self, Target};
-use crate::input::{self, Checkpoint, Opening};
+use crate::input::{self, Checkpoint, Opening, delta};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
@@ -32,7 +33,9 @@ use crate::terminal::{json, text};
 /// Each sound file or checkpoint gets one line on standard output, each other one a
 /// line on standard error. A file of PyTorch, GGUF or NumPy is an error, unless its name or
 /// --format says that it is one. Then its structure and the places of tensors are checked,
-/// and with --digests the checksums of an archive. A file of two formats is an error.
+/// and with --digests the checksums of an archive. A file of two formats is an error. Of a
+/// delta, the index and the files are checked, and with --digests every compressed
+/// difference; `safetensors delta verify --base` compares its checksums.
 /// Warnings are about sound files: tensors or files that an index leaves out, a wrong
 /// total_size, or objects of PyTorch that hold tensors and cannot be read.
 /// With --strict, warnings are failures, and so is every departure from the text of the
@@ -94,8 +97,11 @@ struct Outcome {
     warnings: Vec<String>,
     files: usize,
     digests: usize,
-    /// The format of a file that is none of safetensors.
+    /// The format of a file that is none of safetensors; or that it is a delta.
     format: Option<String>,
+    /// What a delta is.
+    #[serde(skip)]
+    delta: Option<String>,
     /// The checksums of an archive that were compared.
     checksums: u64,
     #[serde(flatten)]
@@ -150,7 +156,12 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     let mut outcome = Outcome::new(target);
     let mut look = || -> anyhow::Result<()> {
         let judge = args.format.map_or(Judge::ByName, Judge::As);
-        let checkpoint = target.open_with(Opening { judge, ..Opening::default() })?;
+        let checkpoint = match target.open_with(Opening { judge, ..Opening::default() }) {
+            Err(error) if delta::is_delta(&error) => {
+                return check_delta(target, args, &mut outcome);
+            }
+            opened => opened?,
+        };
         outcome.totals = Totals::of(checkpoint.tensors());
         outcome.files = checkpoint.files().len();
         if check_other(&checkpoint, args, &mut outcome)? {
@@ -187,6 +198,21 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     }
     outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
     Some(outcome)
+}
+
+/// Checks a delta, which opening does but for the compressed differences.
+fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
+    let delta = delta::open(target.path()?)?;
+    outcome.format = Some("delta".into());
+    outcome.totals = Totals::of(delta.tensors());
+    let mut files: Vec<_> = delta.tensors().map(|tensor| tensor.file_index()).collect();
+    files.dedup();
+    outcome.files = files.len();
+    outcome.delta = Some(commands::delta::summary(&delta));
+    if args.digests {
+        delta.verify()?;
+    }
+    Ok(())
 }
 
 /// Compares files with the digests that they record.
@@ -258,6 +284,9 @@ impl Outcome {
     }
 
     fn summary(&self) -> String {
+        if let Some(delta) = &self.delta {
+            return delta.clone();
+        }
         let Totals { tensors, parameters, bytes } = self.totals;
         let shards = match self.files {
             1 => String::new(),

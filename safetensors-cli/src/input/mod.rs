@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod below;
+pub(crate) mod delta;
 pub(crate) mod discover;
 pub(crate) mod find;
 pub(crate) mod kind;

@@ -10,7 +10,7 @@ use safetensors_core::{Error, ErrorKind};
 
 use crate::input::address;
 use crate::input::discover::FoundPaths;
-use crate::input::{self, Checkpoint, Opening, other};
+use crate::input::{self, Checkpoint, Opening, delta, other};
 use crate::terminal::text;
 
 /// One file or checkpoint, or a path where there is none.
@@ -96,7 +96,7 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
                 Some(address) => address::open(address),
                 None => match safetensors_core::Checkpoint::open(&target.path) {
                     Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-                    Err(error) => Err(error.into()),
+                    Err(error) => Err(anyhow::Error::from(error)),
                 },
             };
             match opened {
@@ -106,6 +106,9 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
                 // An index that cannot be opened is reported when it is checked. The shard that is
                 // the reason for that would only be reported again; the others are checked by
                 // themselves.
+                Err(error) if delta::is_delta(&error) => {
+                    seen.extend(delta::files(&target.path).iter().map(|file| identity(file)));
+                }
                 Err(error) => {
                     let file = error.downcast_ref().and_then(Error::file).map(Path::new);
                     let file = file.filter(|file| *file != target.path);

@@ -15,6 +15,7 @@ mod convert_places;
 mod convert_ranks;
 mod convert_tied;
 mod dcp;
+mod delta;
 mod diff;
 mod digest;
 mod extract;

@@ -41,6 +41,10 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("diff", &["diff", "--json", "small.safetensors", "small.safetensors"], 0),
     ("diff", &["diff", "--json", "small.safetensors", "odd.safetensors"], 1),
     ("diff", &["diff", "--json", "arrays.pt", "arrays.pt"], 1),
+    ("inspect", &["inspect", "--json", "delta"], 0),
+    ("inspect", &["inspect", "--json", "delta", "small.safetensors"], 0),
+    ("verify", &["verify", "--json", "delta"], 0),
+    ("delta-inspect", &["delta", "inspect", "--json", "delta", "theirs"], 0),
     ("plan", &["plan", "--json", "-w", "2", "llama.safetensors"], 0),
     ("plan-file", &["plan", "-o", "-", "-w", "2", "llama.safetensors"], 0),
     ("metadata-get", &["metadata", "get", "--json", "small.safetensors"], 0),
@@ -73,6 +77,7 @@ fn make_files(dir: &Path) {
     training_run(&dir.join("run"));
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));
+    crate::delta::make_deltas(dir);
     hostile_file(dir);
     llama(dir, "llama.safetensors");
     raw_file(&dir.join("empty.safetensors"), "{}", 0);

@@ -9,7 +9,7 @@ use super::index_read::IndexFile;
 use super::names::is_safe;
 use super::store::{Store, read_to_vec};
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
-use crate::header::{Limits, Metadata};
+use crate::header::{DELTA_BASE_KEY, Limits, Metadata};
 use crate::io::ReadAt;
 
 /// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
@@ -21,11 +21,24 @@ pub(crate) struct Index {
     pub(crate) total_size: Option<u64>,
     /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
+    /// Whether the shards hold a delta, whose tensors are none of a model.
+    pub(crate) is_delta: bool,
 }
 
 impl Index {
-    /// Reads and checks an index file.
+    /// Reads and checks an index file. The index of a delta is refused.
     pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+        let index = Self::read_any(store, path, limits)?;
+        if index.is_delta {
+            // Read as numbers, compressed differences would be a model of nonsense.
+            let base = index.metadata.get(DELTA_BASE_KEY).cloned().unwrap_or_default();
+            return Err(Error::from(ErrorKind::IsDelta { base }).in_path(path));
+        }
+        Ok(index)
+    }
+
+    /// Reads and checks an index file, also that of a delta.
+    pub(super) fn read_any<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         let (limit, found) = (limits.index_bytes, source.byte_len());
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
@@ -40,13 +53,14 @@ impl Index {
     pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
         let text = std::str::from_utf8(json)
             .map_err(|error| IndexProblem::NotUtf8 { offset: error.valid_up_to() })?;
-        let IndexFile { shards, total_size, strings } = IndexFile::parse(text, limits)?;
-        if shards.is_empty() {
+        let IndexFile { shards, total_size, strings, is_delta } = IndexFile::parse(text, limits)?;
+        // A delta may change nothing.
+        if shards.is_empty() && !is_delta {
             return Err(IndexProblem::Empty);
         }
         match shards.keys().find(|name| !is_safe(name)) {
             Some(name) => Err(IndexProblem::UnsafeName { name: name.clone() }),
-            None => Ok(Self { shards, total_size, metadata: strings }),
+            None => Ok(Self { shards, total_size, metadata: strings, is_delta }),
         }
     }
 

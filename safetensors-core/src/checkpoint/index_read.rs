@@ -10,7 +10,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, Error as _, IgnoredAny, Map
 use serde_json::value::RawValue;
 
 use crate::error::{Escaped, IndexProblem};
-use crate::header::{Limits, Metadata, duplicate_key};
+use crate::header::{DELTA_KEY, Limits, Metadata, duplicate_key};
 
 /// The parts of an index file that are used. Everything else in it is skipped.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(super) struct IndexFile {
     pub(super) total_size: Option<u64>,
     /// The strings in the index's `metadata`.
     pub(super) strings: Metadata,
+    /// Whether `metadata` has the key that only the index of a delta has.
+    pub(super) is_delta: bool,
 }
 
 impl IndexFile {
@@ -156,6 +158,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
         let mut seen = BTreeSet::new();
         while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
             self.most.check(seen.len())?;
+            self.file.is_delta |= key == DELTA_KEY && value.get() != "null";
             if let Ok(text) = serde_json::from_str(value.get()) {
                 self.file.strings.insert(key.clone(), text);
             } else if key == "total_size" {

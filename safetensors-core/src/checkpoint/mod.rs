@@ -9,6 +9,7 @@ mod computed;
 mod computed_tensor;
 mod current;
 mod dcp;
+mod delta;
 mod destination;
 mod directories;
 mod index;
@@ -277,6 +278,12 @@ impl<S> Checkpoint<S> {
             Some(path) => error.in_path(path),
             None => error,
         }
+    }
+
+    /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
+    /// then belongs to it.
+    pub fn is_of_directory(&self) -> bool {
+        self.is_of_directory
     }
 
     /// The path of the index, if there is one.

@@ -106,19 +106,42 @@ fn open_located<T: Store>(
         }
         CheckpointPath::Index(path) => path,
     };
+    let read = || Index::read(store, path, limits);
+    let Some(Indexed { index, shards, version }) = open_indexed(store, path, limits, read)? else {
+        return Ok(None);
+    };
+    if let Some(file) = shards.iter().find(|file| dcp::has_parts(file)) {
+        refuse_indexed(store, path, (file, &shards), limits)?;
+    }
+    Checkpoint::from_shards(shards, &index, path, version).map(Some)
+}
+
+/// An index and its shards, which belong together.
+pub(super) struct Indexed<S> {
+    pub(super) index: Index,
+    pub(super) shards: Vec<CheckpointFile<S>>,
+    /// The version of the index.
+    pub(super) version: Option<Version>,
+}
+
+/// Opens the shards of the index that `read` reads at a path. `None` if the index changed
+/// meanwhile.
+pub(super) fn open_indexed<T: Store>(
+    store: &T,
+    path: &Path,
+    limits: &Limits,
+    read: impl FnOnce() -> Result<Index>,
+) -> Result<Option<Indexed<T::File>>> {
     let version = || store.version(path).map_err(|error| error.in_path(path));
     let before = version()?;
-    let opened = open_shards(store, path, limits);
+    let opened = read().and_then(|index| Ok((open_shards(store, path, &index, limits)?, index)));
     // This comes before the error is looked at: a shard may be missing because its index was
     // replaced.
     if version()? != before {
         return Ok(None);
     }
-    let (index, shards) = opened?;
-    if let Some(file) = shards.iter().find(|file| dcp::has_parts(file)) {
-        refuse_indexed(store, path, (file, &shards), limits)?;
-    }
-    Checkpoint::from_shards(shards, &index, path, before).map(Some)
+    let (shards, index) = opened?;
+    Ok(Some(Indexed { index, shards, version: before }))
 }
 
 /// Fails if an index may name a part of a tensor, beside which there are others.
@@ -147,16 +170,15 @@ fn refuse_indexed<T: Store>(
 fn open_shards<T: Store>(
     store: &T,
     path: &Path,
+    index: &Index,
     limits: &Limits,
-) -> Result<(Index, Vec<CheckpointFile<T::File>>)> {
-    let index = Index::read(store, path, limits)?;
+) -> Result<Vec<CheckpointFile<T::File>>> {
     let paths = index.files_beside(path);
     store.will_open(&paths);
     let files: Vec<_> = paths.into_iter().zip(index.shards()).collect();
-    let shards = in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
+    in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
         open_shard(store, &file, limits).map_err(|error| name_lost(error, names))
-    })?;
-    Ok((index, shards))
+    })
 }
 
 /// Opens one file of a store as a checkpoint.
@@ -239,7 +261,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the
     /// index maps to that shard. So if two shards contain a tensor, the index decides.
-    fn from_shards(
+    pub(super) fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
         path: &Path,

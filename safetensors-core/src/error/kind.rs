@@ -378,6 +378,18 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
+    /// The index is that of a delta, which has only what changed since another checkpoint, the base.
+    /// The package `safetensors-delta` applies one. `base` is what the delta calls its base.
+    #[cfg(feature = "std")]
+    #[error(
+        "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
+         that checkpoint", Quoted(.base)
+    )]
+    IsDelta { base: String },
+    /// A delta was expected, whose index has a `delta_encoding` in its metadata.
+    #[cfg(feature = "std")]
+    #[error("expected a delta, whose index has a delta_encoding, found a whole checkpoint")]
+    NotADelta,
     /// Two files that are opened as one checkpoint have a tensor of the same name.
     #[cfg(feature = "std")]
     #[error("another file has a tensor of the same name: {}", Escaped(.other))]

@@ -50,6 +50,14 @@ pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
 #[cfg(feature = "std")]
 pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 
+/// The key, in the metadata of an index, that makes it the index of a delta.
+#[cfg(feature = "std")]
+pub(crate) const DELTA_KEY: &str = "delta_encoding";
+
+/// The key there of the checkpoint that the delta changes.
+#[cfg(feature = "std")]
+pub(crate) const DELTA_BASE_KEY: &str = "base_version";
+
 /// The key of the version of [`DCP_KEY`].
 #[cfg(feature = "std")]
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";

@@ -15,11 +15,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use super::Run;
+use crate::commands;
 use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::other::Kind;
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{self, Tensor};
+use crate::input::{self, Tensor, delta};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
@@ -30,7 +31,8 @@ use crate::terminal::stdout::Out;
 /// Only headers are read, and what describes quantised weights, of which the bits that an element
 /// takes are shown. Tensors are shown as a tree of modules. Layers that differ only in their
 /// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
-/// --flat lists each tensor. Of a directory with the epochs of a training of burn, the epochs are
+/// --flat lists each tensor. Of a delta, which is no checkpoint, the versions and the changed tensors
+/// are shown. Of a directory with the epochs of a training of burn, the epochs are
 /// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names
 /// are escaped. Very long names and values are shortened.
 #[derive(Debug, clap::Args)]
@@ -60,7 +62,7 @@ pub(crate) struct Args {
     /// Print everything as one JSON document
     ///
     /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights; or
-    /// trainings, of a directory with epochs. Several PATHs have one document around theirs
+    /// trainings, of a directory with epochs; or delta, of one. Several PATHs have one document around theirs
     #[arg(long)]
     json: bool,
 }
@@ -115,10 +117,24 @@ fn trainings(
     Some(written.map(|()| shown))
 }
 
+/// Shows a delta, which is no checkpoint.
+fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
+    let path = target.path()?;
+    let delta = delta::open(path)?;
+    if args.json {
+        let document = commands::delta::Document::of(path, &delta);
+        crate::terminal::json::write(&BTreeMap::from([("delta", document)]), &mut out)?;
+    } else {
+        commands::delta::write(&delta, out)?;
+    }
+    Ok(ShownInput::new(Totals::of(delta.tensors())))
+}
+
 /// Shows one checkpoint.
 fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
+        Err(error) if delta::is_delta(&error) => return show_delta(args, target, out),
         Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
     };
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;

@@ -79,6 +79,29 @@ impl Case {
         })
     }
 
+    /// What a delta makes of another checkpoint takes the place of an older directory.
+    pub(crate) fn applied_delta() -> Self {
+        let arguments = ["delta", "apply", "base", "delta", FOLDER, "--force"];
+        Self::new("an applied delta", &arguments, FOLDER, |folder| {
+            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
+            let directory = folder.parent().unwrap();
+            let run = |arguments: &[&str]| {
+                let status = safetensors(directory).args(arguments).status().unwrap();
+                assert!(status.success());
+            };
+            run(&["convert", INPUT, "base", "--max-shard-size", "16"]);
+            fs::write(directory.join("base/config.json"), "{}").unwrap();
+            let values = [9.0_f32, 1.5, 2.5, 3.5, 4.5, -1.0];
+            let shapes = [("x", [3], 0), ("y", [2], 3), ("new", [1], 5)];
+            let views = shapes.iter().map(|(name, shape, start)| {
+                let values = &values[*start..start + shape[0]];
+                (*name, TensorView::from_slice(shape, values).unwrap())
+            });
+            save(directory.join("new.safetensors"), views, &SaveOptions::new()).unwrap();
+            run(&["delta", "make", "base", "new.safetensors", "delta"]);
+        })
+    }
+
     /// The header has room for the change, which is made in a copy nevertheless.
     pub(crate) fn edit() -> Self {
         Self::edit_of("an edit", 4096, &[])
@@ -201,7 +224,8 @@ impl Case {
 
     /// The names of hidden files beside the checkpoint.
     pub(crate) fn hidden_files(&self, directory: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory.join(FOLDER)).unwrap();
+        let entries = [directory.join(FOLDER), directory.to_owned()];
+        let entries = entries.iter().flat_map(|directory| fs::read_dir(directory).unwrap());
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.starts_with('.')).collect()
     }
@@ -215,14 +239,22 @@ impl Case {
     /// A new directory that is as the template.
     fn directory(&self) -> TempDir {
         let directory = temp_dir();
-        fs::create_dir(directory.path().join(FOLDER)).unwrap();
-        fs::copy(self.template.path().join(INPUT), directory.path().join(INPUT)).unwrap();
-        for entry in fs::read_dir(self.template.path().join(FOLDER)).unwrap() {
-            let entry = entry.unwrap();
-            let copy = directory.path().join(FOLDER).join(entry.file_name());
-            fs::copy(entry.path(), copy).unwrap();
-        }
+        copy(self.template.path(), directory.path());
         directory
+    }
+}
+
+/// Copies what is in a directory.
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let copied = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            fs::create_dir(&copied).unwrap();
+            copy(&entry.path(), &copied);
+        } else {
+            fs::copy(entry.path(), copied).unwrap();
+        }
     }
 }
 

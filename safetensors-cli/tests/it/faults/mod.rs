@@ -162,6 +162,11 @@ fn a_save_for_ranks_over_an_older_checkpoint() {
 }
 
 #[test]
+fn an_applied_delta_over_an_older_directory() {
+    check(&Case::applied_delta());
+}
+
+#[test]
 fn an_edit() {
     check(&Case::edit());
 }

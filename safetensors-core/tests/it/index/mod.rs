@@ -1,5 +1,6 @@
 //! Opening a checkpoint by path: files, directories, and index files, which may be hostile.
 
+mod delta;
 mod hostile;
 mod locate;
 mod shards;

@@ -1,0 +1,145 @@
+//! Deltas of checkpoints: any bytes as a compressed difference, any text as their index, and what
+//! is made of two tensors.
+//!
+//! The first byte says which. An accepted difference makes of the base what a plain loop makes of
+//! what zstd decompresses at once.
+
+use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::digest::Digest;
+use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
+use safetensors_delta::{Chain, Delta, Encoding, Error, Options, make};
+use serde_json::json;
+
+use crate::input::Input;
+use crate::scratch;
+
+const INDEX: &str = "model.safetensors.index.json";
+const SHARD: &str = "model-00000-of-00001.safetensors";
+
+/// The tensors have fewer bytes, so no content that is right has more.
+const MOST: usize = 4 + 5 * 256;
+
+/// Checks one input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let (kind, encoding) = (input.byte(), input.one_of(&[Encoding::Xor, Encoding::Overwrite]));
+    match kind {
+        0 => {
+            let base = old(input.byte().into());
+            check(encoding, &base, input.rest());
+        }
+        1 => {
+            let base = old(input.byte().into());
+            let (cut, tail) = (input.below(4), input.below(4));
+            let mut frame = zstd::bulk::compress(input.rest(), 1).unwrap();
+            frame.truncate(frame.len() - cut);
+            frame.extend(&[0x28, 0xb5, 0x2f][..tail]);
+            check(encoding, &base, &frame);
+        }
+        2 => {
+            let frame = zstd::bulk::compress(&[1; 8], 1).unwrap();
+            let files = store(&frame, &Digest::of(&[0; 8]).to_string(), input.rest().to_vec());
+            shown(Delta::open_in(files, "", &Limits::default()));
+        }
+        _ => round_trip(encoding, &mut input),
+    }
+}
+
+fn old(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7) as u8).collect()
+}
+
+/// The files of a delta that changes `w`.
+fn store(frame: &[u8], checksum: &str, index: Vec<u8>) -> MemoryStore {
+    let shape = [frame.len()];
+    let tensors = [("w", TensorView::from_slice(&shape, frame).unwrap())];
+    let file = serialize(tensors, &SaveOptions::new().metadata([("w", checksum)])).unwrap();
+    MemoryStore::from_iter([(SHARD, file), (INDEX, index)])
+}
+
+fn checkpoint(bytes: &[u8]) -> Checkpoint<Vec<u8>> {
+    let shape = [bytes.len()];
+    let tensors = [("w", TensorView::from_slice(&shape, bytes).unwrap())];
+    Checkpoint::from_source(serialize(tensors, &SaveOptions::new()).unwrap(), "base").unwrap()
+}
+
+/// The result, unless it is an error, which can be shown.
+fn shown<T>(result: Result<T, Error>) -> Option<T> {
+    result.map_err(|error| assert!(!error.to_string().chars().any(char::is_control))).ok()
+}
+
+/// Applies a compressed difference, whose checksum is that of what a plain loop makes.
+fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
+    let content = zstd::bulk::decompress(frame, MOST).ok();
+    let expected = content.and_then(|content| apply(encoding, base, &content));
+    let checksum = Digest::of(expected.as_deref().unwrap_or_default()).to_string();
+    let index = json!({
+        "metadata": {
+            "version": "1", "base_version": "0", "delta_encoding": encoding.name(),
+            "compression_format": "zstd", "checksum_format": "xxh3-128",
+        },
+        "weight_map": { "w": SHARD },
+    });
+    let files = store(frame, &checksum, index.to_string().into_bytes());
+    let delta = shown(Delta::open_in(files, "", &Limits::default())).unwrap();
+    let is_sound = shown(delta.verify()).is_some();
+    let chain = Chain::new([delta]).unwrap();
+    let is_applied = shown(chain.verify(&checkpoint(base), &Options::new())).is_some();
+    if is_applied {
+        assert!(expected.is_some(), "a difference that no loop applies is accepted");
+        assert!(is_sound, "what can be applied is not sound without its base");
+    } else if expected.is_some() {
+        // One frame that fills the tensor is what zstd itself makes of the content.
+        let whole = zstd::zstd_safe::find_frame_compressed_size(frame) == Ok(frame.len());
+        let is_skipped = frame.get(1..4) == Some(&[0x2a, 0x4d, 0x18]);
+        assert!(!whole || is_skipped || has_more(frame), "a sound difference is refused");
+    }
+}
+
+/// Whether the header of a frame asks for more than we give it: a dictionary or a large window.
+fn has_more(frame: &[u8]) -> bool {
+    let flags = frame.get(4).copied().unwrap_or_default();
+    flags & 3 != 0 || flags & 0x20 == 0 && frame.get(5).is_some_and(|window| window >> 3 >= 13)
+}
+
+/// What a difference makes of a tensor, if it can be applied.
+fn apply(encoding: Encoding, base: &[u8], content: &[u8]) -> Option<Vec<u8>> {
+    let mut new = base.to_vec();
+    if encoding == Encoding::Xor {
+        new.iter_mut().zip(content).for_each(|(byte, other)| *byte ^= other);
+        return (content.len() == base.len()).then_some(new);
+    }
+    let number = |at: usize| {
+        let bytes = content.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().unwrap()) as usize)
+    };
+    let count = number(0)?;
+    if count.checked_mul(5)?.checked_add(4)? != content.len() {
+        return None;
+    }
+    let mut before = None;
+    for i in 0..count {
+        let position = number(4 + 4 * i)?;
+        *new.get_mut(position)? = content[4 + 4 * count + i];
+        if before.replace(position).is_some_and(|before| before >= position) {
+            return None;
+        }
+    }
+    Some(new)
+}
+
+/// What is made of two tensors makes the second of the first.
+fn round_trip(encoding: Encoding, input: &mut Input<'_>) {
+    let len = usize::from(input.byte());
+    let (old, new) = (input.filled(len), input.filled(len));
+    let (directory, base) = (scratch::directory(), checkpoint(&old));
+    let path = directory.path().join("delta");
+    let options = Options::new().encoding(encoding).durable(false);
+    let shape = [len];
+    let tensors = [("w", TensorView::from_slice(&shape, &new).unwrap())];
+    let delta = make(&base, tensors, &path, &options).unwrap();
+    assert_eq!(delta.tensors().count(), usize::from(old != new));
+    delta.verify().unwrap();
+    Chain::new([delta]).unwrap().verify(&base, &options).unwrap();
+    assert!(Checkpoint::open(&path).is_err());
+}

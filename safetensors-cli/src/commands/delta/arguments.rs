@@ -1,0 +1,112 @@
+//! The options of a new delta.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use safetensors_delta::{ChecksumFormat, Encoding, Options};
+
+use crate::terminal::report::wrong_usage;
+
+/// How a delta is written.
+#[derive(Debug, clap::Args)]
+pub(super) struct Making {
+    /// How the delta says which bytes have changed
+    #[arg(long, value_name = "ENCODING", value_enum, default_value_t = Encoded::Xor)]
+    encoding: Encoded,
+    /// The algorithm of the checksums of the changed tensors; blake3 by default
+    #[arg(long, value_name = "ALGORITHM", value_enum)]
+    checksums: Option<Checksums>,
+    /// Write a delta that this program applies, or fail
+    ///
+    /// slime, and miles, need decimal versions. They read all checksums; xxh3-128 is their default.
+    /// modelexpress needs xor and adler32
+    #[arg(long = "for", value_name = "PROGRAM", value_enum)]
+    reader: Option<Reader>,
+    /// Replace the delta that is there
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Encoded {
+    /// The new bytes XOR the old ones
+    Xor,
+    /// The positions of the bytes that differ, and the new bytes
+    Overwrite,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Checksums {
+    Blake3,
+    #[value(name = "xxh3-128")]
+    Xxh3,
+    Adler32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Reader {
+    Slime,
+    Modelexpress,
+}
+
+/// Options whose versions are still to be set.
+pub(super) struct Unversioned(Options);
+
+impl From<Unversioned> for Options {
+    fn from(options: Unversioned) -> Self {
+        options.0
+    }
+}
+
+impl Making {
+    pub(super) fn options(&self) -> Unversioned {
+        let options = Options::new().overwrite(self.force).encoding(match self.encoding {
+            Encoded::Xor => Encoding::Xor,
+            Encoded::Overwrite => Encoding::Overwrite,
+        });
+        let options = match self.reader {
+            Some(Reader::Slime) => options.for_slime(),
+            Some(Reader::Modelexpress) => options.for_modelexpress(),
+            None => options,
+        };
+        Unversioned(match self.checksums {
+            Some(Checksums::Blake3) => options.checksums(ChecksumFormat::Blake3),
+            Some(Checksums::Xxh3) => options.checksums(ChecksumFormat::Xxh3),
+            Some(Checksums::Adler32) => options.checksums(ChecksumFormat::Adler32),
+            None => options,
+        })
+    }
+}
+
+impl Unversioned {
+    /// Sets the versions: those that are given, or else the number in the name of the directory, as
+    /// in `weight_v000002`, and the number before it.
+    pub(super) fn with_versions(
+        self,
+        directory: &Path,
+        base: Option<&str>,
+        to: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let number = name.rsplit_once("_v").map(|(_, number)| number).filter(|it| is_number(it));
+        let to = to.or(number).unwrap_or("000001");
+        let before = || {
+            let number: u64 = to.parse().ok().filter(|_| is_number(to))?;
+            Some(format!("{:0width$}", number.checked_sub(1)?, width = to.len()))
+        };
+        let base = match base {
+            Some(base) => base.to_owned(),
+            None => before().ok_or_else(|| {
+                wrong_usage(format!(
+                    "no number comes before the version {}; name the base with --base-version",
+                    crate::terminal::text::name(to)
+                ))
+            })?,
+        };
+        Ok(Self(self.0.versions(base, to)))
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}

@@ -1,0 +1,381 @@
+//! `safetensors delta`: what changed from one version of a checkpoint to the next.
+//!
+//! | file | content |
+//! |---|---|
+//! | `arguments` | the options of a new delta |
+//! | `shown` | what a delta is, for people and for programs |
+//!
+//! `safetensors_delta` does the work.
+
+mod arguments;
+mod shown;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use arguments::Making;
+use safetensors_delta::{Chain, Options};
+pub(crate) use shown::{Document, summary, write};
+
+use super::Run;
+use crate::input::delta::Delta;
+use crate::input::{self, Checkpoint, Source, address, delta, other};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::{warn, wrong_usage};
+use crate::terminal::stdout::Out;
+use crate::terminal::{json, text};
+
+/// Make deltas between versions of a checkpoint, look at them, and apply them.
+///
+/// A delta is a directory with what changed from one version of a checkpoint, its base, to
+/// another: an index, and a compressed difference for each tensor that changed. It is in the
+/// format that slime, miles and ModelExpress share. Every other command refuses a delta, but
+/// for `inspect` and `verify`, which say what it is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors delta make step-1/ step-2/ weight_v000002
+  safetensors delta inspect weight_v000002
+  safetensors delta apply step-1/ weight_v000002 applied/
+  safetensors delta verify weight_v00000[1-9] --base step-0/
+  safetensors delta squash step-0/ weight_v00000[1-9] all/
+  safetensors delta help make
+
+Exit codes: 0 done, 1 a delta does not fit its base, or is malformed, unreadable or unwritable,
+2 wrong usage.";
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Make(Make),
+    Apply(Apply),
+    Verify(Verify),
+    Inspect(Inspect),
+    Squash(Squash),
+}
+
+/// Write what changed from OLD to NEW as a delta
+///
+/// Both have tensors of the same names, dtypes and shapes; each may be divided into files in its
+/// own way. The delta names a digest of all of OLD and one of all of NEW. Metadata and the files
+/// beside the tensors, such as config.json, are not in it: a warning says if they differ.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors delta make step-1/ step-2/ weight_v000002
+  safetensors delta make old.safetensors new.safetensors delta --base-version a --to-version b
+  safetensors delta make step-1/ step-2/ weight_v000002 --for slime
+
+Exit codes: 0 made, 1 OLD and NEW have other tensors, or a file cannot be read or written, 2 wrong
+usage.")]
+struct Make {
+    /// The older checkpoint: what `inspect` takes as PATH
+    #[arg(value_name = "OLD", value_parser = address::parser())]
+    old: PathBuf,
+    /// The newer one
+    #[arg(value_name = "NEW", value_parser = address::parser())]
+    new: PathBuf,
+    /// The directory to write
+    #[arg(value_name = "DELTA", value_parser = address::parser())]
+    delta: PathBuf,
+    /// The name of the version that the delta leads to; by default the number in the name of DELTA
+    ///
+    /// It is the number in a name such as weight_v000002, or else 000001
+    #[arg(long, value_name = "ID")]
+    to_version: Option<String>,
+    /// The name of the version that the delta changes; by default the number before the new one
+    #[arg(long, value_name = "ID")]
+    base_version: Option<String>,
+    #[command(flatten)]
+    making: Making,
+}
+
+/// Write what deltas make of BASE to a new directory
+///
+/// OUT gets the files of BASE with the new values, under the same names, and a copy of what lies in
+/// the directory BASE beside them. The deltas may be given in any order. Nothing appears at OUT
+/// before everything is checked; BASE is never changed. OUT may be BASE, which --force replaces.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "\
+Examples:
+  safetensors delta apply step-1/ weight_v000002 applied/
+  safetensors delta apply hf://owner/model weight_v000001 weight_v000002 applied/
+  safetensors delta apply served/ weight_v000003 served/ --force
+
+Exit codes: 0 applied, 1 a delta does not fit BASE, or a file is malformed or cannot be read or
+written, 2 wrong usage.",
+    override_usage = "safetensors delta apply [OPTIONS] <BASE> <DELTA>... <OUT>"
+)]
+struct Apply {
+    /// BASE, the deltas, and OUT last
+    #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
+    paths: Vec<PathBuf>,
+    /// Replace the checkpoint in OUT, with all that is in that directory
+    #[arg(long)]
+    force: bool,
+}
+
+/// Check deltas: their structure and every compressed difference and, with --base, every checksum
+///
+/// With --base, the deltas are applied one after the other, and nothing is written. That checks
+/// each tensor after each delta, and the digests of the whole where the deltas name them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors delta verify weight_v000002
+  safetensors delta verify weight_v00000[1-9] --base step-0/
+
+Exit codes: 0 sound, 1 a delta is damaged or does not fit the base, 2 wrong usage.")]
+struct Verify {
+    /// Deltas: directories, indexes or addresses
+    #[arg(value_name = "DELTA", required = true, value_parser = address::parser())]
+    deltas: Vec<PathBuf>,
+    /// The checkpoint that the first of them changes
+    #[arg(long, value_name = "BASE", value_parser = address::parser())]
+    base: Option<PathBuf>,
+}
+
+/// Show versions, encoding, digests and tensors of deltas
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors delta inspect weight_v000002
+  safetensors delta inspect weight_v0* --json | jq '.deltas[].bytes'
+
+Exit codes: 0 shown, 1 a delta is malformed or cannot be read, 2 wrong usage.")]
+struct Inspect {
+    /// Deltas: directories, indexes or addresses
+    #[arg(value_name = "DELTA", required = true, value_parser = address::parser())]
+    deltas: Vec<PathBuf>,
+    /// Print one JSON document
+    ///
+    /// Its key is deltas: a list in the order of the arguments
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make one delta of several, from the base of the first to the version of the last
+///
+/// It is what `make` makes of BASE and the result, which is not written. Each tensor is checked
+/// after each delta.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "\
+Examples:
+  safetensors delta squash step-0/ weight_v00000[1-9] all/
+
+Exit codes: 0 made, 1 a delta does not fit BASE, or a file is malformed or cannot be read or
+written, 2 wrong usage.",
+    override_usage = "safetensors delta squash [OPTIONS] <BASE> <DELTA>... <OUT>"
+)]
+struct Squash {
+    /// BASE, the deltas, and OUT last
+    #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    making: Making,
+}
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        matches!(self.command, Command::Make(_) | Command::Apply(_) | Command::Squash(_))
+    }
+
+    fn is_paged(&self) -> bool {
+        matches!(self.command, Command::Inspect(_))
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        match &self.command {
+            Command::Make(make) => make.run(out),
+            Command::Apply(apply) => apply.run(out),
+            Command::Verify(verify) => verify.run(out),
+            Command::Inspect(inspect) => inspect.run(out),
+            Command::Squash(squash) => squash.run(out),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Make {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        refuse_address(&self.delta, "DELTA")?;
+        if input::is_stdin(&self.old) && input::is_stdin(&self.new) {
+            return Err(wrong_usage("OLD and NEW cannot both be standard input"));
+        }
+        let (to, base) = (self.to_version.as_deref(), self.base_version.as_deref());
+        let options = self.making.options().with_versions(&self.delta, base, to)?;
+        let (old, new) = (input::open(&self.old)?, input::open(&self.new)?);
+        warn_of_others(&old, &new, &self.new)?;
+        let options = counted(options.into(), bytes_of(&old));
+        let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
+        safetensors_delta::make(&old, tensors, &self.delta, &options)?;
+        told(&self.delta, out)
+    }
+}
+
+impl Apply {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let (base, chain, to) = opened(&self.paths)?;
+        let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
+        chain.apply(&base, to, &options).map_err(advise)?;
+        warn_of_unchecked(&chain);
+        let (version, tensors) = (text::printable(chain.version()), base.len() as u64);
+        let bytes = text::size(bytes_of(&base));
+        let tensors = text::counted(tensors, "tensor");
+        Ok(writeln!(out, "{}: version {version}, {tensors}, {bytes}", text::path(to))?)
+    }
+}
+
+impl Squash {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let (base, chain, to) = opened(&self.paths)?;
+        let options = counted(self.making.options().into(), bytes_of(&base));
+        chain.squash(&base, to, &options).map_err(advise)?;
+        warn_of_unchecked(&chain);
+        told(to, out)
+    }
+}
+
+impl Verify {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let deltas = open_all(&self.deltas)?;
+        let Some(base) = &self.base else {
+            for (path, delta) in self.deltas.iter().zip(&deltas) {
+                delta.verify()?;
+                writeln!(out, "{}: ok, {}", input::name(path), summary(delta))?;
+            }
+            return Ok(());
+        };
+        let (checkpoint, chain) = (input::open(base)?, Chain::new(deltas)?);
+        let options = counted(Options::new(), bytes_of(&checkpoint));
+        chain.verify(&checkpoint, &options)?;
+        warn_of_unchecked(&chain);
+        let deltas = text::counted(chain.deltas().len() as u64, "delta");
+        let [from, to] = [chain.base_version(), chain.version()].map(text::printable);
+        Ok(writeln!(out, "{}: ok, {deltas} from {from} to {to}", input::name(base))?)
+    }
+}
+
+impl Inspect {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let deltas = open_all(&self.deltas)?;
+        if self.json {
+            let deltas = self.deltas.iter().zip(&deltas);
+            let deltas: Vec<_> = deltas.map(|(path, delta)| Document::of(path, delta)).collect();
+            return json::write(&std::collections::BTreeMap::from([("deltas", deltas)]), out);
+        }
+        for (number, (path, delta)) in self.deltas.iter().zip(&deltas).enumerate() {
+            if number > 0 {
+                writeln!(out)?;
+            }
+            if deltas.len() > 1 {
+                writeln!(out, "{}", input::name(path))?;
+            }
+            write(delta, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Delta>> {
+    paths.iter().map(|path| delta::open(path)).collect()
+}
+
+/// The base, the deltas, and the path of the output.
+fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path)> {
+    let ([base, deltas @ ..], Some(to)) = (&paths[..paths.len().saturating_sub(1)], paths.last())
+    else {
+        return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
+    };
+    refuse_address(to, "OUT")?;
+    let checkpoint = input::open(base)?;
+    if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {
+        anyhow::bail!(
+            "{}: deltas are applied to safetensors files of whole tensors; `safetensors convert` \
+             makes such files",
+            input::name(base)
+        );
+    }
+    Ok((checkpoint, Chain::new(open_all(deltas)?)?, to))
+}
+
+/// Refuses an address in place of a directory of the disk.
+fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
+    if address::of(path).is_none() && !input::is_stdin(path) {
+        return Ok(());
+    }
+    Err(wrong_usage(format!("{}: {what} is a directory of the disk", input::shown(path))))
+}
+
+fn bytes_of(checkpoint: &Checkpoint) -> u64 {
+    checkpoint.tensors().map(|tensor| tensor.byte_len()).sum()
+}
+
+/// Options with a bar that counts the bytes of the base. It is removed with them.
+fn counted(options: Options, bytes: u64) -> Options {
+    let progress = Arc::new(Progress::bytes(bytes));
+    options.progress(move |bytes| progress.add(bytes))
+}
+
+/// Adds what replaces a directory that is there.
+fn advise(error: safetensors_core::Error) -> anyhow::Error {
+    match error.kind() {
+        safetensors_core::ErrorKind::FileExists => {
+            let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
+            anyhow::anyhow!("{place}: the directory has files; --force replaces them")
+        }
+        _ => error.into(),
+    }
+}
+
+/// Says what a new delta is.
+fn told(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    Ok(writeln!(out, "{}: {}", text::path(path), summary(&delta::open(path)?))?)
+}
+
+/// Warns if a base is not known to be the right one.
+fn warn_of_unchecked(chain: &Chain<Source>) {
+    if let Some(delta) = chain.deltas().iter().find(|delta| delta.base_digest().is_none()) {
+        warn(format!(
+            "{}: names no digest of its base, so tensors that it does not change are not checked",
+            text::path(delta.path())
+        ));
+    }
+}
+
+/// Warns of differences that a delta does not have.
+fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Result<()> {
+    /// What readers of models ask for, and the most bytes of such a file.
+    const BESIDE: [&str; 5] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ];
+    const MOST: u64 = 64 << 20;
+    let told = |what: &str| {
+        warn(format!("{}: {what} differs from that of OLD; no delta has it", input::name(path)));
+    };
+    if old.metadata() != new.metadata() {
+        told("the metadata");
+    }
+    for name in BESIDE {
+        let [before, now] = [old, new].map(|checkpoint| checkpoint.read_beside(name, MOST));
+        if let (Some((_, before)), Some((_, now))) = (before?, now?)
+            && before != now
+        {
+            told(name);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Deltas of checkpoints: a directory, an index, or an address of one. Everything that opens a
+//! checkpoint refuses them.
+
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::{Error, ErrorKind, Limits};
+
+use super::source::{Boxed, Source};
+use super::{address, is_stdin};
+use crate::terminal::report::wrong_usage;
+
+/// An open delta.
+pub(crate) type Delta = safetensors_delta::Delta<Source>;
+
+/// Opens a delta.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
+    if is_stdin(path) {
+        return Err(wrong_usage("a delta is a directory, which cannot be standard input"));
+    }
+    let Some(address) = address::of(path) else {
+        return Ok(Delta::open_in(Boxed(LocalStore), path, &Limits::default())?);
+    };
+    let mut delta = None;
+    let opened = address::open_or(address, |store, path, error| {
+        if is_refused(&error) {
+            delta = Some(Delta::open_in(Boxed(store), path, &Limits::default()));
+        }
+        Err(error.into())
+    });
+    match (delta, opened) {
+        (Some(delta), _) => Ok(delta?),
+        (None, Err(error)) => Err(error),
+        (None, Ok(_)) => Err(Error::from(ErrorKind::NotADelta).in_path(path).into()),
+    }
+}
+
+/// Whether a checkpoint did not open because it is a delta.
+pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(is_refused)
+}
+
+fn is_refused(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::IsDelta { .. })
+}
+
+/// The files of a delta that belong to its index. Empty if it cannot be opened.
+pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
+    let Ok(delta) = open(index) else { return Vec::new() };
+    let mut files: Vec<_> = delta.tensors().filter_map(|tensor| tensor.file()).collect();
+    files.dedup();
+    files.into_iter().map(Path::to_owned).collect()
+}

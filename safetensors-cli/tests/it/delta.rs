@@ -1,0 +1,259 @@
+//! `safetensors delta`, and what the other commands say of a delta.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use serde_json::Value;
+
+use crate::fixtures::*;
+
+const INDEX: &str = "model.safetensors.index.json";
+
+fn checkpoint(path: &Path, w: [f32; 3], format: &str) {
+    fs::create_dir_all(path).unwrap();
+    let bias = [1_i64, 2];
+    let tensors = [
+        ("w", TensorView::from_slice(&[3], &w).unwrap()),
+        ("bias", TensorView::from_slice(&[2], &bias).unwrap()),
+    ];
+    let options = SaveOptions::new().metadata([("format", format)]).durable(false);
+    save(path.join("model.safetensors"), tensors, &options).unwrap();
+    fs::write(path.join("config.json"), "{}").unwrap();
+}
+
+/// Two deltas from 000000 to 000001, of `old` and `new`: `delta` and, as another program would
+/// write it, `theirs`.
+pub(crate) fn make_deltas(dir: &Path) {
+    checkpoint(&dir.join("old"), [1.0, 2.0, 3.0], "pt");
+    checkpoint(&dir.join("new"), [1.0, 2.5, 3.0], "pt");
+    run_in(dir, &["delta", "make", "old", "new", "delta"]).success().stderr("");
+    run_in(dir, &["delta", "make", "old", "new", "theirs", "--for", "modelexpress"]).success();
+    let index = dir.join("theirs").join(INDEX);
+    let mut json: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    let metadata = json["metadata"].as_object_mut().unwrap();
+    metadata.retain(|key, _| !key.starts_with("safetensors_bridge."));
+    fs::write(index, json.to_string()).unwrap();
+}
+
+fn values(path: &Path) -> Vec<f32> {
+    let tensor = Checkpoint::open(path).unwrap();
+    tensor.tensor("w").unwrap().read().unwrap().into_vec().unwrap()
+}
+
+#[test]
+fn a_delta_is_made_shown_verified_and_applied() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    let summary = "a delta from 000000 to 000001: 1 tensor, 21 B as xor and zstd\n";
+    run(&["delta", "make", "old", "new", "delta", "--force"])
+        .success()
+        .stdout(format!("delta: {summary}"));
+    let shown = run(&["delta", "inspect", "delta"]).success();
+    let shown = text(&shown.get_output().stdout).to_owned();
+    assert!(shown.starts_with(summary), "{shown}");
+    assert!(matches("digest of the base: [0-9a-f]{64}\ndigest of the result: ").eval(&shown));
+    run(&["inspect", "delta"]).success().stdout(shown);
+    run(&["delta", "verify", "delta"]).success().stdout(format!("delta: ok, {summary}"));
+    run(&["delta", "verify", "delta", "--base", "old"])
+        .success()
+        .stdout("old: ok, 1 delta from 000000 to 000001\n")
+        .stderr("");
+    run(&["delta", "apply", "old", "delta", "out"])
+        .success()
+        .stdout("out: version 000001, 2 tensors, 28 B\n")
+        .stderr("");
+    run(&["diff", "out", "new"]).success().stdout("2 tensors equal\n");
+    assert_eq!(fs::read(dir.path().join("out/config.json")).unwrap(), b"{}");
+    // A checkpoint takes the place of its base.
+    run(&["delta", "apply", "old", "delta", "old"])
+        .code(1)
+        .stderr("error: old: the directory has files; --force replaces them\n");
+    run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
+    assert_eq!(values(&dir.path().join("old")), [1.0, 2.5, 3.0]);
+    run(&["delta", "verify", "delta", "--base", "old"]).code(1).stderr(predicate::str::contains(
+        "tensor \"w\": its blake3 after the delta \"000001\" should be ",
+    ));
+}
+
+#[test]
+fn every_other_command_refuses_a_delta() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    for args in [
+        &["convert", "delta", "out.safetensors"][..],
+        &["convert", &format!("delta/{INDEX}"), "out"],
+        &["delta", "apply", "delta", "delta", "out"],
+        &["delta", "make", "old", "delta", "out"],
+        &["diff", "delta", "new"],
+        &["digest", "delta"],
+        &["digest", "--record", "delta"],
+        &["extract", "delta", "w", "-o", "w.npy"],
+        &["manifest", "delta"],
+        &["map", "delta", "-o", "map.svg"],
+        &["metadata", "get", "delta"],
+        &["metadata", "set", &format!("delta/{INDEX}"), "a=b"],
+        &["plan", "delta", "-w", "2"],
+        &["show", "delta", "w"],
+        &["stats", "delta"],
+    ] {
+        run_in(dir.path(), args).code(1).stderr(predicate::str::contains(
+            "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
+        ));
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+    // And what is a checkpoint is no delta.
+    for args in [&["delta", "inspect", "new"][..], &["delta", "apply", "old", "new", "out"]] {
+        run_in(dir.path(), args).code(1).stderr(predicate::str::contains("expected a delta"));
+    }
+}
+
+#[test]
+fn verify_and_inspect_say_what_a_delta_is() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    let summary = "a delta from 000000 to 000001: 1 tensor, 21 B as xor and zstd";
+    for path in ["delta", &format!("delta/{INDEX}")] {
+        run(&["verify", path, "--digests", "--strict"])
+            .success()
+            .stdout(
+                predicate::str::contains(format!("{INDEX}: ok, {summary}"))
+                    .or(predicate::str::contains(format!("{path}: ok, {summary}"))),
+            )
+            .stderr("");
+    }
+    // Its files are part of it.
+    run(&["verify", "."]).success().stdout(predicate::str::contains("\n4 checked: 4 sound; "));
+    let json = run(&["verify", "delta", "--json"]).success();
+    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    let result = &json["results"][0];
+    assert_eq!((&result["format"], &result["tensors"]), (&"delta".into(), &1.into()));
+    let json = run(&["inspect", "delta", "--json"]).success();
+    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    assert_eq!(json["delta"]["tensors"][0]["name"], "w");
+    assert_eq!(json["delta"]["base_version"], "000000");
+
+    // A damaged frame shows when it is read.
+    let shard = dir.path().join("delta/model-00000-of-00001.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 0xff;
+    bytes.push(0);
+    fs::write(&shard, &bytes).unwrap();
+    run(&["verify", "delta"]).code(1).stderr(predicate::str::contains("but 22 follow the header"));
+    bytes.pop();
+    let at = bytes.len() - 14;
+    bytes[at] = 0xff;
+    fs::write(&shard, &bytes).unwrap();
+    run(&["verify", "delta"]).success();
+    run(&["verify", "delta", "--digests"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
+    run(&["delta", "verify", "delta"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
+}
+
+#[test]
+fn versions_come_from_the_name_of_the_directory() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let made = |args: &[&str]| {
+        let args = [&["delta", "make", "old", "new"], args, &["--force"]].concat();
+        let made = run_in(dir.path(), &args).success();
+        let made = text(&made.get_output().stdout).to_owned();
+        made.split_once("from ").unwrap().1.split_once(':').unwrap().0.to_owned()
+    };
+    assert_eq!(made(&["weight_v000042"]), "000041 to 000042");
+    assert_eq!(made(&["step_v7"]), "6 to 7");
+    assert_eq!(made(&["delta", "--to-version", "0100"]), "0099 to 0100");
+    assert_eq!(made(&["weight_v000042", "--base-version", "seed"]), "seed to 000042");
+    assert_eq!(made(&["delta", "--base-version", "a", "--to-version", "b"]), "a to b");
+    for version in ["latest", "0"] {
+        run_in(dir.path(), &["delta", "make", "old", "new", "d", "--to-version", version])
+            .code(2)
+            .stderr(predicate::str::contains("name the base with --base-version"));
+    }
+    run_in(
+        dir.path(),
+        &[
+            "delta",
+            "make",
+            "old",
+            "new",
+            "d",
+            "--for",
+            "slime",
+            "--to-version",
+            "b",
+            "--base-version",
+            "a",
+        ],
+    )
+    .code(1)
+    .stderr(predicate::str::contains("slime needs decimal versions"));
+}
+
+#[test]
+fn a_chain_is_applied_in_any_order_and_made_one() {
+    let dir = temp_dir();
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    for step in 0..4_u8 {
+        checkpoint(&dir.path().join(format!("s{step}")), [1.0, step.into(), 3.0], "pt");
+        if step > 0 {
+            let delta = format!("weight_v00000{step}");
+            let [old, new] = [step - 1, step].map(|step| format!("s{step}"));
+            run(&["delta", "make", &old, &new, &delta]).success();
+        }
+    }
+    let [one, two, three] = [1, 2, 3].map(|step| format!("weight_v00000{step}"));
+    let all = [three.as_str(), &one, &two];
+    run(&[&["delta", "apply", "s0"], &all[..], &["out"]].concat()).success();
+    run(&["diff", "out", "s3"]).success();
+    run(&[&["delta", "squash", "s0"], &all[..], &["all"]].concat())
+        .success()
+        .stdout(predicate::str::starts_with("all: a delta from 000000 to 000003: 1 tensor, "));
+    run(&["delta", "apply", "s0", "all", "out", "--force"]).success();
+    run(&["diff", "out", "s3"]).success();
+    run(&["delta", "apply", "s0", &one, &three, "out", "--force"]).code(1).stderr(
+        predicate::str::contains(
+            "no delta leads from \"000001\" to \"000002\", which the delta \"000003\" changes",
+        ),
+    );
+}
+
+#[test]
+fn what_a_delta_does_not_have_is_warned_of() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    checkpoint(&dir.path().join("other"), [1.0, 2.5, 3.0], "np");
+    fs::write(dir.path().join("other/config.json"), "{ }").unwrap();
+    let differs =
+        |what: &str| format!("warning: other: {what} differs from that of OLD; no delta has it\n");
+    run_in(dir.path(), &["delta", "make", "old", "other", "made"])
+        .success()
+        .stderr(differs("the metadata") + &differs("config.json"));
+    // Without the digest of the base, tensors that do not change are not known to be right.
+    let unchecked = predicate::str::contains(
+        "names no digest of its base, so tensors that it does not change are not checked",
+    );
+    run_in(dir.path(), &["delta", "verify", "theirs", "--base", "old"]).success().stderr(unchecked);
+}
+
+#[test]
+fn wrong_usage() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    for args in [
+        &["delta", "apply", "old", "delta"][..],
+        &["delta", "apply", "old", "delta", "s3://bucket/out"],
+        &["delta", "make", "old", "new", "s3://bucket/out"],
+        &["delta", "make", "-", "-", "out"],
+        &["delta", "inspect", "-"],
+        &["delta", "make", "old", "new", "out", "--for", "vllm"],
+    ] {
+        run_in(dir.path(), args).code(2);
+    }
+    let message = predicate::str::contains("`safetensors delta inspect DELTA`");
+    run_in(dir.path(), &["delta", "delta"]).code(2).stderr(message);
+    run_in(dir.path(), &["delta", "make", "old", "shards", "out"]).code(1);
+}

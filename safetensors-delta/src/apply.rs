@@ -1,0 +1,180 @@
+//! Applying the deltas of a chain: to a new directory, to nothing, and to each other.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::digest::{KEY, remove_record};
+use safetensors_core::framework::in_parallel;
+use safetensors_core::save::{AtomicDirectory, Order};
+use safetensors_core::{Checkpoint, Limits, ReadAt, SaveOptions, TensorSource, save};
+
+use crate::beside::copy_beside;
+use crate::chain::Chain;
+use crate::error::{Error, ErrorKind, Result};
+use crate::make::make_if;
+use crate::options::Options;
+use crate::patched::Patched;
+
+impl<S: ReadAt> Chain<S> {
+    /// Saves what the deltas make of their base, as a new directory.
+    ///
+    /// The files of the result have the names, the tensors and the metadata of those of the base,
+    /// but for recorded digests, which are those of the new tensors. If the base lies on the disk,
+    /// all that lies in its directory beside its files is copied, too, such as `config.json`.
+    /// Nothing is changed in place, so the base and an older directory stay as they are until the
+    /// new one is complete and on the disk; then it appears at once.
+    ///
+    /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
+    /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
+    /// checked, too. Nothing takes its place before everything is right. Memory holds a few MiB for
+    /// each thread, whatever the size of the tensors.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    /// use safetensors_delta::{Chain, Delta, Options, make};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let (old, new) = (dir.path().join("old.safetensors"), dir.path().join("new.safetensors"));
+    /// # let write = |path, values: [f32; 2]| {
+    /// #     save(path, [("w", TensorView::from_slice(&[2], &values)?)], &SaveOptions::new())
+    /// # };
+    /// # write(&old, [1.0, 2.0])?;
+    /// # write(&new, [1.0, 2.5])?;
+    /// # let (path, applied) = (dir.path().join("delta"), dir.path().join("applied"));
+    /// # let checkpoint = Checkpoint::open(&new)?;
+    /// let base = Checkpoint::open(&old)?;
+    /// # make(&base, checkpoint.tensors().map(|w| (w.name(), w)), &path, &Options::new())?;
+    /// Chain::new([Delta::open(&path)?])?.apply(&base, &applied, &Options::new())?;
+    /// let applied = Checkpoint::open(applied.join("old.safetensors"))?;
+    /// assert_eq!(applied.tensor("w")?.read()?.as_slice::<f32>()?, [1.0, 2.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The [kinds](ErrorKind) about a delta and its base, and those about frames, which name the
+    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has files
+    /// and [`Options::overwrite`] is off; the errors of [`save`](safetensors_core::save()) and
+    /// [`AtomicDirectory::commit`].
+    pub fn apply<B: ReadAt>(
+        &self,
+        base: &Checkpoint<B>,
+        directory: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<()> {
+        let directory = directory.as_ref();
+        options.check_destination(directory, true)?;
+        let patched = Patched::new(base, self, options)?;
+        let new = AtomicDirectory::create(directory)?.durable(options.durable);
+        let names = base.files().iter().map(|file| name_below(base, file.path()));
+        let names = names.collect::<Result<Vec<_>>>()?;
+        for (number, file) in base.files().iter().enumerate() {
+            let path = new.path().join(&names[number]);
+            let saved = save_file(&path, number, file, &patched, options);
+            saved.map_err(|error| new.locate(error))?;
+        }
+        copy_index(base, new.path()).map_err(|error| new.locate(error))?;
+        copy_beside(base, &names, new.path(), directory).map_err(|error| new.locate(error))?;
+        patched.check()?;
+        base.check_unchanged()?;
+        self.check_unchanged()?;
+        new.commit()
+    }
+
+    /// Applies the deltas to their base without writing anything: each tensor is checked after each
+    /// delta, and the digests of the whole are, where the deltas have them.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`apply`](Chain::apply) that are not about writing.
+    pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
+        let patched = Patched::new(base, self, options)?;
+        in_parallel(patched.tensors(), 0, |tensor, _: &mut ()| tensor.write_to(&mut |_| Ok(())))?;
+        patched.check()?;
+        base.check_unchanged()?;
+        self.check_unchanged()
+    }
+
+    /// Makes one delta of all: from the version of their base to that of the last one. It is what
+    /// [`make`](crate::make()) makes of the base and the result, without the result being written.
+    /// The versions in the options are not used.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`verify`](Chain::verify) and [`make`](crate::make()).
+    pub fn squash<B: ReadAt>(
+        &self,
+        base: &Checkpoint<B>,
+        directory: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<()> {
+        let silent = Options::new();
+        let patched = Patched::new(base, self, &silent)?;
+        let new = patched.tensors().iter().map(|tensor| (tensor.name(), tensor));
+        let options = options.clone().versions(self.base_version(), self.version());
+        make_if(base, new, directory.as_ref(), &options, || {
+            patched.check()?;
+            self.check_unchanged()
+        })
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.deltas().iter().try_for_each(|delta| delta.files().check_unchanged())
+    }
+}
+
+/// The path of a file of the base below the directory of its index.
+fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<PathBuf> {
+    let name = match base.index_path().and_then(Path::parent) {
+        Some(directory) => file.strip_prefix(directory).ok().map(Path::to_owned),
+        // Several files without an index lie side by side.
+        None => file.file_name().map(PathBuf::from),
+    };
+    name.ok_or_else(|| Error::from(ErrorKind::FileElsewhere).in_path(file))
+}
+
+/// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index
+/// does not place in the file stay as they are.
+fn save_file<B: ReadAt, S: ReadAt>(
+    path: &Path,
+    number: usize,
+    file: &CheckpointFile<B>,
+    patched: &Patched<'_, B, S>,
+    how: &Options,
+) -> Result<()> {
+    let of_file = patched.tensors().iter().filter(|tensor| tensor.file_index() == number);
+    let patched: HashMap<_, _> = of_file.map(|tensor| (tensor.name(), tensor)).collect();
+    let tensors = file.safetensors().tensors().map(|stored| {
+        let name = stored.name();
+        let source: Box<dyn TensorSource + Send + '_> = match patched.get(name) {
+            Some(&tensor) => Box::new(tensor),
+            None => Box::new(stored),
+        };
+        (name, source)
+    });
+    let mut metadata = file.safetensors().metadata().clone();
+    let has_digests = metadata.contains_key(KEY);
+    remove_record(&mut metadata);
+    let options = SaveOptions::new().metadata(metadata).order(Order::Given).digests(has_digests);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| Error::from(error).in_path(folder))?;
+    }
+    save(path, tensors, &how.of_file(options))
+}
+
+/// Copies the index, which says the same of the result.
+fn copy_index<B: ReadAt>(base: &Checkpoint<B>, to: &Path) -> Result<()> {
+    let Some(index) = base.index_path() else { return Ok(()) };
+    let Some(name) = index.file_name() else { return Ok(()) };
+    let read = base.read_beside(&name.to_string_lossy(), Limits::default().index_bytes)?;
+    let Some((_, bytes)) = read else {
+        // It is not there any more, or cannot be read any more.
+        let error = io::Error::other("the index could not be read a second time");
+        return Err(Error::from(error).in_path(index));
+    };
+    let path = to.join(name);
+    fs::write(&path, bytes).map_err(|error| Error::from(error).in_path(path))
+}

@@ -1,0 +1,123 @@
+//! [`Chain`]: deltas in the order of their versions, each of which changes the result of the one
+//! before.
+
+use std::collections::HashMap;
+
+use safetensors_core::io::FileSource;
+
+use crate::delta::Delta;
+use crate::error::{Error, ErrorKind, Result};
+
+/// One delta or several, in the order in which they are applied.
+#[derive(Debug)]
+pub struct Chain<S = FileSource> {
+    links: Vec<Delta<S>>,
+}
+
+impl<S> Chain<S> {
+    /// Puts deltas into their order: each one's base version is the version that the one before
+    /// leads to. Numbers are equal whatever the number of zeros before them, as for slime.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoDelta`], [`ErrorKind::Twice`], [`ErrorKind::Fork`], [`ErrorKind::Cycle`] and
+    /// [`ErrorKind::Gap`], which name the versions; [`ErrorKind::OtherBase`] if two deltas have the
+    /// versions of neighbours, and the digests of other checkpoints.
+    pub fn new(deltas: impl IntoIterator<Item = Delta<S>>) -> Result<Self> {
+        let mut by_base = HashMap::new();
+        let mut by_version = HashMap::new();
+        let deltas: Vec<_> = deltas.into_iter().collect();
+        for (number, delta) in deltas.iter().enumerate() {
+            let version = delta.version();
+            if by_version.insert(key(version), number).is_some() {
+                return Err(located(delta, ErrorKind::Twice { version: version.into() }));
+            }
+            if let Some(other) = by_base.insert(key(delta.base_version()), number) {
+                let (one, other) = (deltas[other].version().into(), version.into());
+                let base = delta.base_version().into();
+                return Err(located(delta, ErrorKind::Fork { base, one, other }));
+            }
+        }
+        let order = order(&deltas, &by_base, &by_version)?;
+        let mut deltas: Vec<_> = deltas.into_iter().map(Some).collect();
+        let links: Vec<_> = order.into_iter().filter_map(|number| deltas[number].take()).collect();
+        links.windows(2).try_for_each(|pair| check_neighbours(&pair[0], &pair[1]))?;
+        Ok(Self { links })
+    }
+
+    /// The deltas in their order; at least one.
+    pub fn deltas(&self) -> &[Delta<S>] {
+        &self.links
+    }
+
+    /// The version that the first delta changes.
+    pub fn base_version(&self) -> &str {
+        self.links.first().map_or("", Delta::base_version)
+    }
+
+    /// The version that the last delta leads to.
+    pub fn version(&self) -> &str {
+        self.links.last().map_or("", Delta::version)
+    }
+}
+
+/// A version without zeros before a number.
+fn key(version: &str) -> &str {
+    let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    match version.trim_start_matches('0') {
+        "" if is_number => "0",
+        number if is_number => number,
+        _ => version,
+    }
+}
+
+fn located<S>(delta: &Delta<S>, kind: ErrorKind) -> Error {
+    Error::from(kind).in_path(delta.path())
+}
+
+/// The numbers of the deltas in their order.
+fn order<S>(
+    deltas: &[Delta<S>],
+    by_base: &HashMap<&str, usize>,
+    by_version: &HashMap<&str, usize>,
+) -> Result<Vec<usize>> {
+    let mut starts = (0..deltas.len())
+        .filter(|&number| !by_version.contains_key(key(deltas[number].base_version())));
+    let cycle = |delta: &Delta<S>| {
+        located(delta, ErrorKind::Cycle { version: delta.base_version().into() })
+    };
+    let Some(first) = starts.next() else {
+        return Err(deltas.first().map_or_else(|| ErrorKind::NoDelta.into(), cycle));
+    };
+    let next = |&number: &usize| by_base.get(key(deltas[number].version())).copied();
+    let order: Vec<_> = std::iter::successors(Some(first), next).collect();
+    if let (Some(other), Some(&last)) = (starts.next(), order.last()) {
+        let gap = ErrorKind::Gap {
+            from: deltas[last].version().into(),
+            base: deltas[other].base_version().into(),
+            version: deltas[other].version().into(),
+        };
+        return Err(located(&deltas[other], gap));
+    }
+    // What no start leads to leads back to itself.
+    match (0..deltas.len()).find(|number| !order.contains(number)) {
+        Some(other) => Err(cycle(&deltas[other])),
+        None => Ok(order),
+    }
+}
+
+/// Fails if the second of two deltas was made of another checkpoint than the first leads to.
+fn check_neighbours<S>(one: &Delta<S>, other: &Delta<S>) -> Result<()> {
+    match (one.digests()[1], other.digests()[0]) {
+        (Some(found), Some(expected)) if found != expected => {
+            let kind = ErrorKind::OtherBase {
+                version: other.version().into(),
+                base: other.base_version().into(),
+                expected: expected.to_hex().to_string(),
+                found: found.to_hex().to_string(),
+            };
+            Err(located(other, kind))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,207 @@
+//! [`Delta`]: an open delta, whose index and files are checked.
+
+use std::path::Path;
+
+use safetensors_core::audit::Finding;
+use safetensors_core::checkpoint::store::{LocalStore, Store};
+use safetensors_core::framework::in_parallel;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{
+    BASE_DIGEST, BASE_VERSION, COMPRESSION, ChecksumFormat, Encoding, RESULT_DIGEST, VERSION, ZSTD,
+    digest, is_hex, text, word,
+};
+use crate::patch::Patch;
+
+/// What changed between a checkpoint, the base, and a newer version of it: a directory with an
+/// index and files of compressed differences, in the format that slime, miles and ModelExpress
+/// share.
+///
+/// Opening reads the index and the headers of the files, and checks that they agree. Differences
+/// are decompressed when the delta is applied, which a [`Chain`](crate::Chain) does, or by
+/// [`verify`](Delta::verify).
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+/// use safetensors_delta::{Delta, Options, make};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let (old, new) = (dir.path().join("old.safetensors"), dir.path().join("new.safetensors"));
+/// # let write = |path, values: [f32; 2]| {
+/// #     save(path, [("w", TensorView::from_slice(&[2], &values)?)], &SaveOptions::new())
+/// # };
+/// # write(&old, [1.0, 2.0])?;
+/// # write(&new, [1.0, 2.5])?;
+/// # let path = dir.path().join("delta");
+/// let (old, new) = (Checkpoint::open(&old)?, Checkpoint::open(&new)?);
+/// make(&old, new.tensors().map(|w| (w.name(), w)), &path, &Options::new())?;
+/// let delta = Delta::open(&path)?;
+/// assert_eq!((delta.base_version(), delta.version()), ("000000", "000001"));
+/// assert_eq!(delta.tensors().map(|w| w.name()).collect::<Vec<_>>(), ["w"]);
+/// // Loading refuses it.
+/// assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("it is a delta"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Delta<S = FileSource> {
+    files: Checkpoint<S>,
+    version: String,
+    base_version: String,
+    encoding: Encoding,
+    checksum_format: ChecksumFormat,
+    base_digest: Option<blake3::Hash>,
+    result_digest: Option<blake3::Hash>,
+}
+
+impl Delta {
+    /// Opens the delta in a directory, or at the path of its index.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; the
+    /// errors of [`Checkpoint::open_delta_in`]; the [kinds](ErrorKind) of this crate for an index
+    /// and files that do not agree, or that are of a kind that is not known here.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_in(LocalStore, path, &Limits::default())
+    }
+}
+
+impl<S: ReadAt> Delta<S> {
+    /// [`open`](Delta::open) for files that do not lie on the local disk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Delta::open) and of the store.
+    pub fn open_in(
+        store: impl Store<File = S> + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let (files, index) = Checkpoint::open_delta_in(store, path, limits)?;
+        let path = files.index_path().unwrap_or(Path::new("")).to_owned();
+        let delta = Self::read(files, &index).map_err(|error| error.in_path(path))?;
+        delta.refuse_others()?;
+        delta.files.tensors().try_for_each(|tensor| {
+            delta.check_tensor(&tensor).map_err(|kind| tensor.locate(kind.into()))
+        })?;
+        Ok(delta)
+    }
+
+    fn read(files: Checkpoint<S>, index: &Metadata) -> Result<Self> {
+        word(index, COMPRESSION, ZSTD, &[ZSTD], |word| word)?;
+        Ok(Self {
+            files,
+            version: text(index, VERSION, "a version")?,
+            base_version: text(index, BASE_VERSION, "a version")?,
+            encoding: Encoding::read(index)?,
+            checksum_format: ChecksumFormat::read(index)?,
+            base_digest: digest(index, BASE_DIGEST)?,
+            result_digest: digest(index, RESULT_DIGEST)?,
+        })
+    }
+
+    /// Fails if the directory has tensors that the index does not place there. Readers that take
+    /// all files would apply them.
+    fn refuse_others(&self) -> Result<()> {
+        if let Some((file, tensor)) = self.files.unindexed().next() {
+            let error = Error::from(ErrorKind::Unindexed).in_tensor(tensor.name());
+            return Err(error.in_path(file.path()));
+        }
+        for finding in self.files.audit()? {
+            if let Finding::StrayFile { file } | Finding::ShadowedIndex { file, .. } = finding {
+                return Err(Error::from(ErrorKind::StrayFile).in_path(file));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_tensor(&self, tensor: &LazyTensor<'_, S>) -> Result<(), ErrorKind> {
+        let (dtype, ndim) = (tensor.dtype(), tensor.shape().len());
+        if dtype != Dtype::U8 || ndim != 1 {
+            return Err(ErrorKind::NotBytes { dtype, ndim });
+        }
+        let checksum = self.stored_checksum(tensor).ok_or(ErrorKind::NoChecksum)?;
+        let expected = self.checksum_format.digits();
+        if !is_hex(checksum, expected) {
+            return Err(ErrorKind::BadChecksum { expected, found: checksum.into() });
+        }
+        Ok(())
+    }
+
+    /// Decompresses all differences, without the base. That finds damage of the frames, but not
+    /// wrong bytes in them; [`Chain::verify`](crate::Chain::verify) finds these, too.
+    ///
+    /// # Errors
+    ///
+    /// The [kinds](ErrorKind) of damage of a frame. They name the tensor.
+    pub fn verify(&self) -> Result<()> {
+        let tensors: Vec<_> = self.files.tensors().collect();
+        in_parallel(tensors, 0, |tensor, _: &mut ()| Patch::verify(self.encoding, tensor))?;
+        self.files.check_unchanged()
+    }
+}
+
+impl<S> Delta<S> {
+    /// The version that the delta leads to.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The version that the delta changes.
+    pub fn base_version(&self) -> &str {
+        &self.base_version
+    }
+
+    /// How the differences are written.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The algorithm of the checksums of the changed tensors.
+    pub fn checksum_format(&self) -> ChecksumFormat {
+        self.checksum_format
+    }
+
+    /// The digest of the whole base, if the delta names it: 64 hex digits.
+    /// [`make`](crate::make()) says of what it is the digest.
+    pub fn base_digest(&self) -> Option<String> {
+        self.base_digest.map(|digest| digest.to_hex().to_string())
+    }
+
+    /// The digest of the whole checkpoint that the delta leads to, if the delta names it.
+    pub fn result_digest(&self) -> Option<String> {
+        self.result_digest.map(|digest| digest.to_hex().to_string())
+    }
+
+    /// The compressed differences, under the names of the tensors that they change.
+    pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
+        self.files.tensors()
+    }
+
+    /// The same, each with the checksum that its tensor has afterwards: lower-case hex digits.
+    pub fn checksums(&self) -> impl Iterator<Item = (LazyTensor<'_, S>, &str)> {
+        let checksum = |tensor| (tensor, self.stored_checksum(&tensor).unwrap_or_default());
+        self.files.tensors().map(checksum)
+    }
+
+    /// The path of the index.
+    pub fn path(&self) -> &Path {
+        self.files.index_path().unwrap_or(Path::new(""))
+    }
+
+    /// The checksum that a tensor should have afterwards. Opening has found one.
+    pub(crate) fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
+        let file = self.files.files().get(tensor.file_index())?;
+        file.safetensors().metadata().get(tensor.name()).map(String::as_str)
+    }
+
+    pub(crate) fn digests(&self) -> [Option<blake3::Hash>; 2] {
+        [self.base_digest, self.result_digest]
+    }
+
+    pub(crate) fn files(&self) -> &Checkpoint<S> {
+        &self.files
+    }
+}

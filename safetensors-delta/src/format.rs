@@ -1,0 +1,134 @@
+//! The words of the format: keys, encodings, checksums.
+
+use std::fmt;
+
+use safetensors_core::Metadata;
+
+use crate::error::{ErrorKind, Result};
+
+/// The keys in the metadata of a delta's index.
+pub(crate) const VERSION: &str = "version";
+pub(crate) const BASE_VERSION: &str = "base_version";
+pub(crate) const ENCODING: &str = "delta_encoding";
+pub(crate) const COMPRESSION: &str = "compression_format";
+pub(crate) const CHECKSUM: &str = "checksum_format";
+
+/// The keys that only this library writes and reads: digests of the whole base and of the result.
+pub(crate) const BASE_DIGEST: &str = "safetensors_bridge.base_blake3";
+pub(crate) const RESULT_DIGEST: &str = "safetensors_bridge.result_blake3";
+
+/// The one compression.
+pub(crate) const ZSTD: &str = "zstd";
+
+/// How a delta says which bytes of a tensor have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encoding {
+    /// As many bytes as the tensor has: each is the new byte XOR the old one.
+    #[default]
+    Xor,
+    /// The number of bytes that differ (u32), their positions (u32 each) and the new bytes. All
+    /// numbers are little-endian. It is for tensors of less than 4 GiB.
+    Overwrite,
+}
+
+impl Encoding {
+    const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
+
+    /// The word in the index.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xor => "xor",
+            Self::Overwrite => "overwrite",
+        }
+    }
+
+    pub(crate) fn read(index: &Metadata) -> Result<Self> {
+        word(index, ENCODING, "xor or overwrite", &Self::ALL, Self::name)
+    }
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The algorithm of the checksums of the changed tensors, of which a delta has one each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChecksumFormat {
+    /// BLAKE3, of 64 hex digits. It is cryptographic.
+    #[default]
+    Blake3,
+    /// XXH3-128, of 32 hex digits.
+    Xxh3,
+    /// Adler-32, of 8 hex digits. It finds few of the errors in short tensors.
+    Adler32,
+}
+
+impl ChecksumFormat {
+    const ALL: [Self; 3] = [Self::Blake3, Self::Xxh3, Self::Adler32];
+
+    /// The word in the index.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blake3 => "blake3",
+            Self::Xxh3 => "xxh3-128",
+            Self::Adler32 => "adler32",
+        }
+    }
+
+    /// The number of hex digits of a checksum.
+    pub(crate) fn digits(self) -> usize {
+        match self {
+            Self::Blake3 => 64,
+            Self::Xxh3 => 32,
+            Self::Adler32 => 8,
+        }
+    }
+
+    pub(crate) fn read(index: &Metadata) -> Result<Self> {
+        word(index, CHECKSUM, "blake3, xxh3-128 or adler32", &Self::ALL, Self::name)
+    }
+}
+
+impl fmt::Display for ChecksumFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A string in the metadata of an index.
+pub(crate) fn text(index: &Metadata, key: &'static str, expected: &'static str) -> Result<String> {
+    let missing = || ErrorKind::BadField { key, expected, found: None }.into();
+    index.get(key).cloned().ok_or_else(missing)
+}
+
+/// One of several words.
+pub(crate) fn word<T: Copy>(
+    index: &Metadata,
+    key: &'static str,
+    expected: &'static str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T> {
+    let found = text(index, key, expected)?;
+    let known = all.iter().copied().find(|&one| name(one) == found);
+    known.ok_or_else(|| ErrorKind::BadField { key, expected, found: Some(found) }.into())
+}
+
+/// A digest of a whole checkpoint, if the index has it.
+pub(crate) fn digest(index: &Metadata, key: &'static str) -> Result<Option<blake3::Hash>> {
+    let Some(found) = index.get(key) else { return Ok(None) };
+    let is_plain = is_hex(found, ChecksumFormat::Blake3.digits());
+    let digest = is_plain.then(|| blake3::Hash::from_hex(found).ok()).flatten();
+    let expected = "64 lower-case hex digits";
+    let wrong = || ErrorKind::BadField { key, expected, found: Some(found.clone()) }.into();
+    digest.map(Some).ok_or_else(wrong)
+}
+
+/// Whether a text is so many lower-case hex digits.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}

@@ -1,0 +1,81 @@
+//! Deltas of checkpoints: what changed from one version of a model to the next, in the format that
+//! slime, miles and ModelExpress share. A checkpoint is published once, and each later version as
+//! the few per cent that differ.
+//!
+//! | to | use |
+//! |---|---|
+//! | make a delta of two checkpoints, or of a checkpoint and tensors in memory | [`make`] |
+//! | look at a delta, and check that it is not damaged | [`Delta`] |
+//! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
+//!
+//! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
+//! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
+//! opens one refuses it with
+//! [`ErrorKind::IsDelta`](safetensors_core::ErrorKind::IsDelta).
+//!
+//! ```
+//! use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+//! use safetensors_delta::{Chain, Options, make};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let old = [1.0_f32, 2.0, 3.0];
+//! save(&path, [("w", TensorView::from_slice(&[3], &old)?)], &SaveOptions::new())?;
+//! let base = Checkpoint::open(&path)?;
+//!
+//! // A training step changes one weight. What differs is published.
+//! let new = [1.0_f32, 2.5, 3.0];
+//! let tensors = [("w", TensorView::from_slice(&[3], &new)?)];
+//! let delta = make(&base, tensors, dir.path().join("weight_v000001"), &Options::new())?;
+//!
+//! // A server that has the base makes the new version of both.
+//! let served = dir.path().join("served");
+//! Chain::new([delta])?.apply(&base, &served, &Options::new())?;
+//! assert_eq!(Checkpoint::open(&served)?.tensor("w")?.read()?.as_slice::<f32>()?, new);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is checked
+//!
+//! A delta of [`make`] names the digest of its base and of its result, of all tensors. Deltas of
+//! other programs have checksums of the changed tensors only, so a base with another tensor that
+//! does not change is not found; [`Delta::base_digest`] tells. Neither is a signature: whoever can
+//! change a delta can change these, too.
+//!
+//! Files are not trusted. Names, sizes, positions and frames of zstd are checked, each frame gives
+//! no byte more than its tensor has, and its window is limited to 8 MiB.
+//!
+//! # What a delta cannot say
+//!
+//! The format has neither dtypes nor shapes, so both checkpoints have the same tensors. Metadata
+//! and the files beside the tensors are those of the base.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
+mod apply;
+mod beside;
+mod blocks;
+mod chain;
+mod compare;
+mod delta;
+mod error;
+mod format;
+mod frame;
+mod make;
+mod options;
+mod patch;
+mod patched;
+mod spool;
+mod sums;
+
+pub use chain::Chain;
+pub use delta::Delta;
+pub use error::{Error, ErrorKind, Result};
+pub use format::{ChecksumFormat, Encoding};
+pub use make::make;
+pub use options::Options;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,209 @@
+//! [`Options`]: versions, encoding, checksums, and what may be replaced.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::framework::synced_later;
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, SaveOptions};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{ChecksumFormat, Encoding};
+
+/// How deltas are made and applied.
+///
+/// ```
+/// use safetensors_delta::{ChecksumFormat, Encoding, Options};
+///
+/// let options = Options::new()
+///     .versions("000041", "000042")
+///     .encoding(Encoding::Overwrite)
+///     .checksums(ChecksumFormat::Xxh3);
+/// # let _ = options;
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) base_version: String,
+    pub(crate) version: String,
+    pub(crate) encoding: Encoding,
+    pub(crate) checksums: ChecksumFormat,
+    reader: Option<Reader>,
+    overwrite: bool,
+    pub(crate) durable: bool,
+    progress: Option<Arc<Callback>>,
+}
+
+type Callback = dyn Fn(u64) + Send + Sync;
+
+/// A program that a delta is made for.
+#[derive(Clone, Copy, Debug)]
+enum Reader {
+    Slime,
+    ModelExpress,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            base_version: "000000".into(),
+            version: "000001".into(),
+            encoding: Encoding::default(),
+            checksums: ChecksumFormat::default(),
+            reader: None,
+            overwrite: false,
+            durable: true,
+            progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("base_version", &self.base_version)
+            .field("version", &self.version)
+            .field("encoding", &self.encoding)
+            .field("checksums", &self.checksums)
+            .field("reader", &self.reader)
+            .field("overwrite", &self.overwrite)
+            .field("durable", &self.durable)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// The default options: from version 000000 to 000001, XOR, BLAKE3, durable, and nothing is
+    /// replaced.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The versions that a new delta leads from and to. They are what puts deltas in their order.
+    /// slime and miles number versions from 000000 on, with six digits.
+    #[must_use]
+    pub fn versions(mut self, base: impl Into<String>, version: impl Into<String>) -> Self {
+        (self.base_version, self.version) = (base.into(), version.into());
+        self
+    }
+
+    /// How a new delta says which bytes have changed. XOR compresses better where the changes are
+    /// spread over a tensor; a delta of overwritten bytes can be applied twice.
+    #[must_use]
+    pub fn encoding(mut self, encoding: Encoding) -> Self {
+        self.encoding = encoding;
+        self
+    }
+
+    /// The algorithm of the checksums in a new delta.
+    #[must_use]
+    pub fn checksums(mut self, format: ChecksumFormat) -> Self {
+        self.checksums = format;
+        self
+    }
+
+    /// A new delta is one that slime and miles apply: with XXH3-128, their default, unless the
+    /// [checksums](Options::checksums) are set afterwards. Versions that are no decimal numbers are
+    /// then an error.
+    #[must_use]
+    pub fn for_slime(self) -> Self {
+        Self { checksums: ChecksumFormat::Xxh3, reader: Some(Reader::Slime), ..self }
+    }
+
+    /// A new delta is one that ModelExpress applies: with XOR and Adler-32. Anything else is then
+    /// an error.
+    #[must_use]
+    pub fn for_modelexpress(self) -> Self {
+        let (checksums, reader) = (ChecksumFormat::Adler32, Some(Reader::ModelExpress));
+        Self { checksums, reader, ..self }
+    }
+
+    /// Whether what lies at the destination is replaced, with all that is in it: an older delta by
+    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error.
+    /// Off by default.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Whether a directory takes its place only after all of it has reached the disk, so that a
+    /// power cut loses nothing. On by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// Calls a function with the number of bytes of the base that have just been worked on. Several
+    /// threads call it.
+    #[must_use]
+    pub fn progress(mut self, callback: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(callback));
+        self
+    }
+
+    pub(crate) fn advance(&self, bytes: usize) {
+        if let Some(progress) = &self.progress {
+            progress(bytes as u64);
+        }
+    }
+
+    /// The options of a file in a directory that is synchronised as a whole.
+    pub(crate) fn of_file(&self, options: SaveOptions) -> SaveOptions {
+        if self.durable { synced_later(options) } else { options.durable(false) }
+    }
+
+    /// Checks that the reader which a delta is made for takes it.
+    pub(crate) fn check_reader(&self) -> Result<()> {
+        let refused = |reader, expected, found: &str| {
+            Err(ErrorKind::NotForReader { reader, expected, found: found.into() }.into())
+        };
+        let is_number = |version: &&String| {
+            !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        match self.reader {
+            Some(Reader::Slime) => {
+                let other =
+                    [&self.base_version, &self.version].into_iter().find(|it| !is_number(it));
+                other.map_or(Ok(()), |found| refused("slime", "decimal versions", found))
+            }
+            Some(Reader::ModelExpress) if self.encoding != Encoding::Xor => {
+                refused("ModelExpress", "the encoding xor", self.encoding.name())
+            }
+            Some(Reader::ModelExpress) if self.checksums != ChecksumFormat::Adler32 => {
+                refused("ModelExpress", "checksums of adler32", self.checksums.name())
+            }
+            Some(Reader::ModelExpress) | None => Ok(()),
+        }
+    }
+
+    /// Fails if a directory has something that is not to be replaced by a delta or, with `whole`,
+    /// by a checkpoint.
+    pub(crate) fn check_destination(&self, directory: &Path, whole: bool) -> Result<()> {
+        let is_free = match std::fs::read_dir(directory) {
+            Ok(mut entries) => entries.next().is_none(),
+            // What else is there is an error of creating the directory.
+            Err(_) => true,
+        };
+        if is_free {
+            return Ok(());
+        }
+        if !self.overwrite {
+            return Err(Error::from(CoreKind::FileExists).in_path(directory));
+        }
+        let delta = Checkpoint::open_delta_in(LocalStore, directory, &Limits::default());
+        match delta {
+            Err(error) if matches!(error.kind(), CoreKind::NotADelta) => {
+                if whole {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            }
+            Err(error) if matches!(error.kind(), CoreKind::NoCheckpoint { .. }) => Err(error),
+            _ if whole => Checkpoint::open(directory).map(drop),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! [`Patch`]: one compressed difference, applied to the bytes of a tensor piece by piece.
+
+use safetensors_core::{LazyTensor, ReadAt};
+
+use crate::error::{ErrorKind, Result};
+use crate::format::Encoding;
+use crate::frame::Frame;
+
+/// The bytes of positions or values that are held at a time. A multiple of 4.
+const HELD: usize = 16 << 10;
+
+/// The bytes of a position, and of the number of positions.
+const POSITION: u64 = 4;
+
+/// What a delta does to one tensor.
+pub(crate) enum Patch<'a, S> {
+    Xor { frame: Frame<'a, S>, len: u64 },
+    Overwrite(Box<Overwrite<'a, S>>),
+}
+
+impl<'a, S: ReadAt> Patch<'a, S> {
+    /// The compressed difference of a tensor of `len` bytes.
+    pub(crate) fn open(
+        encoding: Encoding,
+        compressed: LazyTensor<'a, S>,
+        len: u64,
+    ) -> Result<Self> {
+        match encoding {
+            Encoding::Xor => Ok(Self::Xor { frame: Frame::open(compressed, Some(len))?, len }),
+            Encoding::Overwrite => Ok(Self::Overwrite(Box::new(Overwrite::open(compressed, len)?))),
+        }
+    }
+
+    /// Changes the bytes that begin at an offset of the tensor. Each byte comes once, in order.
+    pub(crate) fn apply(
+        &mut self,
+        offset: u64,
+        bytes: &mut [u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
+        match self {
+            Self::Xor { frame, len } => {
+                if scratch.len() < bytes.len() {
+                    scratch.resize(bytes.len(), 0);
+                }
+                let difference = &mut scratch[..bytes.len()];
+                frame.fill(difference, *len)?;
+                xor(bytes, difference);
+                Ok(())
+            }
+            Self::Overwrite(overwrite) => overwrite.apply(offset, bytes),
+        }
+    }
+
+    /// Decompresses everything, of which the tensor is not known.
+    pub(crate) fn verify(encoding: Encoding, compressed: LazyTensor<'a, S>) -> Result<()> {
+        match encoding {
+            Encoding::Xor => {
+                let (mut frame, mut buffer) = (Frame::open(compressed, None)?, vec![0; HELD]);
+                while frame.read(&mut buffer)? > 0 {}
+                frame.finish(frame.given())
+            }
+            Encoding::Overwrite => {
+                let mut overwrite = Overwrite::open(compressed, u64::from(u32::MAX) + 1)?;
+                while let Some(position) = overwrite.next {
+                    let [_value] = overwrite.values.take()?;
+                    overwrite.advance(Some(position))?;
+                }
+                overwrite.values.frame.finish(overwrite.content)
+            }
+        }
+    }
+
+    /// Checks that there is no more, after the last byte.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match self {
+            Self::Xor { frame, len } => frame.finish(*len),
+            Self::Overwrite(overwrite) => overwrite.values.frame.finish(overwrite.content),
+        }
+    }
+}
+
+/// Makes each byte the XOR of both.
+pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
+    bytes.iter_mut().zip(others).for_each(|(byte, other)| *byte ^= other);
+}
+
+/// The number of positions, the positions, and the new bytes. Positions and bytes lie far apart in
+/// one frame, so it is read at two places at once.
+pub(crate) struct Overwrite<'a, S> {
+    positions: Held<'a, S>,
+    values: Held<'a, S>,
+    /// The bytes of the tensor.
+    len: u64,
+    /// The bytes of the whole content.
+    content: u64,
+    /// The positions after `next`.
+    left: u64,
+    next: Option<u64>,
+}
+
+impl<'a, S: ReadAt> Overwrite<'a, S> {
+    fn open(compressed: LazyTensor<'a, S>, len: u64) -> Result<Self> {
+        let count = Held::new(Frame::open(compressed, None)?, POSITION).take()?;
+        let count = u64::from(u32::from_le_bytes(count));
+        let content = POSITION + count * (POSITION + 1);
+        let open = || Frame::open(compressed, Some(content));
+        let mut positions = Held::new(open()?, content);
+        if count > len {
+            let error = ErrorKind::TooManyPositions { len, found: count };
+            return Err(positions.frame.error(error));
+        }
+        let _count: [u8; POSITION as usize] = positions.take()?;
+        let mut values = Held::new(open()?, content);
+        values.skip(POSITION * (count + 1))?;
+        let mut overwrite = Self { positions, values, len, content, left: count, next: None };
+        overwrite.advance(None)?;
+        Ok(overwrite)
+    }
+
+    /// Reads the next position, which has to be above the one before.
+    fn advance(&mut self, before: Option<u64>) -> Result<()> {
+        self.next = None;
+        if self.left == 0 {
+            return Ok(());
+        }
+        self.left -= 1;
+        let found = u64::from(u32::from_le_bytes(self.positions.take()?));
+        let problem = match before {
+            Some(before) if found <= before => ErrorKind::PositionOrder { before, found },
+            _ if found >= self.len => ErrorKind::PositionOutside { len: self.len, found },
+            _ => {
+                self.next = Some(found);
+                return Ok(());
+            }
+        };
+        Err(self.positions.frame.error(problem))
+    }
+
+    fn apply(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        while let Some(position) = self.next
+            && position - offset < bytes.len() as u64
+        {
+            let [value] = self.values.take()?;
+            bytes[(position - offset) as usize] = value;
+            self.advance(Some(position))?;
+        }
+        Ok(())
+    }
+}
+
+/// The content of a frame, of which a few bytes are held.
+struct Held<'a, S> {
+    frame: Frame<'a, S>,
+    /// The bytes of the whole content, as far as it is read.
+    content: u64,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl<'a, S: ReadAt> Held<'a, S> {
+    fn new(frame: Frame<'a, S>, content: u64) -> Self {
+        Self { frame, content, buffer: Vec::new(), at: 0 }
+    }
+
+    /// The next bytes.
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        if self.at == self.buffer.len() {
+            self.refill(HELD as u64)?;
+        }
+        let taken = self.buffer[self.at..].first_chunk().copied();
+        self.at += N;
+        let (expected, found) = (self.content, self.frame.given());
+        taken.ok_or_else(|| self.frame.error(ErrorKind::ContentSize { expected, found }))
+    }
+
+    /// Skips this many bytes. Nothing is held before.
+    fn skip(&mut self, mut bytes: u64) -> Result<()> {
+        while bytes > 0 {
+            self.refill(bytes.min(HELD as u64))?;
+            bytes -= self.buffer.len() as u64;
+        }
+        (self.at, self.buffer) = (0, Vec::new());
+        Ok(())
+    }
+
+    fn refill(&mut self, most: u64) -> Result<()> {
+        let len = (self.content - self.frame.given()).min(most) as usize;
+        self.buffer.resize(len, 0);
+        self.at = 0;
+        self.frame.fill(&mut self.buffer, self.content)
+    }
+}

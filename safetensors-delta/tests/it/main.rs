@@ -1,0 +1,12 @@
+//! The tests of this package, as one program, because each program takes time to link.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod chain;
+mod example;
+mod failures;
+mod hostile;
+#[cfg(target_os = "linux")]
+mod memory;
+mod refusals;
+mod round_trip;
+mod support;
