@@ -11,6 +11,7 @@
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
+//! | `sign` | `sign` | signatures of the files of a model, made and verified offline |
 //! | `full` | | all of these |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
@@ -149,6 +150,7 @@
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `distributed/README.md` |
 //! | know what is fast, and measure it myself | `BENCHMARKS.md` |
 //! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `ARCHITECTURE.md` |
+//! | sign a model, or check whose it is | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
 //! | make a release | `RELEASING.md` |
 //!
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
@@ -171,6 +173,8 @@ pub use safetensors_hub as hub;
 pub use safetensors_hub::remote;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
+#[cfg(feature = "sign")]
+pub use safetensors_sign as sign;
 
 /// The README, whose examples are tested.
 #[cfg(all(doctest, feature = "full"))]

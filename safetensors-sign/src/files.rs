@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use safetensors_core::{Error, Result};
 
 use crate::error::{ErrorKind, io_at};
-use crate::statement::SINGLE_FILE;
+use crate::names::SINGLE_FILE;
 
 /// A file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,9 @@ use std::path::{Component, Path};
 /// What is left out of every signature, at the top of the model.
 pub(crate) const GIT: [&str; 4] = [".git", ".gitattributes", ".github", ".gitignore"];
 
+/// The name of a file that is a whole model, as the reference writes it.
+pub(crate) const SINGLE_FILE: &str = ".";
+
 /// Whether a name is a plain path below the model: no part of it is empty, `.` or `..`, and no part
 /// means something else on this system, such as a drive.
 pub(crate) fn is_plain(name: &str) -> bool {

@@ -17,9 +17,9 @@ use crate::error::ErrorKind;
 use crate::files::{Listing, Rules, list, name_in};
 use crate::hash::{HashAlgorithm, Hashing};
 use crate::key::PrivateKey;
-use crate::names::{GIT, is_below, is_plain};
+use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
 use crate::report::Report;
-use crate::statement::{Manifest, SINGLE_FILE};
+use crate::statement::Manifest;
 
 /// Signs the files of a model with a key, or with a key and its certificates.
 ///

@@ -11,13 +11,10 @@ use crate::bundle::expect;
 use crate::error::ErrorKind;
 use crate::hash::HashAlgorithm;
 use crate::json;
-use crate::names::is_plain;
+use crate::names::{SINGLE_FILE, is_plain};
 
 const STATEMENT: &str = "https://in-toto.io/Statement/v1";
 const PREDICATE: &str = "https://model_signing/signature/v1.0";
-
-/// The name of a file that is a whole model, as the reference writes it.
-pub(crate) const SINGLE_FILE: &str = ".";
 
 /// The digest of each file, by its name.
 pub(crate) type Digests = BTreeMap<String, [u8; 32]>;

@@ -8,7 +8,7 @@ use crate::bundle::{Bundle, Material, message};
 use crate::key::PrivateKey;
 use crate::{ErrorKind, Report, Result, Verifier};
 
-const A: &str = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4f72b9807785afee48bb";
+const A: &str = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb";
 
 /// Verifies a model of the files `a` and `b`, which both hold `a`, by a payload that is signed.
 fn verify(payload: &[u8]) -> Result<Report> {

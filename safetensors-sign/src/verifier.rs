@@ -17,9 +17,9 @@ use crate::error::{ErrorKind, io_at};
 use crate::files::{File, Rules, list, name_in};
 use crate::hash::Hashing;
 use crate::key::PublicKey;
-use crate::names::{GIT, is_below};
+use crate::names::{GIT, SINGLE_FILE, is_below};
 use crate::report::Report;
-use crate::statement::{Digests, Manifest, SINGLE_FILE};
+use crate::statement::{Digests, Manifest};
 
 /// Verifies the signature of a model with a key, or with certificates that are trusted.
 ///

@@ -17,6 +17,7 @@ mod metadata;
 mod modelspec;
 mod plan;
 mod show;
+mod sign;
 mod stats;
 mod verify;
 
@@ -126,6 +127,7 @@ commands! {
     Metadata(metadata),
     Modelspec(modelspec),
     Digest(digest),
+    Sign(sign),
     Extract(extract),
     Map(map),
     Manifest(manifest),
