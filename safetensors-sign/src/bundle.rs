@@ -73,18 +73,19 @@ impl Bundle {
 
     /// The text of the file.
     pub(crate) fn to_json(&self) -> Result<String> {
+        // The reference reads no file without this list.
+        let tlog_entries = Some(Vec::new());
+        let material = VerificationMaterial { tlog_entries, ..VerificationMaterial::default() };
         let verification_material = match &self.material {
-            Material::Key(hint) => VerificationMaterial {
-                public_key: Some(KeyName { hint: hint.clone(), raw_bytes: None }),
-                ..VerificationMaterial::default()
-            },
+            Material::Key(hint) => {
+                let public_key = Some(KeyName { hint: hint.clone(), raw_bytes: None });
+                VerificationMaterial { public_key, ..material }
+            }
             Material::Certificates(certificates) => {
                 let of = |der: &Vec<u8>| CertificateBytes { raw_bytes: BASE64.encode(der) };
                 let certificates = certificates.iter().map(of).collect();
-                VerificationMaterial {
-                    x509_certificate_chain: Some(Chain { certificates }),
-                    ..VerificationMaterial::default()
-                }
+                let x509_certificate_chain = Some(Chain { certificates });
+                VerificationMaterial { x509_certificate_chain, ..material }
             }
         };
         let file = File {

@@ -52,6 +52,8 @@
 //!
 //! - Certificates must be valid now, as the specification says. The reference asks whether they were
 //!   when the first became valid.
+//! - A certificate with a critical extension that restricts names or policies is refused. The
+//!   reference obeys these.
 //! - The user says whether links are followed, not the signature, as in the reference. A link to a
 //!   directory is an error, because the reference does not look into it.
 //! - A single file has the name `.` in its signature, as in the reference. Its own name is read, too.
