@@ -100,7 +100,12 @@ impl Bundle {
                 }],
             },
         };
-        serde_json::to_string(&file).map_err(|error| bad(error.to_string()))
+        let json = serde_json::to_string(&file).map_err(|error| bad(error.to_string()))?;
+        // Nothing is written that could not be read.
+        if json.len() as u64 > MAX_LEN {
+            return Err(ErrorKind::TooLarge { limit: MAX_LEN }.into());
+        }
+        Ok(json)
     }
 }
 

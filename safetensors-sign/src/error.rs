@@ -50,7 +50,7 @@ pub enum ErrorKind {
     BadCertificates { problem: String },
 
     // The signature.
-    /// The file is too large for a signature. Nothing of it was parsed.
+    /// The file is too large for a signature, or would be: it was neither parsed nor written.
     #[error("the signature file has more than the limit of {limit} bytes")]
     TooLarge { limit: u64 },
     /// The text is not a signature in the OpenSSF Model Signing format.
@@ -64,8 +64,8 @@ pub enum ErrorKind {
     SignatureCount { found: usize },
     /// The signature was made without a lasting key, through Sigstore's services.
     #[error(
-        "the signature is keyless (Sigstore): to verify it takes the roots of Fulcio and a proof of \
-         Rekor, which are not here; sign with a key or a certificate, or verify it with the Python \
+        "the signature is keyless (Sigstore): to verify it takes the roots of Fulcio and a proof \
+         of Rekor, which are not here; sign with a key or a certificate, or verify it with the Python \
          package model-signing"
     )]
     Keyless,

@@ -1,5 +1,6 @@
-//! JSON from outside: bounded depth, and no key twice in an object.
+//! JSON from outside: bounded depth, a bounded number of values, and no key twice in an object.
 
+use std::cell::Cell;
 use std::fmt;
 
 use safetensors_core::Result;
@@ -13,6 +14,10 @@ use crate::error::ErrorKind;
 /// How deeply objects and arrays may nest. The format needs six levels.
 const MAX_DEPTH: usize = 16;
 
+/// How many values a text may have, since in memory each takes up to 16 times its bytes in the text.
+/// A signed file is four of them, and a signature file that is not too long has fewer than these.
+const MAX_VALUES: usize = 2 << 20;
+
 /// Reads one JSON value into a type, and ignores the keys that the type does not have.
 ///
 /// The text becomes a [`Value`] first, because a derived type would not see that a key which it
@@ -20,7 +25,8 @@ const MAX_DEPTH: usize = 16;
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     let value = || {
         let mut text = serde_json::Deserializer::from_slice(text);
-        let value = Unique { depth: MAX_DEPTH }.deserialize(&mut text)?;
+        let left = Cell::new(MAX_VALUES);
+        let value = Unique { depth: MAX_DEPTH, left: &left }.deserialize(&mut text)?;
         text.end()?;
         T::deserialize(value)
     };
@@ -32,26 +38,30 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
 }
 
 #[derive(Clone, Copy)]
-struct Unique {
+struct Unique<'a> {
     depth: usize,
+    /// How many more values may come.
+    left: &'a Cell<usize>,
 }
 
-impl Unique {
+impl Unique<'_> {
     fn deeper<E: Error>(self) -> Result<Self, E> {
         let depth = self.depth.checked_sub(1);
-        Ok(Self { depth: depth.ok_or_else(|| E::custom("nested too deeply"))? })
+        Ok(Self { depth: depth.ok_or_else(|| E::custom("nested too deeply"))?, ..self })
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Unique {
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.left.get().checked_sub(1);
+        self.left.set(left.ok_or_else(|| D::Error::custom("too many values"))?);
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Unique {
+impl<'de> Visitor<'de> for Unique<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,7 +128,9 @@ mod tests {
         assert_eq!(ok["a"][5], "\u{e9}");
         let deep = |depth| [vec![b'['; depth], vec![b']'; depth]].concat();
         assert!(parse::<Value>(&deep(MAX_DEPTH)).is_ok());
+        let many = [b"[", &b"1,".repeat(MAX_VALUES)[..], b"1]"].concat();
         for (text, problem) in [
+            (&many[..], "too many values"),
             (&deep(MAX_DEPTH + 1)[..], "nested too deeply"),
             (&deep(1 << 20), "nested too deeply"),
             (br#"{"a":1,"\u0061":2}"#, "duplicate key"),

@@ -50,17 +50,18 @@
 //!
 //! # Where this differs from the specification and the reference
 //!
-//! - Certificates must be valid now, as the specification says. The reference asks whether they were
-//!   when the first became valid.
+//! - Certificates must be valid now, as the specification says. The reference asks whether they
+//!   were when the first became valid.
 //! - A certificate with a critical extension that restricts names or policies is refused. The
 //!   reference obeys these.
 //! - The user says whether links are followed, not the signature, as in the reference. A link to a
 //!   directory is an error, because the reference does not look into it.
-//! - A single file has the name `.` in its signature, as in the reference. Its own name is read, too.
+//! - A single file has the name `.` in its signature, as in the reference. Its own name is read,
+//!   too.
 //! - Resources may be in any order, because the reference sorts them otherwise than the
 //!   specification says.
-//! - Duplicate keys and names, names that lead elsewhere, base64 that is not strict, and lists whose
-//!   digest is wrong are errors.
+//! - Duplicate keys and names, names that lead elsewhere, base64 that is not strict, and lists
+//!   whose digest is wrong are errors.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ pub(crate) const SINGLE_FILE: &str = ".";
 /// means something else on this system, such as a drive.
 pub(crate) fn is_plain(name: &str) -> bool {
     let parts = || name.split('/');
-    let is_normal = |(part, component): (&str, Component<'_>)| matches!(component, Component::Normal(normal) if normal == part);
+    let is_normal = |(part, component): (&str, _)| component == Component::Normal(part.as_ref());
     !name.contains('\0')
         && parts().count() == Path::new(name).components().count()
         && parts().zip(Path::new(name).components()).all(is_normal)

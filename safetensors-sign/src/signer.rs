@@ -132,8 +132,8 @@ impl Signer {
     /// # Errors
     ///
     /// [`FileExists`](CoreKind::FileExists); [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others
-    /// for what cannot be signed; [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`]. Errors
-    /// of the system.
+    /// for what cannot be signed; [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`].
+    /// Errors of the system.
     pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         let (model, signature) = (model.as_ref(), signature.as_ref());
         if !self.overwrite && signature.symlink_metadata().is_ok() {

@@ -96,16 +96,16 @@ impl Verifier {
         self
     }
 
-    /// Sets whether symbolic links to files are followed, whatever the signer did. By default one is
-    /// an error.
+    /// Sets whether symbolic links to files are followed, whatever the signer did. By default one
+    /// is an error.
     #[must_use]
     pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
         self.allow_symlinks = allow_symlinks;
         self
     }
 
-    /// Sets whether the certificates need to have been valid only when that of the key became valid,
-    /// as the reference has it. By default they must be valid now.
+    /// Sets whether the certificates need to have been valid only when that of the key became
+    /// valid, as the reference has it. By default they must be valid now.
     ///
     /// A signature has no date that could be trusted. So with this, whoever gets an expired key can
     /// still sign.

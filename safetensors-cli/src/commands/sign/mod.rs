@@ -1,8 +1,8 @@
-//! `safetensors sign`: a signature over the files of a model, and what `safetensors verify` does with
-//! one.
+//! `safetensors sign`: a signature over the files of a model, and what `safetensors verify` does
+//! with one.
 //!
-//! Everything about the format is in `safetensors_sign`. Without the feature `sign`, both are errors
-//! that say how to get a command with it.
+//! Everything about the format is in `safetensors_sign`. Without the feature `sign`, both are
+//! errors that say how to get a command with it.
 
 #[cfg(not(feature = "sign"))]
 mod absent;

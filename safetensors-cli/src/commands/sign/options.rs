@@ -10,8 +10,8 @@ pub(in crate::commands) struct Options {
     /// model-signing has made
     ///
     /// First the signature is verified, by --key or --certificate-chain. Then each signed file must
-    /// be there, unchanged, and no other file. Nothing else is checked. What is loaded afterwards is
-    /// read again, so nobody else may be able to write to it
+    /// be there, unchanged, and no other file. Nothing else is checked. What is loaded afterwards
+    /// is read again, so nobody else may be able to write to it
     #[arg(
         long,
         value_name = "FILE",
@@ -23,8 +23,8 @@ pub(in crate::commands) struct Options {
     pub(in crate::commands) key: Option<PathBuf>,
     /// With --signature: the root that must have issued the certificate in the signature, in PEM
     ///
-    /// May be given several times. Certificates that are no roots help to find the way to one. A root
-    /// may have issued certificates to many, so compare the name that is printed
+    /// May be given several times. Certificates that are no roots help to find the way to one. A
+    /// root may have issued certificates to many, so compare the name that is printed
     #[arg(long, value_name = "FILE", requires = "signature")]
     pub(in crate::commands) certificate_chain: Vec<PathBuf>,
     /// With --certificate-chain: certificates must have been valid when that of the key began to be
