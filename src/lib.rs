@@ -8,11 +8,12 @@
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
-//! | `delta` | `delta` | what changed between two checkpoints, as a small one; it builds zstd, with a C compiler |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
 //! | `full` | | all of these |
+//! | `delta` | `delta` | what changed between two checkpoints, as a small one; it builds zstd, with a C compiler; not in `full` |
+//! | `sign` | `sign` | signatures of the files of a model, made and verified offline; not in `full` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop; not in `full` |
@@ -157,6 +158,7 @@
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `distributed/README.md` |
 //! | know what is fast, and measure it myself | `BENCHMARKS.md` |
 //! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `ARCHITECTURE.md` |
+//! | sign a model, or check whose it is | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
 //! | make a release | `RELEASING.md` |
 //!
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
@@ -184,6 +186,8 @@ pub use safetensors_hub as hub;
 pub use safetensors_hub::remote;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
+#[cfg(feature = "sign")]
+pub use safetensors_sign as sign;
 
 /// The README, whose examples are tested.
 #[cfg(all(doctest, feature = "full"))]

@@ -13,6 +13,7 @@
 //! | [`slice`](mod@slice) | a slice has the elements that a loop over all positions finds |
 //! | [`convert`] | each element converts as an independent oracle says |
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
+//! | [`signature`] | keys, certificates and signed lists of any kind are read or refused; no name leads elsewhere |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
 //! | [`quantized`] | quantised weights are refused, or read in parts as they are whole |
@@ -34,6 +35,7 @@ pub mod npy;
 pub mod quantized;
 pub mod scratch;
 pub mod serialize;
+pub mod signature;
 pub mod slice;
 pub mod tensor_file;
 pub mod tensors;
@@ -52,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     ("npy", npy::run),
     ("quantized", quantized::run),
     ("serialize", serialize::run),
+    ("signature", signature::run),
     ("slice", slice::run),
     ("tensor_file", tensor_file::run),
 ];

@@ -18,6 +18,7 @@ mod metadata;
 mod modelspec;
 mod plan;
 mod show;
+mod sign;
 mod stats;
 mod verify;
 
@@ -128,6 +129,7 @@ commands! {
     Metadata(metadata),
     Modelspec(modelspec),
     Digest(digest),
+    Sign(sign),
     Extract(extract),
     Map(map),
     Manifest(manifest),

@@ -10,7 +10,7 @@ use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::framework::{Quoted, default_threads, in_order};
 use serde::Serialize;
 
-use super::Run;
+use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
 use crate::input::other;
@@ -77,6 +77,8 @@ pub(crate) struct Args {
     /// and a list of warnings. With --strict, that list has the departures, too
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    signature: sign::Options,
 }
 
 const EXAMPLES: &str = "\
@@ -85,8 +87,9 @@ Examples:
   safetensors verify --strict ~/models
   safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
   safetensors verify --quiet model.safetensors.index.json && echo sound
+  safetensors verify model/ --signature model/model.sig --key key.pub
 
-Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
+Exit codes: 0 all is sound, or as it was signed, 1 something is not, 2 wrong usage.";
 
 /// The outcome of checking one file or checkpoint.
 #[derive(Default, Serialize)]
@@ -119,6 +122,9 @@ struct Document<'a> {
 
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        if let Some(file) = &self.signature.signature {
+            return sign::verify(&self.signature, file, &self.paths, self.quiet, out);
+        }
         let mut outcomes = Vec::new();
         let targets = targets::of(&self.paths);
         let progress = if self.digests { Progress::bytes(0) } else { Progress::hidden() };

@@ -89,7 +89,7 @@ impl Progress {
     }
 
     /// A function that sets the bar and its total, both in bytes.
-    #[cfg(feature = "remote")]
+    #[cfg(any(feature = "remote", feature = "sign"))]
     pub(crate) fn following(&self) -> impl Fn(u64, u64) + Send + Sync + use<> {
         let bar = self.0.clone();
         move |done, total| {

@@ -52,6 +52,8 @@ mod schemas;
 mod screens;
 mod several;
 mod show;
+#[cfg(feature = "sign")]
+mod sign;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;

@@ -221,6 +221,20 @@ fn arguments_that_would_change_the_direction_of_text_do_not() {
     }
 }
 
+#[cfg(not(feature = "sign"))]
+#[test]
+fn signatures_need_a_feature() {
+    let dir = temp_dir();
+    for args in [
+        &["sign", "model", "--key", "key.pem"][..],
+        &["verify", "model", "--signature", "model.sig", "--key", "key.pub"],
+    ] {
+        run_in(dir.path(), args)
+            .code(1)
+            .stderr(predicate::str::contains("was built without signatures"));
+    }
+}
+
 #[cfg(not(feature = "remote"))]
 #[test]
 fn addresses_need_a_feature() {

@@ -1,0 +1,107 @@
+//! `safetensors sign`: a signature over the files of a model, and what `safetensors verify` does
+//! with one.
+//!
+//! Everything about the format is in `safetensors_sign`. Without the feature `sign`, both are
+//! errors that say how to get a command with it.
+
+#[cfg(not(feature = "sign"))]
+mod absent;
+mod options;
+#[cfg(feature = "sign")]
+mod present;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[cfg(not(feature = "sign"))]
+pub(super) use absent::verify;
+pub(super) use options::Options;
+#[cfg(feature = "sign")]
+pub(super) use present::verify;
+
+#[cfg(not(feature = "sign"))]
+use absent::sign;
+#[cfg(feature = "sign")]
+use present::sign;
+
+use super::Run;
+use crate::terminal::stdout::Out;
+
+/// Sign all files of a directory, for `safetensors verify --signature`.
+///
+/// The signature is a file that lists the digest of every file and signs the list, in the
+/// format of OpenSSF Model Signing, which the Python package model-signing reads and
+/// writes, too. Left out are the signature itself and .git, .github, .gitattributes and
+/// .gitignore at the top. No network is used, and no key is ever printed.
+///
+/// Sign what is complete: a file that changes meanwhile, or a temporary file of a save, is an
+/// error, and nothing is written. Whoever changes the directory later must sign it again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[cfg_attr(not(feature = "sign"), allow(dead_code, reason = "the arguments are only explained"))]
+pub(crate) struct Args {
+    /// The directory with all below it, or one file
+    #[arg(value_name = "PATH", value_parser = crate::input::address::parser())]
+    path: PathBuf,
+    /// The private key in PEM: ECDSA with P-256, P-384 or P-521, without a password
+    ///
+    /// PKCS#8 or SEC1, as `openssl ecparam -genkey` writes it. A key that lies in PATH is refused,
+    /// because it would be published with the model
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// The certificate of the key in PEM; certificates of its issuers may follow it
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// Certificates between that of the key and the root, in PEM
+    ///
+    /// May be given several times. They are put into the signature
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    certificate_chain: Vec<PathBuf>,
+    /// The signature file; model.sig in the directory by default, or FILE.sig beside one file
+    #[arg(long, value_name = "FILE")]
+    signature: Option<PathBuf>,
+    /// How files are hashed
+    #[arg(long, value_enum, default_value_t = Hash::Sha256)]
+    hash: Hash,
+    /// Leave out a file, or a directory with all below it, relative to PATH
+    ///
+    /// May be given several times. The signature names it, and whoever verifies ignores it
+    #[arg(long, value_name = "PATH")]
+    ignore: Vec<String>,
+    /// Follow symbolic links to files, as in a cache of the Hub
+    ///
+    /// Without it, a link is an error. A link to a directory always is
+    #[arg(long)]
+    allow_symlinks: bool,
+    /// Replace a signature that exists
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Hash {
+    /// SHA-256, which every verifier supports
+    Sha256,
+    /// BLAKE3
+    Blake3,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors sign model/ --key key.pem
+  safetensors sign model/ --key key.pem --certificate signer.pem
+  safetensors sign model/ --key key.pem --signature model.sig --ignore logs
+  openssl ecparam -name prime256v1 -genkey -noout -out key.pem
+  openssl ec -in key.pem -pubout -out key.pub
+
+Exit codes: 0 signed, 1 the model or the key cannot be used, or writing failed, 2 wrong usage.";
+
+impl Run for Args {
+    fn writes_files(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        sign(self, out)
+    }
+}

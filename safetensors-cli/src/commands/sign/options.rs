@@ -1,0 +1,46 @@
+//! [`Options`]: how `safetensors verify` gets a signature and what it trusts.
+
+use std::path::PathBuf;
+
+/// The options of `safetensors verify` that are about a signature.
+#[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "sign"), allow(dead_code, reason = "the arguments are only explained"))]
+pub(in crate::commands) struct Options {
+    /// Compare the files at PATH with a signature that `safetensors sign` or the Python package
+    /// model-signing has made
+    ///
+    /// First the signature is verified, by --key or --certificate-chain. Then each signed file must
+    /// be there, unchanged, and no other file. Nothing else is checked. What is loaded afterwards
+    /// is read again, so nobody else may be able to write to it
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["strict", "format", "digests", "json"]
+    )]
+    pub(in crate::commands) signature: Option<PathBuf>,
+    /// With --signature: the public key in PEM that must have signed
+    #[arg(long, value_name = "FILE", requires = "signature", conflicts_with = "certificate_chain")]
+    pub(in crate::commands) key: Option<PathBuf>,
+    /// With --signature: the root that must have issued the certificate in the signature, in PEM
+    ///
+    /// May be given several times. Certificates that are no roots help to find the way to one. A
+    /// root may have issued certificates to many, so compare the name that is printed
+    #[arg(long, value_name = "FILE", requires = "signature")]
+    pub(in crate::commands) certificate_chain: Vec<PathBuf>,
+    /// With --certificate-chain: certificates must have been valid when that of the key began to be
+    ///
+    /// By default they must be valid now. A signature has no date that could be trusted
+    #[arg(long, requires = "certificate_chain")]
+    pub(in crate::commands) allow_expired_certificates: bool,
+    /// With --signature: ignore unsigned files at this path, relative to PATH, and below it
+    ///
+    /// May be given several times
+    #[arg(long, value_name = "PATH", requires = "signature")]
+    pub(in crate::commands) ignore: Vec<String>,
+    /// With --signature: ignore all unsigned files
+    #[arg(long, requires = "signature")]
+    pub(in crate::commands) ignore_unsigned_files: bool,
+    /// With --signature: follow symbolic links to files, as in a cache of the Hub
+    #[arg(long, requires = "signature")]
+    pub(in crate::commands) allow_symlinks: bool,
+}

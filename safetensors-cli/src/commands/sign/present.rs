@@ -1,0 +1,198 @@
+//! Signatures by `safetensors_sign`.
+
+use std::fs;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use safetensors_core::framework::Quoted;
+use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
+
+use super::{Args, Hash, Options};
+use crate::output::edit::check_on_disk;
+use crate::terminal::colour::{Colour, paint};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::{report, warn, wrong_usage};
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
+
+/// The name of a signature in its directory.
+const NAME: &str = "model.sig";
+
+/// The most bytes of a key or of a file of certificates.
+const MAX_PEM: u64 = 1 << 20;
+
+pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
+    check_on_disk(&args.path)?;
+    refuse_key_in_model(&args.key, &args.path)?;
+    let mut signer = with_path(&args.key, Signer::parse)?;
+    if let Some(path) = &args.certificate {
+        let mut pem = read_pem(path)?;
+        for issuer in &args.certificate_chain {
+            pem += &read_pem(issuer)?;
+        }
+        signer = signer.certificates(&pem).map_err(|error| error.in_path(path))?;
+    }
+    let signature = args.signature.clone().unwrap_or_else(|| default_signature(&args.path));
+    let progress = Progress::bytes(0);
+    let follow = progress.following();
+    signer = args.ignore.iter().fold(signer, Signer::ignore);
+    let signer = signer
+        .hash(match args.hash {
+            Hash::Sha256 => HashAlgorithm::Sha256,
+            Hash::Blake3 => HashAlgorithm::Blake3,
+        })
+        .allow_symlinks(args.allow_symlinks)
+        .overwrite(args.force)
+        .progress(move |done, total| {
+            follow(done, total);
+            ControlFlow::Continue(())
+        });
+    let signed = signer.sign(&args.path, &signature)?;
+    drop(progress);
+    warn_of_links(&signed);
+    writeln!(
+        out,
+        "{}: {} signed by {}",
+        text::path(&signature),
+        files(&signed),
+        signer_of(&signed)
+    )
+    .context("the model is signed, but this could not be printed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compares `paths`, which must be one, with the signature. `quiet`: only errors are printed.
+pub(in crate::commands) fn verify(
+    args: &Options,
+    signature: &Path,
+    paths: &[PathBuf],
+    quiet: bool,
+    out: &mut Out,
+) -> anyhow::Result<ExitCode> {
+    let [model] = paths else {
+        return Err(wrong_usage("a signature is about one PATH; name one"));
+    };
+    check_on_disk(model)?;
+    let mut verifier = match (&args.key, &args.certificate_chain[..]) {
+        (Some(key), _) => with_path(key, Verifier::with_key)?,
+        (None, []) => {
+            return Err(wrong_usage(
+                "a signature alone shows nothing; name the key by --key, or a root by \
+                 --certificate-chain",
+            ));
+        }
+        (None, roots @ [first, ..]) => {
+            let pem = roots.iter().map(|path| read_pem(path));
+            let pem = pem.collect::<anyhow::Result<String>>()?;
+            Verifier::with_roots(&pem).map_err(|error| error.in_path(first))?
+        }
+    };
+    let progress = if quiet { Progress::hidden() } else { Progress::bytes(0) };
+    let follow = progress.following();
+    verifier = args.ignore.iter().fold(verifier, Verifier::ignore);
+    let verifier = verifier
+        .ignore_unsigned_files(args.ignore_unsigned_files)
+        .allow_symlinks(args.allow_symlinks)
+        .allow_expired_certificates(args.allow_expired_certificates)
+        .progress(move |done, total| {
+            follow(done, total);
+            ControlFlow::Continue(())
+        });
+    let verified = verifier.verify(model, signature);
+    drop(progress);
+    let verified = match verified {
+        Ok(verified) => verified,
+        Err(error) => match error.other() {
+            Some(ErrorKind::FilesDiffer { report }) => {
+                show_differences(model, report, args.ignore_unsigned_files);
+                return Ok(ExitCode::FAILURE);
+            }
+            _ => return Err(error.into()),
+        },
+    };
+    warn_of_links(&verified);
+    if !quiet {
+        let ok = paint("ok", Colour::Green, &std::io::stdout());
+        let unsigned = match verified.unsigned().len() as u64 {
+            0 => String::new(),
+            some => format!("; {} not", text::counted(some, "other file")),
+        };
+        let (path, signer) = (text::path(model), signer_of(&verified));
+        writeln!(out, "{path}: {ok}, {} signed by {signer}{unsigned}", files(&verified))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints an error for each file that differs.
+fn show_differences(model: &Path, found: &Report, ignore_unsigned: bool) {
+    let model = text::path(model);
+    let tell = |name: &str, what: &str| report(format!("{model}: {} {what}", Quoted(name)));
+    found.changed().iter().for_each(|name| tell(name, "has changed since it was signed"));
+    found.missing().iter().for_each(|name| tell(name, "is missing"));
+    for (from, to) in found.renamed() {
+        tell(from, &format!("has another name: {}", Quoted(to)));
+    }
+    if !ignore_unsigned {
+        found.unsigned().iter().for_each(|name| tell(name, "is not signed"));
+    }
+}
+
+fn warn_of_links(found: &Report) {
+    for name in found.links_outside() {
+        warn(format!("{} is a link that leads out of the model", Quoted(name)));
+    }
+}
+
+fn files(report: &Report) -> String {
+    format!("{}, {}", text::counted(report.files() as u64, "file"), text::size(report.bytes()))
+}
+
+fn signer_of(report: &Report) -> String {
+    text::printable(report.signer()).to_string()
+}
+
+fn default_signature(model: &Path) -> PathBuf {
+    if model.is_dir() {
+        return model.join(NAME);
+    }
+    let mut name = model.as_os_str().to_owned();
+    name.push(".sig");
+    name.into()
+}
+
+/// A private key in the directory would be signed and published with it.
+fn refuse_key_in_model(key: &Path, model: &Path) -> anyhow::Result<()> {
+    let is_below = match (fs::canonicalize(key), fs::canonicalize(model)) {
+        (Ok(key), Ok(model)) => key.starts_with(model),
+        // What cannot be found is an error later.
+        _ => false,
+    };
+    if is_below {
+        anyhow::bail!(
+            "{}: the private key lies in {}, and would be published with it; move it away",
+            text::path(key),
+            text::path(model)
+        );
+    }
+    Ok(())
+}
+
+fn with_path<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> safetensors_core::Result<T>,
+) -> anyhow::Result<T> {
+    Ok(parse(&read_pem(path)?).map_err(|error| error.in_path(path))?)
+}
+
+/// Reads a text in PEM. No error shows any of it.
+fn read_pem(path: &Path) -> anyhow::Result<String> {
+    let found = fs::metadata(path).with_context(|| text::path(path))?;
+    if found.is_file() && found.len() > MAX_PEM {
+        anyhow::bail!("{}: too large for a key or certificates", text::path(path));
+    }
+    let bytes = fs::read(path).with_context(|| text::path(path))?;
+    String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{}: not PEM", text::path(path)))
+}

@@ -1,0 +1,142 @@
+//! `safetensors sign` and `safetensors verify --signature`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use predicates::prelude::*;
+
+use crate::fixtures::*;
+
+/// A key, a certificate or a signature of the tests of `safetensors-sign`.
+fn fixture(name: &str) -> String {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../safetensors-sign/tests/fixtures");
+    fixtures.join(name).display().to_string()
+}
+
+/// A directory with a model of two files in `model`.
+fn model() -> (tempfile::TempDir, PathBuf) {
+    let dir = temp_dir();
+    let model = dir.path().join("model");
+    fs::create_dir_all(model.join("sub")).unwrap();
+    small_file(&model, "model.safetensors");
+    fs::write(model.join("sub/config.json"), "{}").unwrap();
+    (dir, model)
+}
+
+#[test]
+fn what_was_signed_verifies() {
+    let (dir, _) = model();
+    let (key, public) = (fixture("p256.pem"), fixture("p256.pub"));
+    let signed = "2 files, ";
+    run_in(dir.path(), &["sign", "model", "--key", &key])
+        .success()
+        .stdout(predicate::str::starts_with("model/model.sig: 2 files, "))
+        .stdout(predicate::str::contains("signed by key "))
+        .stderr("");
+    let verify = ["verify", "model", "--signature", "model/model.sig", "--key", &public];
+    run_in(dir.path(), &verify)
+        .success()
+        .stdout(predicate::str::starts_with(format!("model: ok, {signed}")))
+        .stderr("");
+    run_in(dir.path(), &[&verify[..], &["--quiet"]].concat()).success().stdout("");
+
+    // A signature is replaced only if that is asked for.
+    let again = ["sign", "model", "--key", &key, "--hash", "blake3"];
+    run_in(dir.path(), &again).code(1).stderr(predicate::str::contains("model/model.sig: "));
+    run_in(dir.path(), &[&again[..], &["--force"]].concat()).success();
+    run_in(dir.path(), &verify).success();
+
+    // One file has its signature beside it.
+    run_in(dir.path(), &["sign", "model/model.safetensors", "--key", &key]).success();
+    let file = "model/model.safetensors";
+    let signature = "model/model.safetensors.sig";
+    run_in(dir.path(), &["verify", file, "--signature", signature, "--key", &public]).success();
+}
+
+#[test]
+fn every_difference_is_a_line() {
+    let (dir, model) = model();
+    fs::write(model.join("a"), "a").unwrap();
+    fs::write(model.join("b"), "b").unwrap();
+    run_in(dir.path(), &["sign", "model", "--key", &fixture("p384.pem")]).success();
+    let public = fixture("p384.pub");
+    let verify = ["verify", "model", "--signature", "model/model.sig", "--key", &public];
+    fs::write(model.join("sub/config.json"), "[]").unwrap();
+    fs::rename(model.join("a"), model.join("c")).unwrap();
+    fs::remove_file(model.join("b")).unwrap();
+    fs::write(model.join("new\u{1b}"), "").unwrap();
+    let lines = "error: model: \"sub/config.json\" has changed since it was signed\n\
+                 error: model: \"b\" is missing\n\
+                 error: model: \"a\" has another name: \"c\"\n";
+    let unsigned = "error: model: \"new\\u{1b}\" is not signed\n";
+    run_in(dir.path(), &verify).code(1).stdout("").stderr(format!("{lines}{unsigned}"));
+    let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
+    run_in(dir.path(), &lenient).code(1).stderr(lines);
+}
+
+#[test]
+fn certificates_lead_to_a_root() {
+    let (dir, _) = model();
+    let [key, chain, root] = ["p256.pem", "digital.chain.pem", "root.pem"].map(fixture);
+    run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain])
+        .success()
+        .stdout(predicate::str::contains("signed by certificate CN=signer"));
+    let verify = ["verify", "model", "--signature", "model/model.sig", "--certificate-chain"];
+    run_in(dir.path(), &[&verify[..], &[&root]].concat())
+        .success()
+        .stdout(predicate::str::contains("signed by certificate CN=signer"));
+    run_in(dir.path(), &[&verify[..], &[&fixture("rsa-root.pem")]].concat())
+        .code(1)
+        .stderr(predicate::str::contains("no root that was given has issued it"));
+
+    let [chain, root] = ["old.chain.pem", "old-root.pem"].map(fixture);
+    run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain, "--force"])
+        .success();
+    let verify = [&verify[..], &[&root]].concat();
+    run_in(dir.path(), &verify).code(1).stderr(predicate::str::contains("it has expired"));
+    run_in(dir.path(), &[&verify[..], &["--allow-expired-certificates"]].concat()).success();
+}
+
+#[test]
+fn no_private_key_is_published_or_shown() {
+    let (dir, model) = model();
+    fs::copy(fixture("p256.pem"), model.join("key.pem")).unwrap();
+    let secret = fs::read_to_string(model.join("key.pem")).unwrap();
+    let secret = secret.lines().nth(1).unwrap();
+    run_in(dir.path(), &["sign", "model", "--key", "model/key.pem"])
+        .code(1)
+        .stdout("")
+        .stderr(predicate::str::contains("the private key lies in model"));
+    assert!(!model.join("model.sig").exists());
+    for (key, problem) in [
+        (fixture("encrypted.pem"), "is encrypted"),
+        (fixture("p256.pub"), "expected a private key"),
+        (fixture("k1.pem"), "expected the curve P-256"),
+        ("absent.pem".to_owned(), "absent.pem: No such file"),
+    ] {
+        let run = run_in(dir.path(), &["sign", "model", "--key", &key]).code(1);
+        let said = text(&run.get_output().stderr);
+        assert!(said.contains(problem) && said.contains(&key), "{said}");
+        assert!(!said.contains(secret), "{said}");
+    }
+    assert!(!model.join("model.sig").exists());
+}
+
+#[test]
+fn wrong_usage() {
+    let (dir, _) = model();
+    let public = fixture("p256.pub");
+    for (arguments, problem) in [
+        (&["verify", "model", "--key", &public][..], "--signature"),
+        (&["verify", "model", "--signature", "s"], "name the key by --key"),
+        (&["verify", "model", "model", "--signature", "s", "--key", &public], "one PATH"),
+        (&["verify", "model", "--signature", "s", "--key", &public, "--json"], "--json"),
+        (&["verify", "-", "--signature", "s", "--key", &public], "standard input"),
+        (&["sign", "-", "--key", &public], "standard input"),
+        (&["sign", "model"], "--key"),
+    ] {
+        let run = run_in(dir.path(), arguments).code(2);
+        let said = text(&run.get_output().stderr);
+        assert!(said.contains(problem), "{arguments:?}: {said}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Certificates: read from PEM and DER, and what they say of their key.
+
+mod issuer;
+mod path;
+
+use safetensors_core::{Error, Result};
+use x509_cert::der::{Decode as _, Document, Encode as _};
+use x509_cert::ext::pkix::{ExtendedKeyUsage, KeyUsage};
+
+pub(crate) use self::path::verify;
+use crate::error::ErrorKind;
+use crate::key::PublicKey;
+use crate::pem::blocks;
+
+/// The extended key usage for signing code.
+const CODE_SIGNING: x509_cert::der::oid::ObjectIdentifier =
+    x509_cert::der::oid::ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.3");
+
+/// A certificate, as it was parsed and as it came.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Certificate {
+    parsed: x509_cert::Certificate,
+    der: Vec<u8>,
+}
+
+impl Certificate {
+    pub(crate) fn from_der(der: &[u8]) -> Result<Self> {
+        let parsed = x509_cert::Certificate::from_der(der);
+        let parsed =
+            parsed.map_err(|error| ErrorKind::BadCertificates { problem: error.to_string() })?;
+        Ok(Self { parsed, der: der.to_vec() })
+    }
+
+    /// Reads all certificates of a text in PEM.
+    pub(crate) fn parse_all(pem: &str) -> Result<Vec<Self>> {
+        let bad = |problem: String| Error::from(ErrorKind::BadCertificates { problem });
+        let of_block = |text: &str| {
+            let (_, der) = Document::from_pem(text).map_err(|error| bad(error.to_string()))?;
+            Self::from_der(der.as_bytes())
+        };
+        let blocks = blocks(pem);
+        let certificates = blocks.iter().filter(|block| block.label == "CERTIFICATE");
+        let certificates: Vec<_> =
+            certificates.map(|block| of_block(block.text)).collect::<Result<_>>()?;
+        if certificates.is_empty() {
+            return Err(bad("there are none".to_owned()));
+        }
+        Ok(certificates)
+    }
+
+    pub(crate) fn der(&self) -> &[u8] {
+        &self.der
+    }
+
+    /// The name of whom the certificate is about.
+    pub(crate) fn subject(&self) -> String {
+        self.parsed.tbs_certificate().subject().to_string()
+    }
+
+    /// Whether it names itself as its issuer, as roots do.
+    pub(crate) fn is_self_issued(&self) -> bool {
+        let inner = self.parsed.tbs_certificate();
+        inner.subject() == inner.issuer()
+    }
+
+    /// The key, if it can sign models.
+    pub(crate) fn key(&self) -> Result<PublicKey> {
+        let info = self.parsed.tbs_certificate().subject_public_key_info().to_der();
+        let info = info.map_err(|error| self.error(error.to_string()))?;
+        PublicKey::from_der(&info).map_err(|error| self.error(error.to_string()))
+    }
+
+    /// Fails unless the certificate is meant for signatures.
+    pub(crate) fn check_usage(&self) -> Result<()> {
+        let inner = self.parsed.tbs_certificate();
+        let malformed = |_| self.error("its key usage is malformed");
+        let usage = inner.get_extension::<KeyUsage>().map_err(malformed)?;
+        let extended = inner.get_extension::<ExtendedKeyUsage>().map_err(malformed)?;
+        let is_signing = usage.is_some_and(|(_, usage)| usage.digital_signature());
+        let is_code_signing = extended.is_some_and(|(_, usage)| usage.0.contains(&CODE_SIGNING));
+        if is_signing || is_code_signing {
+            return Ok(());
+        }
+        Err(self.error(
+            "its key usage is neither digitalSignature nor codeSigning, so it cannot sign a model",
+        ))
+    }
+
+    fn error(&self, problem: impl Into<String>) -> Error {
+        ErrorKind::BadCertificate { subject: self.subject(), problem: problem.into() }.into()
+    }
+}

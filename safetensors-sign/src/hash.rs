@@ -1,0 +1,116 @@
+//! Hashes of files: [`HashAlgorithm`], and many files at once.
+
+use std::fs;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use safetensors_core::framework::in_parallel;
+use safetensors_core::{ErrorKind as CoreKind, Result};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{ErrorKind, io_at};
+use crate::files::File;
+
+/// How the content of files is hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HashAlgorithm {
+    /// SHA-256, which every verifier supports.
+    #[default]
+    Sha256,
+    /// BLAKE3, which is faster where the processor has no instructions for SHA-256.
+    Blake3,
+}
+
+impl HashAlgorithm {
+    /// The name in signatures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Blake3 => "blake3",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Result<Self> {
+        [Self::Sha256, Self::Blake3].into_iter().find(|it| it.name() == name).ok_or_else(|| {
+            let expected = "\"sha256\" or \"blake3\"";
+            let found = name.to_owned();
+            ErrorKind::Unsupported { what: "the hash of files", expected, found }.into()
+        })
+    }
+}
+
+/// The bytes that a thread reads at once.
+const BUFFER: usize = 1 << 20;
+
+/// Is called with the bytes done and all bytes.
+pub(crate) type Callback = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
+
+/// How files are hashed.
+#[derive(Clone, Default)]
+pub(crate) struct Hashing {
+    pub(crate) threads: usize,
+    pub(crate) progress: Option<Callback>,
+}
+
+impl Hashing {
+    /// Hashes files by several threads, the largest first, so that no thread begins it when the
+    /// others have finished. The digests are in the order of the files.
+    pub(crate) fn hash(&self, files: &[&File], algorithm: HashAlgorithm) -> Result<Vec<[u8; 32]>> {
+        let total = files.iter().map(|file| file.len).sum();
+        let done = AtomicU64::new(0);
+        let count = |bytes: u64| {
+            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            match self.progress.as_ref().map(|progress| progress(done, total)) {
+                Some(ControlFlow::Break(())) => Err(CoreKind::Cancelled.into()),
+                _ => Ok(()),
+            }
+        };
+        let mut order: Vec<usize> = (0..files.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(files[i].len));
+        let hash = |&i: &usize, buffer: &mut Vec<u8>| {
+            let digest = match algorithm {
+                HashAlgorithm::Sha256 => {
+                    let mut hasher = Sha256::new();
+                    read(&files[i].path, buffer, |bytes| hasher.update(bytes), &count)?;
+                    hasher.finalize().into()
+                }
+                HashAlgorithm::Blake3 => {
+                    let mut hasher = blake3::Hasher::new();
+                    read(&files[i].path, buffer, |bytes| _ = hasher.update(bytes), &count)?;
+                    *hasher.finalize().as_bytes()
+                }
+            };
+            Ok(digest)
+        };
+        let mut digests = vec![[0; 32]; files.len()];
+        let hashed = in_parallel(&order, self.threads, hash)?;
+        order.into_iter().zip(hashed).for_each(|(i, digest)| digests[i] = digest);
+        Ok(digests)
+    }
+}
+
+/// Passes on all bytes of a file.
+fn read(
+    path: &Path,
+    buffer: &mut Vec<u8>,
+    mut update: impl FnMut(&[u8]),
+    count: &impl Fn(u64) -> Result<()>,
+) -> Result<()> {
+    buffer.resize(BUFFER, 0);
+    let mut file = fs::File::open(path).map_err(|error| io_at(error, path))?;
+    loop {
+        match file.read(buffer) {
+            Ok(0) => return Ok(()),
+            Ok(len) => {
+                update(&buffer[..len]);
+                count(len as u64)?;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(io_at(error, path)),
+        }
+    }
+}

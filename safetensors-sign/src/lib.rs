@@ -1,0 +1,110 @@
+//! Signs the files of a model, and verifies such signatures, in the format of OpenSSF Model Signing
+//! (OMS) 1.0. Nothing here uses a network.
+//!
+//! A signature is a file of its own, such as `model.sig`. It lists the digest of every file of a
+//! directory, and signs the list. The Python package `model-signing` writes and reads the same
+//! files.
+//!
+//! ```
+//! use safetensors_sign::{Signer, Verifier};
+//! # const PRIVATE: &str = include_str!("../tests/fixtures/p256.pem");
+//! # const PUBLIC: &str = include_str!("../tests/fixtures/p256.pub");
+//!
+//! let dir = tempfile::tempdir()?;
+//! let model = dir.path();
+//! std::fs::write(model.join("config.json"), "{}")?;
+//!
+//! // Keys in PEM, as `openssl ecparam -genkey` and `openssl ec -pubout` write them.
+//! Signer::parse(PRIVATE)?.sign(model, model.join("model.sig"))?;
+//!
+//! let verifier = Verifier::with_key(PUBLIC)?;
+//! assert_eq!(verifier.verify(model, model.join("model.sig"))?.files(), 1);
+//!
+//! std::fs::write(model.join("config.json"), "[]")?;
+//! let error = verifier.verify(model, model.join("model.sig")).unwrap_err();
+//! assert!(error.to_string().ends_with(r#"changed: "config.json""#));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is supported
+//!
+//! | | |
+//! |---|---|
+//! | keys | ECDSA with P-256, P-384 and P-521; private ones in PKCS#8 or SEC1, not encrypted |
+//! | certificates | X.509 that leads to a root which the user gives; issuers with these curves, or RSA from 2048 bits (PKCS#1 v1.5), with SHA-256, SHA-384 or SHA-512 |
+//! | files | hashed whole, with SHA-256 or BLAKE3 |
+//! | refused, with the reason | keyless signatures (Sigstore), files hashed in pieces (`shards`), BLAKE2, signatures of model-signing 0.2.0 |
+//!
+//! # What a signature shows
+//!
+//! - The holder of the key has signed these files. With certificates, any holder of one below the
+//!   root can be that: look at [`Report::signer`].
+//! - It shows nothing about when. A signature has no date that could be trusted, so an older
+//!   version of a model has a right signature for ever. Certificates must be valid now, unless
+//!   [`allow_expired_certificates`](Verifier::allow_expired_certificates) says otherwise.
+//!   Certificates that were revoked are not known.
+//! - The digests are those of the bytes on the disk at that time. What is loaded afterwards is read
+//!   again.
+//! - A directory of a delta, or one of several shards, is signed as the files that it has. What is
+//!   made of them is another model.
+//!
+//! # Where this differs from the specification and the reference
+//!
+//! - Certificates must be valid now, as the specification says. The reference asks whether they
+//!   were when the first became valid.
+//! - A certificate with a critical extension that restricts names or policies is refused. The
+//!   reference obeys these.
+//! - The user says whether links are followed, not the signature, as in the reference. A link to a
+//!   directory is an error, because the reference does not look into it.
+//! - A single file has the name `.` in its signature, as in the reference. Its own name is read,
+//!   too.
+//! - Resources may be in any order, because the reference sorts them otherwise than the
+//!   specification says.
+//! - Duplicate keys and names, names that lead elsewhere, base64 that is not strict, and lists
+//!   whose digest is wrong are errors.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+#![forbid(unsafe_code)]
+
+mod bundle;
+mod certificate;
+mod error;
+mod files;
+mod hash;
+mod json;
+mod key;
+mod names;
+mod pem;
+mod report;
+mod signer;
+mod statement;
+#[cfg(test)]
+mod tests;
+mod verifier;
+
+pub use error::{Error, ErrorKind, Result};
+pub use hash::HashAlgorithm;
+pub use report::Report;
+pub use signer::Signer;
+pub use verifier::Verifier;
+
+/// For the fuzz targets: the names that a signature file lists, which nobody has verified.
+#[cfg(feature = "__unverified")]
+#[doc(hidden)]
+pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
+    let bundle = bundle::Bundle::parse(file)?;
+    if let bundle::Material::Certificates(chain) = &bundle.material {
+        let chain = chain.iter().map(|der| certificate::Certificate::from_der(der));
+        let chain = chain.collect::<Result<Vec<_>>>()?;
+        if let [leaf, ..] = &chain[..] {
+            // Each may be a root, so that all paths are looked for.
+            certificate::verify(&chain, &chain, leaf.not_before())?;
+        }
+    }
+    Ok(statement::Manifest::parse(&bundle.payload)?.files.into_keys().collect())
+}
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

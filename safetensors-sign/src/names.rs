@@ -1,0 +1,54 @@
+//! Names of files in a signature: relative to the model, with `/` between their parts.
+
+use std::path::{Component, Path};
+
+/// What is left out of every signature, at the top of the model.
+pub(crate) const GIT: [&str; 4] = [".git", ".gitattributes", ".github", ".gitignore"];
+
+/// The name of a file that is a whole model, as the reference writes it.
+pub(crate) const SINGLE_FILE: &str = ".";
+
+/// Whether a name is a plain path below the model: no part of it is empty, `.` or `..`, and no part
+/// means something else on this system, such as a drive.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let parts = || name.split('/');
+    let is_normal = |(part, component): (&str, _)| component == Component::Normal(part.as_ref());
+    !name.contains('\0')
+        && parts().count() == Path::new(name).components().count()
+        && parts().zip(Path::new(name).components()).all(is_normal)
+}
+
+/// Whether a name is a path, or lies below it. A path that is not plain has nothing below it.
+pub(crate) fn is_below(name: &str, path: &str) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        && is_plain(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_lead_elsewhere_are_not_plain() {
+        for name in ["a", "a/b.c", ".hidden", "..a", "a:0:1", "\u{e9}/x y"] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in ["", ".", "..", "/", "/a", "a/", "a//b", "./a", "a/.", "a/../b", "../a", "a\0"]
+        {
+            assert!(!is_plain(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn whole_parts_of_names_are_compared() {
+        for (name, path) in [("a", "a"), ("a/b", "a"), ("a/b", "a/"), ("a/b/c", "a/b")] {
+            assert!(is_below(name, path), "{name} {path}");
+        }
+        for (name, path) in
+            [("ab", "a"), ("a", "a/b"), ("a", ""), ("a", "."), ("b/a", "a"), ("a", "/")]
+        {
+            assert!(!is_below(name, path), "{name} {path}");
+        }
+    }
+}

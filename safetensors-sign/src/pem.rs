@@ -1,0 +1,52 @@
+//! Texts in PEM: finds the blocks in a text that may have comments and other blocks.
+
+/// A block: its label, such as `PUBLIC KEY`, and its text with both boundaries.
+pub(crate) struct Block<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) text: &'a str,
+}
+
+impl Block<'_> {
+    /// Whether an old header says that the content is encrypted.
+    pub(crate) fn has_encryption_header(&self) -> bool {
+        self.text.contains("Proc-Type:") && self.text.contains("ENCRYPTED")
+    }
+}
+
+const BEGIN: &str = "-----BEGIN ";
+const DASHES: &str = "-----";
+
+/// The blocks of a text, in order. A block without its end is left out.
+pub(crate) fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(BEGIN) {
+        rest = &rest[start..];
+        let Some(label) = rest[BEGIN.len()..].split(DASHES).next() else { break };
+        let end = format!("-----END {label}-----");
+        let Some(len) = rest.find(&end).map(|at| at + end.len()) else { break };
+        blocks.push(Block { label, text: &rest[..len] });
+        rest = &rest[len..];
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_between_other_text() {
+        let text = "a\n-----BEGIN X-----\nAA==\n-----END X-----\nb\n-----BEGIN Y Z-----\n\
+                    Proc-Type: 4,ENCRYPTED\n-----END Y Z-----";
+        let found = blocks(text);
+        let labels: Vec<_> = found.iter().map(|block| block.label).collect();
+        assert_eq!(labels, ["X", "Y Z"]);
+        assert_eq!(found[0].text, "-----BEGIN X-----\nAA==\n-----END X-----");
+        let encrypted: Vec<_> = found.iter().map(Block::has_encryption_header).collect();
+        assert_eq!(encrypted, [false, true]);
+        for text in ["", "-----BEGIN ", "-----BEGIN X-----", "-----BEGIN X-----\n-----END Y-----"] {
+            assert!(blocks(text).is_empty(), "{text}");
+        }
+    }
+}

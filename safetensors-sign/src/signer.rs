@@ -1,0 +1,240 @@
+//! [`Signer`]: signs the files of a model.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::framework::is_temporary_name;
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{Error, ErrorKind as CoreKind, Result, SaveOptions};
+
+use crate::bundle::{Bundle, Material, message};
+use crate::certificate::Certificate;
+use crate::error::ErrorKind;
+use crate::files::{Listing, Rules, list, name_in};
+use crate::hash::{HashAlgorithm, Hashing};
+use crate::key::PrivateKey;
+use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
+use crate::report::Report;
+use crate::statement::Manifest;
+
+/// Signs the files of a model with a key, or with a key and its certificates.
+///
+/// Left out are the signature itself, `.git`, `.github`, `.gitattributes` and `.gitignore` at the
+/// top, and the paths that are [ignored](Signer::ignore). The signature names what was left out.
+///
+/// Verifiers look at the bytes on the disk. If a directory holds a delta, or some shards of a
+/// checkpoint, the signature is about these files and not about what is made of them.
+pub struct Signer {
+    key: PrivateKey,
+    certificates: Vec<Certificate>,
+    hash: HashAlgorithm,
+    ignored: Vec<String>,
+    allow_symlinks: bool,
+    overwrite: bool,
+    hashing: Hashing,
+}
+
+impl Signer {
+    /// Reads a private key of the curve P-256, P-384 or P-521 in PEM: PKCS#8 or SEC1.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::EncryptedKey`] if it has a password; [`ErrorKind::BadKey`].
+    pub fn parse(pem: &str) -> Result<Self> {
+        Ok(Self {
+            key: PrivateKey::parse(pem)?,
+            certificates: Vec::new(),
+            hash: HashAlgorithm::default(),
+            ignored: Vec::new(),
+            allow_symlinks: false,
+            overwrite: false,
+            hashing: Hashing::default(),
+        })
+    }
+
+    /// Puts certificates in PEM into the signature: first that of the key, then those of its
+    /// issuers. A verifier needs only their root. That root is better left out.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadCertificate`] if the first is not that of the key, or not meant for
+    /// signatures; [`ErrorKind::BadCertificates`].
+    pub fn certificates(mut self, pem: &str) -> Result<Self> {
+        self.certificates = Certificate::parse_all(pem)?;
+        if let [leaf, ..] = &self.certificates[..] {
+            leaf.check_usage()?;
+            if leaf.key()? != self.key.public_key() {
+                let (subject, problem) = (leaf.subject(), "it is of another key".to_owned());
+                return Err(ErrorKind::BadCertificate { subject, problem }.into());
+            }
+        }
+        Ok(self)
+    }
+
+    /// Sets how files are hashed: SHA-256 by default.
+    #[must_use]
+    pub fn hash(mut self, hash: HashAlgorithm) -> Self {
+        self.hash = hash;
+        self
+    }
+
+    /// Leaves out a file, or a directory with all below it. The path is relative to the model, with
+    /// `/` between its parts, and has no wildcards.
+    #[must_use]
+    pub fn ignore(mut self, path: impl Into<String>) -> Self {
+        self.ignored.push(path.into());
+        self
+    }
+
+    /// Sets whether symbolic links to files are followed. By default one is an error.
+    #[must_use]
+    pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
+        self.allow_symlinks = allow_symlinks;
+        self
+    }
+
+    /// Sets whether a signature file that exists is replaced, also one in a cache of the Hub. By
+    /// default it is an error.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Sets the number of threads that hash files, each with a buffer of 1 MiB. By default, and
+    /// with 0, it is that of [`default_threads`](safetensors_core::framework::default_threads).
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.hashing.threads = threads;
+        self
+    }
+
+    /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
+    #[must_use]
+    pub fn progress(
+        mut self,
+        progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.hashing.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Signs a directory, or one file, and writes the signature. The file is complete or does not
+    /// appear; it may lie in the directory.
+    ///
+    /// The directory must not change meanwhile. A file that does, by its length, its time or its
+    /// name, is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`FileExists`](CoreKind::FileExists); [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others
+    /// for what cannot be signed; [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`].
+    /// Errors of the system.
+    pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
+        let (model, signature) = (model.as_ref(), signature.as_ref());
+        if !self.overwrite && signature.symlink_metadata().is_ok() {
+            return Err(Error::from(CoreKind::FileExists).in_path(signature));
+        }
+        if let Some(bad) = self.ignored.iter().find(|path| !is_plain(path.trim_end_matches('/'))) {
+            return Err(ErrorKind::UnsafeName { found: bad.clone() }.into());
+        }
+        let ignored = self.left_out(name_in(model, signature));
+        let is_left_out = |name: &str| ignored.iter().any(|path| is_below(name, path));
+        let rules = Rules {
+            allow_symlinks: self.allow_symlinks,
+            is_left_out: &is_left_out,
+            is_tolerated: &|_| false,
+        };
+        let listing = list(model, &rules)?;
+        let (bundle, report) = self.bundle(model, &listing, ignored.iter().cloned().collect())?;
+        if list(model, &rules)? != listing {
+            let changed = Error::from(ErrorKind::ChangedMeanwhile);
+            return Err(changed.in_path(first_difference(&listing, &list(model, &rules)?, model)));
+        }
+        let options = SaveOptions::new().overwrite(self.overwrite).replace_cached(self.overwrite);
+        let mut file = AtomicFile::create(signature, &options)?;
+        file.write_all(bundle.as_bytes()).map_err(|error| Error::from(error).in_path(signature))?;
+        file.commit()?;
+        Ok(report)
+    }
+
+    /// What is left out, with the signature if it lies in the model.
+    fn left_out(&self, signature: Option<String>) -> BTreeSet<String> {
+        let ignored = self.ignored.iter().map(|path| path.trim_end_matches('/').to_owned());
+        ignored.chain(GIT.map(str::to_owned)).chain(signature).collect()
+    }
+
+    /// The text of the signature.
+    fn bundle(
+        &self,
+        model: &Path,
+        listing: &Listing,
+        ignored: Vec<String>,
+    ) -> Result<(String, Report)> {
+        if listing.files.is_empty() {
+            return Err(Error::from(ErrorKind::NoFiles).in_path(model));
+        }
+        let files: Vec<_> = listing.files.values().collect();
+        let is_temporary =
+            |path: &Path| path != model && path.file_name().is_some_and(is_temporary_name);
+        if let Some(file) = files.iter().find(|file| is_temporary(&file.path)) {
+            return Err(Error::from(ErrorKind::Unfinished).in_path(&file.path));
+        }
+        let digests = self.hashing.hash(&files, self.hash)?;
+        let is_single = listing.files.contains_key(SINGLE_FILE);
+        let manifest = Manifest {
+            model: base_name(model),
+            hash: self.hash,
+            allow_symlinks: self.allow_symlinks,
+            ignored: if is_single { Vec::new() } else { ignored },
+            files: listing.files.keys().cloned().zip(digests).collect(),
+        };
+        let payload = manifest.to_json()?;
+        let signature = self.key.sign(&message(&payload))?;
+        let (material, signer) = self.material()?;
+        let report = Report {
+            signer,
+            files: files.len(),
+            bytes: files.iter().map(|file| file.len).sum(),
+            links_outside: listing.links_outside.clone(),
+            ..Report::default()
+        };
+        Ok((Bundle { material, payload, signature }.to_json()?, report))
+    }
+
+    /// What the signature says of the key, and what a report says.
+    fn material(&self) -> Result<(Material, String)> {
+        if let [leaf, ..] = &self.certificates[..] {
+            let der = self.certificates.iter().map(|it| it.der().to_vec()).collect();
+            return Ok((Material::Certificates(der), format!("certificate {}", leaf.subject())));
+        }
+        let hint = self.key.public_key().hint()?;
+        let signer = format!("key {hint}");
+        Ok((Material::Key(Some(hint)), signer))
+    }
+}
+
+/// Without the private key.
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer").field("key", &self.key.public_key()).finish_non_exhaustive()
+    }
+}
+
+/// The last part of a path, also of one such as `..`.
+fn base_name(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = path.file_name().or_else(|| absolute.file_name());
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The path of a file that one listing has otherwise than another.
+fn first_difference(before: &Listing, after: &Listing, model: &Path) -> std::path::PathBuf {
+    let differs = |name: &&String| before.files.get(*name) != after.files.get(*name);
+    let name = before.files.keys().chain(after.files.keys()).find(differs);
+    name.map_or_else(|| model.to_owned(), |name| model.join(name))
+}

@@ -1,0 +1,304 @@
+//! [`Verifier`]: compares the files of a model with a signature.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::Read as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use safetensors_core::{Error, ErrorKind as CoreKind, Result};
+
+use crate::bundle::{Bundle, MAX_LEN, Material};
+use crate::certificate::{self, Certificate};
+use crate::error::{ErrorKind, io_at};
+use crate::files::{File, Rules, list, name_in};
+use crate::hash::Hashing;
+use crate::key::PublicKey;
+use crate::names::{GIT, SINGLE_FILE, is_below};
+use crate::report::Report;
+use crate::statement::{Digests, Manifest};
+
+/// Verifies the signature of a model with a key, or with certificates that are trusted.
+///
+/// The order is fixed: the signature file is parsed with limits, its key is compared, the signature
+/// is verified, and only then is the signed list read and compared with the files.
+///
+/// What was verified are the bytes on the disk at that time. Whoever loads the model afterwards
+/// reads the files again, so nobody else may be able to write to them in between.
+pub struct Verifier {
+    trust: Trust,
+    ignored: Vec<String>,
+    ignore_unsigned: bool,
+    allow_symlinks: bool,
+    allow_expired: bool,
+    hashing: Hashing,
+}
+
+enum Trust {
+    Key(PublicKey),
+    Roots(Vec<Certificate>),
+}
+
+impl Verifier {
+    /// Trusts the holder of a key: a public key of the curve P-256, P-384 or P-521 in PEM.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadKey`].
+    pub fn with_key(pem: &str) -> Result<Self> {
+        Ok(Self::new(Trust::Key(PublicKey::parse(pem)?)))
+    }
+
+    /// Trusts every certificate that leads to one of these roots, in PEM. Certificates that do not
+    /// sign themselves may be among them; they are not trusted, but help to find the way.
+    ///
+    /// Compare [`Report::signer`] with the name that you expect: a root may have issued
+    /// certificates to many.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadCertificates`].
+    pub fn with_roots(pem: &str) -> Result<Self> {
+        let certificates = Certificate::parse_all(pem)?;
+        if !certificates.iter().any(Certificate::is_self_issued) {
+            let problem = "none of them is a root, which signs itself".to_owned();
+            return Err(ErrorKind::BadCertificates { problem }.into());
+        }
+        Ok(Self::new(Trust::Roots(certificates)))
+    }
+
+    fn new(trust: Trust) -> Self {
+        Self {
+            trust,
+            ignored: Vec::new(),
+            ignore_unsigned: false,
+            allow_symlinks: false,
+            allow_expired: false,
+            hashing: Hashing::default(),
+        }
+    }
+
+    /// Allows unsigned files at a path and below it, besides those that the signature names so. It
+    /// is relative to the model, with `/` between its parts. Signed files are compared everywhere.
+    #[must_use]
+    pub fn ignore(mut self, path: impl Into<String>) -> Self {
+        self.ignored.push(path.into());
+        self
+    }
+
+    /// Sets whether unsigned files are allowed everywhere. By default they are an error.
+    #[must_use]
+    pub fn ignore_unsigned_files(mut self, ignore: bool) -> Self {
+        self.ignore_unsigned = ignore;
+        self
+    }
+
+    /// Sets whether symbolic links to files are followed, whatever the signer did. By default one
+    /// is an error.
+    #[must_use]
+    pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
+        self.allow_symlinks = allow_symlinks;
+        self
+    }
+
+    /// Sets whether the certificates need to have been valid only when that of the key became
+    /// valid, as the reference has it. By default they must be valid now.
+    ///
+    /// A signature has no date that could be trusted. So with this, whoever gets an expired key can
+    /// still sign.
+    #[must_use]
+    pub fn allow_expired_certificates(mut self, allow: bool) -> Self {
+        self.allow_expired = allow;
+        self
+    }
+
+    /// Sets the number of threads, as [`Signer::threads`](crate::Signer::threads) does.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.hashing.threads = threads;
+        self
+    }
+
+    /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
+    #[must_use]
+    pub fn progress(
+        mut self,
+        progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.hashing.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Verifies a signature file, and compares a directory, or one file, with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FilesDiffer`] with a report of what differs; [`ErrorKind::WrongSignature`],
+    /// [`ErrorKind::OtherKey`], [`ErrorKind::BadCertificate`]; [`ErrorKind::BadBundle`],
+    /// [`ErrorKind::Keyless`] and others for a file that cannot be used. Errors of the system.
+    pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
+        let (model, signature) = (model.as_ref(), signature.as_ref());
+        let (manifest, signer) = read_bundle(signature)
+            .and_then(|text| self.open(&text))
+            .map_err(|error| error.in_path(signature))?;
+        let report = self.compare(model, &manifest, name_in(model, signature))?;
+        let report = Report { signer, files: manifest.files.len(), ..report };
+        if report.has_all() && (self.ignore_unsigned || report.unsigned.is_empty()) {
+            return Ok(report);
+        }
+        Err(Error::from(ErrorKind::FilesDiffer { report: Box::new(report) }).in_path(model))
+    }
+
+    /// The signed list and its signer, after everything about the signature is verified.
+    fn open(&self, text: &[u8]) -> Result<(Manifest, String)> {
+        let bundle = Bundle::parse(text)?;
+        let (key, signer) = self.key(&bundle.material)?;
+        if !key.is_signed(&bundle.message(), key.hash(), &bundle.signature) {
+            return Err(bundle.wrong_signature());
+        }
+        Ok((Manifest::parse(&bundle.payload)?, signer))
+    }
+
+    /// The key that the signature must be of, and its holder.
+    fn key(&self, material: &Material) -> Result<(PublicKey, String)> {
+        match (&self.trust, material) {
+            (Trust::Key(key), Material::Key(named)) => {
+                let expected = key.hint()?;
+                if let Some(found) = named.clone().filter(|found| *found != expected) {
+                    return Err(ErrorKind::OtherKey { expected, found }.into());
+                }
+                Ok((key.clone(), format!("key {expected}")))
+            }
+            (Trust::Roots(given), Material::Certificates(chain)) => {
+                let chain = chain.iter().map(|der| Certificate::from_der(der));
+                let chain = chain.collect::<Result<Vec<_>>>()?;
+                let leaf = chain.first().ok_or(ErrorKind::NoFiles)?;
+                let at = if self.allow_expired { leaf.not_before() } else { SystemTime::now() };
+                certificate::verify(&chain, given, at)?;
+                Ok((leaf.key()?, format!("certificate {}", leaf.subject())))
+            }
+            (Trust::Key(_), _) => {
+                Err(ErrorKind::OtherMethod { given: "a key", found: "certificates" }.into())
+            }
+            (Trust::Roots(_), _) => {
+                Err(ErrorKind::OtherMethod { given: "certificates", found: "a key" }.into())
+            }
+        }
+    }
+
+    /// Compares the files on the disk with the signed ones. `own` is the name of the signature.
+    fn compare(&self, model: &Path, manifest: &Manifest, own: Option<String>) -> Result<Report> {
+        let signed = &manifest.files;
+        let ignored =
+            || manifest.ignored.iter().chain(&self.ignored).map(String::as_str).chain(GIT);
+        // What lies below a path is between `path/` and `path0`, since `0` follows `/`.
+        let is_signed = |name: &str| {
+            let below = format!("{name}/")..format!("{name}0");
+            signed.contains_key(name) || signed.range(below).next().is_some()
+        };
+        let is_left_out = |name: &str| {
+            own.as_deref() == Some(name)
+                || (!is_signed(name) && ignored().any(|path| is_below(name, path)))
+        };
+        let rules = Rules {
+            allow_symlinks: self.allow_symlinks,
+            is_left_out: &is_left_out,
+            is_tolerated: &|name| self.ignore_unsigned && !is_signed(name),
+        };
+        let mut listing = list(model, &rules)?;
+        adopt_single_name(&mut listing.files, signed, model);
+        let mut report = self.compare_signed(&listing.files, manifest)?;
+        report.links_outside = listing.links_outside;
+        let unsigned = listing.files.keys().filter(|name| !signed.contains_key(*name));
+        report.unsigned = unsigned.cloned().collect();
+        self.find_renamed(&listing.files, manifest, &mut report)?;
+        Ok(report)
+    }
+
+    /// Which signed files are missing or changed.
+    fn compare_signed(
+        &self,
+        found: &BTreeMap<String, File>,
+        manifest: &Manifest,
+    ) -> Result<Report> {
+        let mut report = Report::default();
+        let (mut names, mut files) = (Vec::new(), Vec::new());
+        for name in manifest.files.keys() {
+            match found.get(name) {
+                Some(file) => {
+                    names.push(name);
+                    files.push(file);
+                    report.bytes += file.len;
+                }
+                None => report.missing.push(name.clone()),
+            }
+        }
+        let digests = self.hashing.hash(&files, manifest.hash)?;
+        let differs = |(name, digest): &(&String, [u8; 32])| manifest.files[*name] != *digest;
+        let changed = names.into_iter().zip(digests).filter(differs);
+        report.changed = changed.map(|(name, _)| name.clone()).collect();
+        Ok(report)
+    }
+
+    /// Finds missing files among the unsigned ones. These are hashed only if something is missing.
+    fn find_renamed(
+        &self,
+        found: &BTreeMap<String, File>,
+        manifest: &Manifest,
+        report: &mut Report,
+    ) -> Result<()> {
+        if report.missing.is_empty() || report.unsigned.is_empty() {
+            return Ok(());
+        }
+        let files: Vec<_> = report.unsigned.iter().map(|name| &found[name]).collect();
+        let digests = self.hashing.hash(&files, manifest.hash)?;
+        let mut unsigned: Vec<_> = report.unsigned.drain(..).zip(digests).collect();
+        report.missing.retain(|name| {
+            let is_it = |(_, digest): &(String, _)| manifest.files[name] == *digest;
+            let Some(at) = unsigned.iter().position(is_it) else { return true };
+            report.renamed.push((name.clone(), unsigned.remove(at).0));
+            false
+        });
+        report.unsigned = unsigned.into_iter().map(|(name, _)| name).collect();
+        Ok(())
+    }
+}
+
+/// Gives a file that is a whole model the name that the signature has for it: `.`, or that of the
+/// file.
+fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model: &Path) {
+    let name = model.file_name().and_then(|name| name.to_str()).unwrap_or(SINGLE_FILE);
+    if signed.contains_key(name)
+        && signed.len() == 1
+        && let Some(file) = files.remove(SINGLE_FILE)
+    {
+        files.insert(name.to_owned(), file);
+    }
+}
+
+/// Reads a signature file, which must be a regular file and not too long.
+fn read_bundle(path: &Path) -> Result<Vec<u8>> {
+    let found = fs::metadata(path).map_err(|error| io_at(error, path))?;
+    if !found.is_file() {
+        let found = if found.is_dir() { "a directory" } else { "a special file" };
+        return Err(CoreKind::NotAFile { found }.into());
+    }
+    let file = fs::File::open(path).map_err(|error| io_at(error, path))?;
+    let mut text = Vec::new();
+    file.take(MAX_LEN + 1).read_to_end(&mut text).map_err(|error| io_at(error, path))?;
+    Ok(text)
+}
+
+/// With the kind of what is trusted.
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trust = match &self.trust {
+            Trust::Key(_) => "a key",
+            Trust::Roots(_) => "roots",
+        };
+        f.debug_struct("Verifier").field("trust", &trust).finish_non_exhaustive()
+    }
+}
