@@ -16,6 +16,7 @@ pub(crate) mod identity;
 pub(crate) mod lock;
 #[cfg(feature = "std")]
 pub(crate) mod names;
+#[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod read_at;
