@@ -6,7 +6,6 @@ mod arrays;
 mod builder;
 mod burn;
 mod convert;
-mod delta;
 mod first_load;
 mod gguf;
 mod header;
@@ -67,7 +66,6 @@ pub(crate) fn all() -> Vec<Spec> {
         training::rows(),
         convert::rows(),
         quantised::rows(),
-        delta::rows(),
         scaling::rows(),
     ]
     .into_iter()
