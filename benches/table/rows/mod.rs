@@ -7,7 +7,6 @@ mod background;
 mod builder;
 mod burn;
 mod convert;
-mod delta;
 mod first_load;
 mod gguf;
 mod header;
@@ -71,7 +70,6 @@ pub(crate) fn all() -> Vec<Spec> {
         training::rows(),
         convert::rows(),
         quantised::rows(),
-        delta::rows(),
         scaling::rows(),
     ]
     .into_iter()
