@@ -61,10 +61,6 @@ check-cuda:
 check-platforms *steps:
     scripts/check_platforms {{steps}}
 
-# Run a model in a headless browser. scripts/check_browser says what that needs.
-check-browser:
-    scripts/check_browser
-
 # Run fleet.py on two Ray nodes, and kill one of them. Needs `pip install ray`; for the checkpoints
 # in buckets also s3fs and moto[server].
 test-fleet:
