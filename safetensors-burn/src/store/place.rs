@@ -22,7 +22,7 @@ pub(crate) enum StorePlace {
     /// The bytes of a file. `None` until a module is saved.
     Memory(Option<Bytes>),
     /// A checkpoint that is open already, until it is taken, and its path.
-    Open(Option<Checkpoint<Box<dyn ReadAt>>>, PathBuf),
+    Open(Box<Option<Checkpoint<Box<dyn ReadAt>>>>, PathBuf),
 }
 
 impl StorePlace {
@@ -30,7 +30,7 @@ impl StorePlace {
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
         let first = || checkpoint.files().first().map(|file| file.path());
         let path = checkpoint.index_path().or_else(first).unwrap_or(Path::new("")).to_owned();
-        Self::Open(Some(checkpoint.into_boxed()), path)
+        Self::Open(Box::new(Some(checkpoint.into_boxed())), path)
     }
 
     /// Opens the checkpoint. Only headers are read, and what describes quantised weights that are
