@@ -93,11 +93,11 @@ const WAYS: [(&str, Way); 28] = [
         Some(first(file.read_parts([("w", TensorPart::Whole)], &ask.load())))
     }),
     ("`AsyncStore::load`", |file, ask| {
-        let (store, file, _) = fetched(file);
+        let (store, (file, _)) = fetched(file);
         Some(first(block_on(store.load(&[file.tensor("w").unwrap()], &ask.load()))))
     }),
     ("`AsyncStore::run`", |file, ask| {
-        let (store, file, _) = fetched(file);
+        let (store, (file, _)) = fetched(file);
         Some(block_on(store.run(|_| file.tensor("w")?.read_with(&ask.load()))))
     }),
     ("`framework::read_staged`", |file, ask| Some(staged(w(file), &ask.load()))),
@@ -153,7 +153,7 @@ const WAYS: [(&str, Way); 28] = [
     }),
     ("candle `VarBuilder`, fetched", |file, ask| {
         let dtype = candle_dtype(file, ask)?;
-        let (_store, file, _fetched) = fetched(file);
+        let (_store, (file, _fetched)) = fetched(file);
         let backend = CheckpointBackend::new(file).load_options(ask.load());
         let builder = VarBuilder::from_backend(Box::new(backend), dtype, Device::Cpu);
         Some(of_candle(builder.get(SHAPE.as_slice(), "w")))
@@ -169,20 +169,18 @@ const WAYS: [(&str, Way); 28] = [
         Some(of_burn(CheckpointStore::from_file(file.files()[0].path()), ask))
     }),
     ("burn `CheckpointStore`, fetched", |file, ask| {
-        let (_store, file, _fetched) = fetched(file);
+        let (_store, (file, _fetched)) = fetched(file);
         Some(of_burn(CheckpointStore::from_checkpoint(file), ask))
     }),
 ];
+
+type Opened = (Checkpoint<AsyncFile<RemoteFile>>, Fetched<RemoteFile>);
 
 /// The same file as one that is read asynchronously, a few bytes at a time; its tensors are in
 /// memory as long as the last value is.
 fn fetched(
     file: &Checkpoint,
-) -> (
-    AsyncStore<RemoteFile, impl Fn(PathBuf) -> Opening + Send + Sync + use<>>,
-    Checkpoint<AsyncFile<RemoteFile>>,
-    Fetched<RemoteFile>,
-) {
+) -> (AsyncStore<RemoteFile, impl Fn(PathBuf) -> Opening + Send + Sync + use<>>, Opened) {
     let path = file.files()[0].path();
     let bytes = file.files()[0].safetensors().source().read_to_vec().unwrap();
     let store = Arc::new(Server::new([(path, bytes)]).requests(16, 2)).store();
@@ -191,7 +189,7 @@ fn fetched(
     block_on(store.run(|_| file.quantized_weights())).unwrap();
     let tensors: Vec<_> = file.tensors().collect();
     let fetched = block_on(store.fetch(&tensors, &LoadOptions::new())).unwrap();
-    (store, file, fetched)
+    (store, (file, fetched))
 }
 
 /// Loads a module of burn.
