@@ -110,7 +110,7 @@ fn an_open_checkpoint_is_loaded_and_never_saved_to() {
     let mut other = Model::new(7);
     for error in [other.save_into(&mut store).unwrap_err(), store.get_bytes().unwrap_err()] {
         let expected = [StoreError::OnlyLoads, StoreError::NotInMemory].map(|it| it.to_string());
-        assert!(expected.contains(&source(&error).to_string()), "{error}");
+        assert!(expected.contains(&source::<StoreError>(&error).to_string()), "{error}");
         assert_eq!(error.file(), Some("here.safetensors"));
     }
     assert!(other.load_from(&mut store).unwrap().is_success());
