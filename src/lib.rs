@@ -138,6 +138,7 @@
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
 //! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | replace candle's own loaders | the module `candle::migration` |
+//! | save while the program goes on | [`save::BackgroundSaver`], the function `candle::train::save_in_background` |
 //! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
 //! | go on with a training of PyTorch: model and optimizer | [`optimizer`], the modules `candle::train` and `burn::train` |
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |

@@ -103,6 +103,8 @@ pub fn save<'a>(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// Shards are filled in the given order. A `HashMap` has another one each time; a `BTreeMap` has not.
+///
 /// # Errors
 ///
 /// The errors of [`safetensors_core::save_sharded`], and those that [`save()`] has for a tensor.

@@ -6,6 +6,7 @@
 //! safetensors-bridge = { version = "0.1", features = ["candle"] }
 //! candle-core = "0.11"
 //! candle-nn = "0.11"
+//! tempfile = "3" # for these examples
 //! ```
 //!
 //! # Loading
@@ -41,7 +42,8 @@
 //! }
 //!
 //! fn main() -> Result<()> {
-//!     // A checkpoint to try: two tensors in files of at most 4000 bytes, and an index.
+//!     // A checkpoint to try: two tensors in files with at most 4000 bytes of tensors
+//!     // each, and an index.
 //!     let dir = tempfile::tempdir()?;
 //!     let table = Tensor::ones((100, 8), DType::F32, &Device::Cpu)?;
 //!     let tensors = [("embed.weight", &table), ("head.weight", &table)];
@@ -95,6 +97,8 @@
 //! fn load(directory: &Path) -> Result<Loaded> {
 //!     // Before the files are opened: a save in between is then loaded once more.
 //!     let version = version(directory)?;
+//!     // Bits that flip on a disk are found here, if the checkpoint was saved with `digests(true)`:
+//!     // `digest::verify(&checkpoint, &DigestOptions::new())`.
 //!     let backend = CheckpointBackend::new(Checkpoint::open(directory).into_candle()?);
 //!     let weights = backend.var_builder(DType::F32, &Device::Cpu);
 //!     let head = candle_nn::linear_no_bias(2, 2, weights.pp("head"))?;
@@ -166,7 +170,43 @@
 //! `save_sharded` and `safetensors convert` put each file in its place whole, and in such an order
 //! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look at
 //! any moment. Python's `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
-//! them write to a new directory, and rename a link to it; the server's path is the link.
+//! them write to a new directory, and rename a link to it; the server's path is the link. In Rust
+//! that is `symlink("v2", "next")?` and `rename("next", "current")?`; `ln -sfn` removes the link
+//! first. Digests are of single tensors, so they do not find a mixture of two versions.
+//!
+//! A version that was refused is tried again at each look, so a repair is found. Keep its `Version`
+//! and the message to report it once. Only the file that names the weights is compared: a shard that
+//! is replaced alone is not noticed.
+//!
+//! # Saving while it serves
+//!
+//! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a thread of its own. Candle's tensors
+//! share their memory, so clones cost nothing. `wait` returns the error of the save, and the server's
+//! own `reload` finds the new version. A [`VarMap`](candle_nn::VarMap) that a training changes
+//! meanwhile is saved by `candle::train::save_in_background`, which copies it.
+//!
+//! ```
+//! use candle_core::{DType, Device, Result, Tensor};
+//! use safetensors_bridge::ShardOptions;
+//! use safetensors_bridge::candle::{IntoCandle, load, save_sharded};
+//! use safetensors_bridge::save::BackgroundSaver;
+//!
+//! fn main() -> Result<()> {
+//!     let dir = tempfile::tempdir()?;
+//!     let path = dir.path().to_owned();
+//!     // Tensors go into shards in this order, so a `HashMap` would divide them anew each time.
+//!     let tensors = [("head.weight", Tensor::ones((2, 2), DType::F32, &Device::Cpu)?)];
+//!     let mut saver = BackgroundSaver::new();
+//!     let save = move |options: &ShardOptions| {
+//!         save_sharded(path, tensors.iter().map(|(name, it)| (*name, it)), options).map(drop)
+//!     };
+//!     saver.start(&ShardOptions::new(), save).into_candle()?;
+//!     // ... requests are answered ...
+//!     saver.wait().into_candle()?;
+//!     assert_eq!(load(dir.path(), &Device::Cpu).into_candle()?.len(), 1);
+//!     Ok(())
+//! }
+//! ```
 //!
 //! # What goes wrong
 //!
@@ -176,9 +216,13 @@
 //! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
 //! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": the tensors have 24 bytes, but only 20 follow the header`, when it is opened |
 //! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": No such file or directory`, when it is opened |
+//! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
 //! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
 //! | the weights are quantised | `tensor "w": it would become F32 without the scales in tensor "w_scale_inv"`: see [below](#other-checkpoints) |
 //! | the config is not that of these weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
+//!
+//! With `RUST_BACKTRACE`, an error of candle prints a backtrace, too. For a log of one line, print
+//! the `inner` of its `Error::WithBacktrace`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

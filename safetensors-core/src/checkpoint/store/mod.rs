@@ -168,7 +168,8 @@ pub struct StoreEntry {
     pub kind: FileKind,
 }
 
-/// A version of a file of a [`Store`]. Two versions are equal if the file has the same bytes.
+/// A version of a file of a [`Store`]. Equal versions are of the same bytes. A file that was
+/// replaced may have another version, even if its bytes are the same.
 pub struct Version {
     text: String,
     /// The local file. While it is open, the system gives its identity to no other file.
