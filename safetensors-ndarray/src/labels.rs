@@ -38,10 +38,10 @@ impl<S> Reader<S> {
 impl<S: ReadAt> Reader<S> {
     /// Takes the part of a dimension whose labels are in a range. The labels are the elements of
     /// the array that has the name of the dimension, its coordinate. They ascend or descend. Of
-    /// other arrays only the selected bytes are read.
+    /// other arrays only the selected bytes and small gaps between them are read.
     ///
     /// ```
-    /// use ndarray::{Array, Array3, Ix3, s};
+    /// use ndarray::{Array, Array3, Ix1, Ix3, s};
     /// use safetensors_ndarray::{Reader, Writer};
     ///
     /// # let dir = tempfile::tempdir()?;
@@ -59,6 +59,7 @@ impl<S: ReadAt> Reader<S> {
     /// assert_eq!(r.dimensions("u")?, ["t", "y", "x"]);
     /// let part = r.select("t", 0.0..=1.5)?.select("y", 20..)?;
     /// assert_eq!(part.read::<f32, Ix3>("u")?, u.slice(s![..4, ..2, ..]));
+    /// assert_eq!(r.select("t", 0.0..=1.5)?.read::<f64, Ix1>("t")?.len(), 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -123,6 +124,7 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 
     /// Reads the selected part of an array, which must have every dimension that was selected from.
+    /// A coordinate has its own dimension.
     ///
     /// # Errors
     ///
@@ -149,6 +151,13 @@ impl<S: ReadAt> Selection<'_, S> {
 
     fn slice<'a>(&self, array: &LazyTensor<'a, S>) -> Result<ArraySlice<'a, S, IxDyn>> {
         let names = self.reader.dimensions_of(array)?;
+        // A coordinate needs no names of its own.
+        let names = match (names.is_empty(), array.shape()) {
+            (true, [_]) if self.parts.iter().any(|part| part.dimension == array.name()) => {
+                vec![array.name().to_owned()]
+            }
+            _ => names,
+        };
         let mut taken: Vec<Option<Range<usize>>> = vec![None; names.len()];
         for Part { dimension, positions, len } in &self.parts {
             let refused = |error| array.locate(Error::framework::<Ndarray>(error));
@@ -218,6 +227,9 @@ pub enum LabelError {
 impl fmt::Display for LabelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoSuchDimension { dimension, found } if found.is_empty() => {
+                write!(f, "expected a dimension {dimension:?}, but its dimensions have no names")
+            }
             Self::NoSuchDimension { dimension, found } => {
                 write!(f, "expected a dimension {dimension:?}, found {found:?}")
             }

@@ -97,7 +97,8 @@
 //! | read a part by positions | [`slice`](crate::ndarray::Reader::slice), with steps and reversed axes as in `s![]` |
 //! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array of one axis that has the dimension's name |
 //! | read rows by their numbers | `r.array("table")?.rows(&[7, 3, 7])?`, then `read_array` |
-//! | keep the state of a program as a struct | `#[derive(SafeTensors)]`, feature `derive` |
+//! | keep the state of a program as a struct of arrays | `#[derive(SafeTensors)]` of the module `ndarray` with `#[safetensors(crate = "safetensors_bridge::ndarray")]` on the struct, feature `derive`; the file has only these arrays |
+//! | keep the parameters of a run | `w.metadata([("dt", dt.to_string())])`; read by `r.checkpoint().metadata()`, whose values are text |
 //! | take `.npz` archives along | `npz::to_safetensors(archive, file)` of the module `ndarray::npz`, feature `npz` |
 //!
 //! # When a run is killed
@@ -132,6 +133,10 @@
 //! # w.finish()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Recovering twice changes nothing, and a run that appended is recovered in the same way. Only one
+//! program may write to a path, so do not recover a run that is alive: `recover_synced(&path, &other,
+//! …)` with another path makes a copy of what it has synced so far.
 //!
 //! # What goes wrong
 //!

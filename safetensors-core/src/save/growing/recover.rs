@@ -30,6 +30,12 @@ use crate::slice::Index;
 /// synced steps. If that file is at `to`, it has all of them and perhaps more, so it stays as it is.
 /// If it is at `path` only, `to` gets a copy of its tensors and metadata.
 ///
+/// A run that was killed in its first sync has left a directory without steps. Then nothing is
+/// written.
+///
+/// The run must not be alive if `path` and `to` are the same. Another `to` gets a copy of what a
+/// live run has synced so far.
+///
 /// ```
 /// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
 /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView};
@@ -71,8 +77,10 @@ pub fn recover_synced(
     if is_finished(path, &directory)? {
         return copy(path, to, options);
     }
-    let none = || Error::io(std::io::ErrorKind::NotFound.into(), &directory);
-    let last = last_file(&directory)?.max(marked_files(&directory)?).ok_or_else(none)?;
+    let Some(last) = last_file(&directory)?.max(marked_files(&directory)?) else {
+        // The run was killed in its first sync.
+        return Ok(());
+    };
     let writer = match continues(&directory)? {
         true => GrowingWriter::append_with(path, to, options, Synced::new(to))?,
         false => GrowingWriter::create_beside_synced(to, options)?,

@@ -47,7 +47,7 @@ fn steps(path: &Path) -> usize {
 /// new run is refused only if there is something to recover.
 #[test]
 fn a_finished_run_is_not_replaced_by_its_synced_steps() {
-    let (mut recognised, mut recovered) = (0, 0);
+    let (mut recognised, mut recovered, mut unsynced) = (0, 0, 0);
     // What was there before: nothing, another run, and a run with the same header.
     for before in [None, Some(7), Some(1)] {
         for n in 0.. {
@@ -83,12 +83,18 @@ fn a_finished_run_is_not_replaced_by_its_synced_steps() {
                         fs::remove_dir_all(&directory).unwrap();
                     }
                 }
+            } else if directory.exists() && !is_finished {
+                // Killed in the first sync: there is nothing to recover.
+                recover_synced(&path, &path, &options()).unwrap();
+                assert_eq!(fs::read(&path).ok(), old, "{before:?} {step}");
+                unsynced += 1;
             }
             run(&path, 2).unwrap();
             assert_eq!(names_in(dir.path()), ["run.safetensors"], "{before:?} {step}");
         }
     }
-    assert!(recognised > 2 && recovered > 2, "{recognised} {recovered}");
+    let counts = [recognised, recovered, unsynced];
+    assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
 }
 
 #[test]
