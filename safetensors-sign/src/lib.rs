@@ -93,13 +93,12 @@ pub use verifier::Verifier;
 #[doc(hidden)]
 pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
     let bundle = bundle::Bundle::parse(file)?;
-    if let bundle::Material::Certificates(chain) = &bundle.material {
-        let chain = chain.iter().map(|der| certificate::Certificate::from_der(der));
+    if let bundle::Material::Certificates { leaf, issuers } = &bundle.material {
+        let chain = [leaf].into_iter().chain(issuers);
+        let chain = chain.map(|der| certificate::Certificate::from_der(der));
         let chain = chain.collect::<Result<Vec<_>>>()?;
-        if let [leaf, ..] = &chain[..] {
-            // Each may be a root, so that all paths are looked for.
-            certificate::verify(&chain, &chain, leaf.not_before())?;
-        }
+        // Each may be a root, so that all paths are looked for.
+        certificate::verify(&chain[0], &chain, &chain, chain[0].not_before())?;
     }
     Ok(statement::Manifest::parse(&bundle.payload)?.files.into_keys().collect())
 }
