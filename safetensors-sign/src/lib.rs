@@ -52,6 +52,9 @@
 //!
 //! - Certificates must be valid now, as the specification says. The reference asks whether they
 //!   were when the first became valid.
+//! - If a certificate says what its key is for, by its key usage, its extended key usage or both,
+//!   each must allow to sign (`digitalSignature`, `codeSigning`); issuers must allow `codeSigning`,
+//!   too. One of the two is enough for the reference, which does not ask issuers.
 //! - A certificate with a critical extension that restricts names or policies is refused. The
 //!   reference obeys these.
 //! - The user says whether links are followed, not the signature, as in the reference. A link to a

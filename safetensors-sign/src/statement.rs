@@ -68,7 +68,7 @@ impl Manifest {
         Ok(Self { hash, ignored: serialization.ignore_paths, files })
     }
 
-    /// The payload to sign, which also says how the model is called and whether links were followed.
+    /// The payload to sign. It also says how the model is called and whether links were followed.
     /// Files are in the order of their names, as the specification asks.
     pub(crate) fn to_json(&self, model: String, allow_symlinks: bool) -> Result<Vec<u8>> {
         let mut list = Sha256::new();
