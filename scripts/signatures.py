@@ -82,12 +82,16 @@ def certificate(name, key, issuer=None, ca=False, usage="digital", valid=LONG, h
         ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
          "key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"], False)
     flags["key_cert_sign"] = ca
-    flags["digital_signature"] = usage == "digital"
-    flags["content_commitment"] = not ca and usage != "digital"
-    builder = builder.add_extension(x509.KeyUsage(**flags), critical=True)
-    if usage == "code":
+    flags["content_commitment"] = not ca and usage in ["none", "commitment"]
+    flags["digital_signature"] = usage in ["digital", "server"]
+    if usage != "code":
+        builder = builder.add_extension(x509.KeyUsage(**flags), critical=True)
+    if usage in ["code", "commitment"]:
         code = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
         builder = builder.add_extension(code, critical=False)
+    if usage == "server":
+        server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = builder.add_extension(server, critical=True)
     if extra:
         builder = builder.add_extension(extra, critical=True)
     return builder.sign(issuer[1] if issuer else key, hash)
@@ -124,6 +128,7 @@ def write_certificates(out, keys):
     rsa_key = rsa.generate_private_key(65537, 2048)
     rsa_root = certificate("rsa root", rsa_key, ca=True)
     not_ca = certificate("no issuer", middle_key, (root, root_key))
+    for_servers = certificate("for servers", middle_key, (root, root_key), ca=True, usage="server")
     old_root = certificate("old root", root_key, ca=True, valid=SHORT)
     save_certificates(out / "root.pem", root)
     save_certificates(out / "rsa-root.pem", rsa_root)
@@ -140,6 +145,9 @@ def write_certificates(out, keys):
         "expired": [certificate("signer", leaf, by_middle, valid=SHORT), middle],
         "old": [certificate("signer", leaf, (old_root, root_key), valid=SHORT)],
         "usage": [certificate("signer", leaf, by_middle, usage="none"), middle],
+        "commitment": [certificate("signer", leaf, by_middle, usage="commitment"), middle],
+        "server": [certificate("signer", leaf, by_middle, usage="server"), middle],
+        "for-servers": [certificate("signer", leaf, (for_servers, middle_key)), for_servers],
         "not-ca": [certificate("signer", leaf, (not_ca, middle_key)), not_ca],
         "critical": [certificate("signer", leaf, by_middle, extra=names), middle],
         "forged": [certificate("signer", leaf, (middle, root_key)), middle],
@@ -301,13 +309,15 @@ def interop(command):
             chain = out / f"{name}.chain.pem"
             both.pair(model, out / "p256.pem", out / f"{root}.pem", chain)
         # The reference obeys constraints of names; ours refuses every certificate that has them.
-        for name in ["usage", "not-ca", "forged", "too-long", "critical"]:
+        # It takes one of two usages, whatever the other says, and does not look at those of issuers.
+        accepted = ["critical", "commitment", "server", "for-servers"]
+        for name in ["usage", "not-ca", "forged", "too-long", *accepted]:
             signature = out / f"{name}.sig"
             reference_signs(model, signature, out / "p256.pem", out / f"{name}.chain.pem",
                             hash_config(ignore=["ours.sig", "theirs.sig"]))
             both.refused("verify", model, "--signature", signature,
                          "--certificate-chain", out / "root.pem")
-            if name != "critical":
+            if name not in accepted:
                 both.reference_refuses(model, signature, root=out / "root.pem")
     print(f"{both.checks} checks passed")
 

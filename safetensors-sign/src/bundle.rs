@@ -1,16 +1,20 @@
 //! The signature file: a Sigstore bundle of version 0.3 with an envelope of DSSE.
 
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
 use data_encoding::BASE64;
-use safetensors_core::{Error, Result};
+use safetensors_core::{Error, ErrorKind as CoreKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, io_at};
 use crate::json;
 use crate::key::hint_of;
 
 /// The most bytes of a signature file. One file of a model takes some 250 bytes in it.
-pub(crate) const MAX_LEN: u64 = 64 << 20;
+const MAX_LEN: u64 = 64 << 20;
 
 /// The most certificates of a signature, and the most bytes of one of them.
 const MAX_CERTIFICATES: (usize, usize) = (16, 64 << 10);
@@ -34,12 +38,41 @@ pub(crate) struct Bundle {
 pub(crate) enum Material {
     /// The name of a key, if the signature has it.
     Key(Option<String>),
-    /// Certificates in DER. The first is that of the key.
-    Certificates(Vec<Vec<u8>>),
+    /// Certificates in DER: that of the key, and those of its issuers.
+    Certificates { leaf: Vec<u8>, issuers: Vec<Vec<u8>> },
+}
+
+impl Material {
+    /// Certificates, of which the first is that of the key, within the limits of the format.
+    pub(crate) fn certificates(mut der: Vec<Vec<u8>>) -> Result<Self> {
+        let (most, longest) = MAX_CERTIFICATES;
+        if der.is_empty() || der.len() > most {
+            let found = der.len();
+            return Err(bad(format!("expected 1 to {most} certificates, found {found}")));
+        }
+        if der.iter().any(|it| it.len() > longest) {
+            return Err(bad(format!("a certificate has more than {longest} bytes")));
+        }
+        let leaf = der.remove(0);
+        Ok(Self::Certificates { leaf, issuers: der })
+    }
 }
 
 impl Bundle {
-    /// Reads a file. Nothing in it is verified yet.
+    /// Reads a file, which must be a regular one. Nothing in it is verified yet.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let found = fs::metadata(path).map_err(|error| io_at(error, path))?;
+        if !found.is_file() {
+            let found = if found.is_dir() { "a directory" } else { "a special file" };
+            return Err(CoreKind::NotAFile { found }.into());
+        }
+        let file = fs::File::open(path).map_err(|error| io_at(error, path))?;
+        let mut text = Vec::new();
+        file.take(MAX_LEN + 1).read_to_end(&mut text).map_err(|error| io_at(error, path))?;
+        Self::parse(&text)
+    }
+
+    /// Reads the text of a file.
     pub(crate) fn parse(text: &[u8]) -> Result<Self> {
         if text.len() as u64 > MAX_LEN {
             return Err(ErrorKind::TooLarge { limit: MAX_LEN }.into());
@@ -59,11 +92,6 @@ impl Bundle {
         })
     }
 
-    /// The bytes that the signature is over.
-    pub(crate) fn message(&self) -> Vec<u8> {
-        message(&self.payload)
-    }
-
     /// The error of a signature that is wrong. A signature of model-signing 0.2.0 always is, since
     /// that version signed the text that Python prints for the payload.
     pub(crate) fn wrong_signature(&self) -> Error {
@@ -81,9 +109,9 @@ impl Bundle {
                 let public_key = Some(KeyName { hint: hint.clone(), raw_bytes: None });
                 VerificationMaterial { public_key, ..material }
             }
-            Material::Certificates(certificates) => {
+            Material::Certificates { leaf, issuers } => {
                 let of = |der: &Vec<u8>| CertificateBytes { raw_bytes: BASE64.encode(der) };
-                let certificates = certificates.iter().map(of).collect();
+                let certificates = [leaf].into_iter().chain(issuers).map(of).collect();
                 let x509_certificate_chain = Some(Chain { certificates });
                 VerificationMaterial { x509_certificate_chain, ..material }
             }
@@ -100,12 +128,7 @@ impl Bundle {
                 }],
             },
         };
-        let json = serde_json::to_string(&file).map_err(|error| bad(error.to_string()))?;
-        // Nothing is written that could not be read.
-        if json.len() as u64 > MAX_LEN {
-            return Err(ErrorKind::TooLarge { limit: MAX_LEN }.into());
-        }
-        Ok(json)
+        serde_json::to_string(&file).map_err(|error| bad(error.to_string()))
     }
 }
 
@@ -204,18 +227,8 @@ impl VerificationMaterial {
                 Ok(Material::Key(hint.or(old)))
             }
             (None, Some(Chain { certificates })) => {
-                let (most, longest) = MAX_CERTIFICATES;
-                if certificates.is_empty() || certificates.len() > most {
-                    let found = certificates.len();
-                    return Err(bad(format!("expected 1 to {most} certificates, found {found}")));
-                }
-                let der = |it: &CertificateBytes| match base64("rawBytes", &it.raw_bytes)? {
-                    der if der.len() > longest => {
-                        Err(bad(format!("a certificate has more than {longest} bytes")))
-                    }
-                    der => Ok(der),
-                };
-                certificates.iter().map(der).collect::<Result<_>>().map(Material::Certificates)
+                let der = certificates.iter().map(|it| base64("rawBytes", &it.raw_bytes));
+                Material::certificates(der.collect::<Result<_>>()?)
             }
             (Some(_), Some(_)) => Err(bad("it has both a key and certificates")),
             (None, None) => Err(bad("it names neither a key nor certificates")),

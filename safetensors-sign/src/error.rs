@@ -85,6 +85,13 @@ pub enum ErrorKind {
     #[error("the signature is wrong: it was made with another key or over other content")]
     WrongSignature,
 
+    /// What is to be replaced by a signature is not one, or a link.
+    #[error(
+        "exists, and is not a signature that a key or certificates have made, or is a link; it is \
+         not replaced"
+    )]
+    NotASignature,
+
     // What is signed.
     /// The digest of the whole list is not that of its parts.
     #[error("the digest of the signed list should be {expected}, found {found}")]

@@ -52,7 +52,13 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     let root = fs::canonicalize(model).map_err(|error| io_at(error, model))?;
     let mut directories = vec![(model.to_owned(), String::new())];
     while let Some((directory, prefix)) = directories.pop() {
-        let entries = fs::read_dir(&directory).map_err(|error| io_at(error, &directory))?;
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(_) if !prefix.is_empty() && (rules.is_tolerated)(prefix.trim_end_matches('/')) => {
+                continue;
+            }
+            Err(error) => return Err(io_at(error, &directory)),
+        };
         for entry in entries {
             let entry = entry.map_err(|error| io_at(error, &directory))?;
             let path = entry.path();

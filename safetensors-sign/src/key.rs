@@ -42,7 +42,8 @@ impl SignatureHash {
 /// Declares the curves: each with its crate, the object identifier of its name, and its hash.
 macro_rules! curves {
     ($($name:ident: $curve:ident, $oid:literal, $hash:ident;)*) => {
-        /// A private key. Its memory is cleared when it is dropped.
+        /// A private key. Its own memory is cleared when it is dropped; the text that it was read
+        /// from is the caller's.
         pub(crate) enum PrivateKey {
             $($name($curve::ecdsa::SigningKey),)*
         }

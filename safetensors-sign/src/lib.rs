@@ -52,6 +52,9 @@
 //!
 //! - Certificates must be valid now, as the specification says. The reference asks whether they
 //!   were when the first became valid.
+//! - If a certificate says what its key is for, by its key usage, its extended key usage or both,
+//!   each must allow to sign (`digitalSignature`, `codeSigning`); issuers must allow `codeSigning`,
+//!   too. One of the two is enough for the reference, which does not ask issuers.
 //! - A certificate with a critical extension that restricts names or policies is refused. The
 //!   reference obeys these.
 //! - The user says whether links are followed, not the signature, as in the reference. A link to a
@@ -93,13 +96,12 @@ pub use verifier::Verifier;
 #[doc(hidden)]
 pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
     let bundle = bundle::Bundle::parse(file)?;
-    if let bundle::Material::Certificates(chain) = &bundle.material {
-        let chain = chain.iter().map(|der| certificate::Certificate::from_der(der));
+    if let bundle::Material::Certificates { leaf, issuers } = &bundle.material {
+        let chain = [leaf].into_iter().chain(issuers);
+        let chain = chain.map(|der| certificate::Certificate::from_der(der));
         let chain = chain.collect::<Result<Vec<_>>>()?;
-        if let [leaf, ..] = &chain[..] {
-            // Each may be a root, so that all paths are looked for.
-            certificate::verify(&chain, &chain, leaf.not_before())?;
-        }
+        // Each may be a root, so that all paths are looked for.
+        certificate::verify(&chain[0], &chain, &chain, chain[0].not_before())?;
     }
     Ok(statement::Manifest::parse(&bundle.payload)?.files.into_keys().collect())
 }

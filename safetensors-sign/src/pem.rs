@@ -1,5 +1,11 @@
 //! Texts in PEM: finds the blocks in a text that may have comments and other blocks.
 
+use std::path::Path;
+
+use safetensors_core::Result;
+
+use crate::error::ErrorKind;
+
 /// A block: its label, such as `PUBLIC KEY`, and its text with both boundaries.
 pub(crate) struct Block<'a> {
     pub(crate) label: &'a str,
@@ -15,6 +21,14 @@ impl Block<'_> {
 
 const BEGIN: &str = "-----BEGIN ";
 const DASHES: &str = "-----";
+
+/// Fails if a path is the text of a key, which no error may show, in place of where it lies.
+pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
+    if !path.to_string_lossy().contains(BEGIN) {
+        return Ok(());
+    }
+    Err(ErrorKind::BadKey { problem: "a path is expected, not a text in PEM".to_owned() }.into())
+}
 
 /// The blocks of a text, in order. A block without its end is left out.
 pub(crate) fn blocks(text: &str) -> Vec<Block<'_>> {

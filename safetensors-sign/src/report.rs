@@ -16,6 +16,7 @@ pub struct Report {
     pub(crate) missing: Vec<String>,
     pub(crate) unsigned: Vec<String>,
     pub(crate) renamed: Vec<(String, String)>,
+    pub(crate) left_out: Vec<(String, usize)>,
     pub(crate) links_outside: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ impl Report {
         &self.missing
     }
 
-    /// Files that are not signed.
+    /// Files that are not signed, where the signature does not leave them out.
     pub fn unsigned(&self) -> &[String] {
         &self.unsigned
     }
@@ -54,6 +55,12 @@ impl Report {
     /// Signed files that are there under another name: the signed name and the present one.
     pub fn renamed(&self) -> &[(String, String)] {
         &self.renamed
+    }
+
+    /// Paths that the signature itself leaves out, besides its own and those of Git, each with the
+    /// number of unsigned files that a [`Verifier`](crate::Verifier) has found there.
+    pub fn left_out(&self) -> &[(String, usize)] {
+        &self.left_out
     }
 
     /// Symbolic links that lead out of the model. What they lead to is signed, but a copy of the

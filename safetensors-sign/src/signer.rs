@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors_core::framework::is_temporary_name;
@@ -18,6 +18,7 @@ use crate::files::{Listing, Rules, list, name_in};
 use crate::hash::{HashAlgorithm, Hashing};
 use crate::key::PrivateKey;
 use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
+use crate::pem::refuse_pem;
 use crate::report::Report;
 use crate::statement::Manifest;
 
@@ -97,8 +98,8 @@ impl Signer {
         self
     }
 
-    /// Sets whether a signature file that exists is replaced, also one in a cache of the Hub. By
-    /// default it is an error.
+    /// Sets whether a signature that exists is replaced, also one in a cache of the Hub. By default
+    /// it is an error. Links and files that are no signatures are never replaced.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
@@ -131,14 +132,12 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// [`FileExists`](CoreKind::FileExists); [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others
-    /// for what cannot be signed; [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`].
-    /// Errors of the system.
+    /// [`FileExists`](CoreKind::FileExists), [`ErrorKind::NotASignature`];
+    /// [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others for what cannot be signed;
+    /// [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`]. Errors of the system.
     pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         let (model, signature) = (model.as_ref(), signature.as_ref());
-        if !self.overwrite && signature.symlink_metadata().is_ok() {
-            return Err(Error::from(CoreKind::FileExists).in_path(signature));
-        }
+        [model, signature].into_iter().try_for_each(refuse_pem)?;
         if let Some(bad) = self.ignored.iter().find(|path| !is_plain(path.trim_end_matches('/'))) {
             return Err(ErrorKind::UnsafeName { found: bad.clone() }.into());
         }
@@ -150,16 +149,37 @@ impl Signer {
             is_tolerated: &|_| false,
         };
         let listing = list(model, &rules)?;
+        self.check_replaced(signature, &listing)?;
         let (bundle, report) = self.bundle(model, &listing, ignored.iter().cloned().collect())?;
-        if list(model, &rules)? != listing {
+        let after = list(model, &rules)?;
+        if after != listing {
             let changed = Error::from(ErrorKind::ChangedMeanwhile);
-            return Err(changed.in_path(first_difference(&listing, &list(model, &rules)?, model)));
+            return Err(changed.in_path(first_difference(&listing, &after, model)));
         }
+        self.check_replaced(signature, &after)?;
         let options = SaveOptions::new().overwrite(self.overwrite).replace_cached(self.overwrite);
         let mut file = AtomicFile::create(signature, &options)?;
         file.write_all(bundle.as_bytes()).map_err(|error| Error::from(error).in_path(signature))?;
         file.commit()?;
         Ok(report)
+    }
+
+    /// Fails unless the path is free, or has a signature that may be replaced and is not signed.
+    fn check_replaced(&self, signature: &Path, listing: &Listing) -> Result<()> {
+        let Ok(found) = signature.symlink_metadata() else { return Ok(()) };
+        let error = |kind: Error| Err(kind.in_path(signature));
+        if !self.overwrite {
+            return error(CoreKind::FileExists.into());
+        }
+        // By another name: a link to it, or letters of another case.
+        let is_signed = || {
+            let signature = signature.canonicalize().ok();
+            listing.files.values().any(|file| file.path.canonicalize().ok() == signature)
+        };
+        if !found.is_file() || Bundle::read(signature).is_err() || is_signed() {
+            return error(ErrorKind::NotASignature.into());
+        }
+        Ok(())
     }
 
     /// What is left out, with the signature if it lies in the model.
@@ -178,24 +198,22 @@ impl Signer {
         if listing.files.is_empty() {
             return Err(Error::from(ErrorKind::NoFiles).in_path(model));
         }
-        let files: Vec<_> = listing.files.values().collect();
         let is_temporary =
-            |path: &Path| path != model && path.file_name().is_some_and(is_temporary_name);
-        if let Some(file) = files.iter().find(|file| is_temporary(&file.path)) {
+            |name: &str| name.split('/').any(|part| is_temporary_name(part.as_ref()));
+        if let Some((_, file)) = listing.files.iter().find(|(name, _)| is_temporary(name)) {
             return Err(Error::from(ErrorKind::Unfinished).in_path(&file.path));
         }
+        let (material, signer) = self.material()?;
+        let files: Vec<_> = listing.files.values().collect();
         let digests = self.hashing.hash(&files, self.hash)?;
         let is_single = listing.files.contains_key(SINGLE_FILE);
         let manifest = Manifest {
-            model: base_name(model),
             hash: self.hash,
-            allow_symlinks: self.allow_symlinks,
             ignored: if is_single { Vec::new() } else { ignored },
             files: listing.files.keys().cloned().zip(digests).collect(),
         };
-        let payload = manifest.to_json()?;
+        let payload = manifest.to_json(base_name(model), self.allow_symlinks)?;
         let signature = self.key.sign(&message(&payload))?;
-        let (material, signer) = self.material()?;
         let report = Report {
             signer,
             files: files.len(),
@@ -203,14 +221,17 @@ impl Signer {
             links_outside: listing.links_outside.clone(),
             ..Report::default()
         };
-        Ok((Bundle { material, payload, signature }.to_json()?, report))
+        let text = Bundle { material, payload, signature }.to_json()?;
+        // Nothing is written that no verifier would read.
+        Manifest::parse(&Bundle::parse(text.as_bytes())?.payload)?;
+        Ok((text, report))
     }
 
     /// What the signature says of the key, and what a report says.
     fn material(&self) -> Result<(Material, String)> {
         if let [leaf, ..] = &self.certificates[..] {
             let der = self.certificates.iter().map(|it| it.der().to_vec()).collect();
-            return Ok((Material::Certificates(der), format!("certificate {}", leaf.subject())));
+            return Ok((Material::certificates(der)?, format!("certificate {}", leaf.subject())));
         }
         let hint = self.key.public_key().hint()?;
         let signer = format!("key {hint}");
@@ -233,7 +254,7 @@ fn base_name(path: &Path) -> String {
 }
 
 /// The path of a file that one listing has otherwise than another.
-fn first_difference(before: &Listing, after: &Listing, model: &Path) -> std::path::PathBuf {
+fn first_difference(before: &Listing, after: &Listing, model: &Path) -> PathBuf {
     let differs = |name: &&String| before.files.get(*name) != after.files.get(*name);
     let name = before.files.keys().chain(after.files.keys()).find(differs);
     name.map_or_else(|| model.to_owned(), |name| model.join(name))

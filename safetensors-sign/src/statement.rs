@@ -22,10 +22,7 @@ pub(crate) type Digests = BTreeMap<String, [u8; 32]>;
 /// The signed list of files.
 #[derive(Debug)]
 pub(crate) struct Manifest {
-    /// The last part of the model's path. It means nothing.
-    pub(crate) model: String,
     pub(crate) hash: HashAlgorithm,
-    pub(crate) allow_symlinks: bool,
     /// Paths that the signer left out.
     pub(crate) ignored: Vec<String>,
     pub(crate) files: Digests,
@@ -40,7 +37,7 @@ impl Manifest {
         let Predicate { serialization, resources } = predicate;
         expect("the way in which files are listed", "files", &serialization.method)?;
         let hash = HashAlgorithm::from_name(&serialization.hash_type)?;
-        let [Subject { name: model, digest }] = subject
+        let [Subject { digest, .. }] = subject
             .try_into()
             .map_err(|all: Vec<_>| bad(format!("expected 1 subject, found {}", all.len())))?;
 
@@ -68,12 +65,12 @@ impl Manifest {
         if found != expected {
             return Err(ErrorKind::WrongListDigest { expected, found }.into());
         }
-        let Serialization { allow_symlinks, ignore_paths: ignored, .. } = serialization;
-        Ok(Self { model, hash, allow_symlinks, ignored, files })
+        Ok(Self { hash, ignored: serialization.ignore_paths, files })
     }
 
-    /// The payload to sign. Files are in the order of their names, as the specification asks.
-    pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
+    /// The payload to sign. It also says how the model is called and whether links were followed.
+    /// Files are in the order of their names, as the specification asks.
+    pub(crate) fn to_json(&self, model: String, allow_symlinks: bool) -> Result<Vec<u8>> {
         let mut list = Sha256::new();
         let mut resource = |(name, digest): (&String, &[u8; 32])| {
             list.update(digest);
@@ -87,7 +84,7 @@ impl Manifest {
         let statement = Statement {
             kind: STATEMENT.to_owned(),
             subject: vec![Subject {
-                name: self.model.clone(),
+                name: model,
                 digest: SubjectDigest { sha256: HEXLOWER.encode(&list.finalize()) },
             }],
             predicate_type: PREDICATE.to_owned(),
@@ -95,7 +92,7 @@ impl Manifest {
                 serialization: Serialization {
                     method: "files".to_owned(),
                     hash_type: self.hash.name().to_owned(),
-                    allow_symlinks: self.allow_symlinks,
+                    allow_symlinks,
                     ignore_paths: self.ignored.clone(),
                 },
                 resources,

@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::io::Read as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use safetensors_core::{Error, ErrorKind as CoreKind, Result};
+use safetensors_core::{Error, Result};
 
-use crate::bundle::{Bundle, MAX_LEN, Material};
+use crate::bundle::{Bundle, Material, message};
 use crate::certificate::{self, Certificate};
-use crate::error::{ErrorKind, io_at};
+use crate::error::ErrorKind;
 use crate::files::{File, Rules, list, name_in};
 use crate::hash::Hashing;
 use crate::key::PublicKey;
-use crate::names::{GIT, SINGLE_FILE, is_below};
+use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
+use crate::pem::refuse_pem;
 use crate::report::Report;
 use crate::statement::{Digests, Manifest};
 
@@ -141,8 +140,9 @@ impl Verifier {
     /// [`ErrorKind::Keyless`] and others for a file that cannot be used. Errors of the system.
     pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         let (model, signature) = (model.as_ref(), signature.as_ref());
-        let (manifest, signer) = read_bundle(signature)
-            .and_then(|text| self.open(&text))
+        [model, signature].into_iter().try_for_each(refuse_pem)?;
+        let (manifest, signer) = Bundle::read(signature)
+            .and_then(|bundle| self.open(&bundle))
             .map_err(|error| error.in_path(signature))?;
         let report = self.compare(model, &manifest, name_in(model, signature))?;
         let report = Report { signer, files: manifest.files.len(), ..report };
@@ -153,10 +153,9 @@ impl Verifier {
     }
 
     /// The signed list and its signer, after everything about the signature is verified.
-    fn open(&self, text: &[u8]) -> Result<(Manifest, String)> {
-        let bundle = Bundle::parse(text)?;
+    fn open(&self, bundle: &Bundle) -> Result<(Manifest, String)> {
         let (key, signer) = self.key(&bundle.material)?;
-        if !key.is_signed(&bundle.message(), key.hash(), &bundle.signature) {
+        if !key.is_signed(&message(&bundle.payload), key.hash(), &bundle.signature) {
             return Err(bundle.wrong_signature());
         }
         Ok((Manifest::parse(&bundle.payload)?, signer))
@@ -172,12 +171,12 @@ impl Verifier {
                 }
                 Ok((key.clone(), format!("key {expected}")))
             }
-            (Trust::Roots(given), Material::Certificates(chain)) => {
-                let chain = chain.iter().map(|der| Certificate::from_der(der));
-                let chain = chain.collect::<Result<Vec<_>>>()?;
-                let leaf = chain.first().ok_or(ErrorKind::NoFiles)?;
+            (Trust::Roots(given), Material::Certificates { leaf, issuers }) => {
+                let leaf = Certificate::from_der(leaf)?;
+                let issuers = issuers.iter().map(|der| Certificate::from_der(der));
+                let issuers = issuers.collect::<Result<Vec<_>>>()?;
                 let at = if self.allow_expired { leaf.not_before() } else { SystemTime::now() };
-                certificate::verify(&chain, given, at)?;
+                certificate::verify(&leaf, &issuers, given, at)?;
                 Ok((leaf.key()?, format!("certificate {}", leaf.subject())))
             }
             (Trust::Key(_), _) => {
@@ -192,8 +191,14 @@ impl Verifier {
     /// Compares the files on the disk with the signed ones. `own` is the name of the signature.
     fn compare(&self, model: &Path, manifest: &Manifest, own: Option<String>) -> Result<Report> {
         let signed = &manifest.files;
-        let ignored =
-            || manifest.ignored.iter().chain(&self.ignored).map(String::as_str).chain(GIT);
+        let ignored = || self.ignored.iter().map(String::as_str).chain(GIT);
+        let mut left_out: Vec<_> = manifest.ignored.iter().map(|it| (it.clone(), 0)).collect();
+        left_out.sort_unstable();
+        left_out.dedup();
+        left_out.retain(|(path, _)| {
+            let path = path.trim_end_matches('/');
+            is_plain(path) && own.as_deref() != Some(path) && ignored().all(|it| it != path)
+        });
         // What lies below a path is between `path/` and `path0`, since `0` follows `/`.
         let is_signed = |name: &str| {
             let below = format!("{name}/")..format!("{name}0");
@@ -206,14 +211,24 @@ impl Verifier {
         let rules = Rules {
             allow_symlinks: self.allow_symlinks,
             is_left_out: &is_left_out,
-            is_tolerated: &|name| self.ignore_unsigned && !is_signed(name),
+            is_tolerated: &|name| {
+                !is_signed(name)
+                    && (self.ignore_unsigned
+                        || left_out.iter().any(|(path, _)| is_below(name, path)))
+            },
         };
         let mut listing = list(model, &rules)?;
         adopt_single_name(&mut listing.files, signed, model);
         let mut report = self.compare_signed(&listing.files, manifest)?;
-        report.links_outside = listing.links_outside;
-        let unsigned = listing.files.keys().filter(|name| !signed.contains_key(*name));
-        report.unsigned = unsigned.cloned().collect();
+        let links = listing.links_outside.into_iter();
+        report.links_outside = links.filter(|name| signed.contains_key(name)).collect();
+        for name in listing.files.keys().filter(|name| !signed.contains_key(*name)) {
+            match left_out.iter_mut().find(|(path, _)| is_below(name, path)) {
+                Some((_, count)) => *count += 1,
+                None => report.unsigned.push(name.clone()),
+            }
+        }
+        report.left_out = left_out;
         self.find_renamed(&listing.files, manifest, &mut report)?;
         Ok(report)
     }
@@ -277,19 +292,6 @@ fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model
     {
         files.insert(name.to_owned(), file);
     }
-}
-
-/// Reads a signature file, which must be a regular file and not too long.
-fn read_bundle(path: &Path) -> Result<Vec<u8>> {
-    let found = fs::metadata(path).map_err(|error| io_at(error, path))?;
-    if !found.is_file() {
-        let found = if found.is_dir() { "a directory" } else { "a special file" };
-        return Err(CoreKind::NotAFile { found }.into());
-    }
-    let file = fs::File::open(path).map_err(|error| io_at(error, path))?;
-    let mut text = Vec::new();
-    file.take(MAX_LEN + 1).read_to_end(&mut text).map_err(|error| io_at(error, path))?;
-    Ok(text)
 }
 
 /// With the kind of what is trusted.

@@ -119,7 +119,49 @@ fn no_private_key_is_published_or_shown() {
         assert!(said.contains(problem) && said.contains(&key), "{said}");
         assert!(!said.contains(secret), "{said}");
     }
+    // Its text, in place of where it lies: as one argument, or divided by the shell.
+    let pem = fs::read_to_string(fixture("p256.pem")).unwrap();
+    let words: Vec<_> = pem.split_whitespace().collect();
+    for option in ["--key", "--certificate", "--certificate-chain"] {
+        let joined = format!("{option}={pem}");
+        for command in ["sign", "verify"] {
+            let spaced = [&[command, "model", option][..], &words].concat();
+            for args in [&[command, "model", option, &pem][..], &[command, &joined], &spaced] {
+                let run = run_in(dir.path(), args).code(2).stdout("");
+                let said = text(&run.get_output().stderr);
+                assert!(!said.contains(&secret[..16]), "{args:?}: {said}");
+            }
+        }
+    }
+    run_in(dir.path(), &["sign", "model", "--key", &pem])
+        .code(2)
+        .stderr(predicate::str::contains("--key <FILE> takes the path of a file, not its text"));
     assert!(!model.join("model.sig").exists());
+}
+
+#[test]
+fn only_a_signature_is_replaced() {
+    let (dir, model) = model();
+    let weights = fs::read(model.join("model.safetensors")).unwrap();
+    let sign = ["sign", "model", "--key", &fixture("p256.pem"), "--force", "--signature"];
+    run_in(dir.path(), &[&sign[..], &["model/model.safetensors"]].concat()).code(1).stderr(
+        predicate::str::contains("model/model.safetensors: exists, and is not a signature"),
+    );
+    assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
+}
+
+#[test]
+fn what_the_signature_leaves_out_is_said() {
+    let (dir, model) = model();
+    let [key, public] = ["p256.pem", "p256.pub"].map(fixture);
+    let sign = ["sign", "model", "--key", &key, "--ignore", "sub", "--ignore", "later"];
+    run_in(dir.path(), &sign).success();
+    fs::write(model.join("sub/new"), "").unwrap();
+    run_in(dir.path(), &["verify", "model", "--signature", "model/model.sig", "--key", &public])
+        .success()
+        .stdout(predicate::str::ends_with(
+            "; the signature leaves out \"later\", \"sub\", 2 files\n",
+        ));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use x509_cert::ext::pkix::{
 use super::Certificate;
 use crate::key::{PublicKey, SignatureHash};
 
-/// The extensions that may be critical: this module obeys them, or they restrict nothing here.
+/// The extensions that may be critical: they are obeyed, or restrict nothing here.
 const KNOWN: [ObjectIdentifier; 7] = [
     BasicConstraints::OID,
     KeyUsage::OID,
@@ -59,10 +59,12 @@ impl Certificate {
             Err(_) => return Some("its basic constraints are malformed"),
         }
         match inner.get_extension::<KeyUsage>() {
-            Ok(None) => None,
-            Ok(Some((_, usage))) if usage.key_cert_sign() => None,
-            _ => Some("its key may not sign certificates"),
+            Ok(None) => {}
+            Ok(Some((_, usage))) if usage.key_cert_sign() => {}
+            _ => return Some("its key may not sign certificates"),
         }
+        // What an issuer may not be used for, those below it may not, either.
+        self.signs_code().err()
     }
 
     /// A critical extension that is not obeyed here, such as constraints of names.

@@ -4,6 +4,7 @@ mod issuer;
 mod path;
 
 use safetensors_core::{Error, Result};
+use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::{Decode as _, Document, Encode as _};
 use x509_cert::ext::pkix::{ExtendedKeyUsage, KeyUsage};
 
@@ -12,9 +13,11 @@ use crate::error::ErrorKind;
 use crate::key::PublicKey;
 use crate::pem::blocks;
 
-/// The extended key usage for signing code.
-const CODE_SIGNING: x509_cert::der::oid::ObjectIdentifier =
-    x509_cert::der::oid::ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.3");
+/// The extended key usages that allow to sign models: that of code, and any.
+const CODE_SIGNING: [ObjectIdentifier; 2] = [
+    ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.3"),
+    ObjectIdentifier::new_unwrap("2.5.29.37.0"),
+];
 
 /// A certificate, as it was parsed and as it came.
 #[derive(Clone, PartialEq, Eq)]
@@ -70,20 +73,33 @@ impl Certificate {
         PublicKey::from_der(&info).map_err(|error| self.error(error.to_string()))
     }
 
-    /// Fails unless the certificate is meant for signatures.
+    /// Fails unless the certificate is meant for signatures: of the two extensions that say what
+    /// its key is for, one must be there, and each that is must allow it.
     pub(crate) fn check_usage(&self) -> Result<()> {
-        let inner = self.parsed.tbs_certificate();
-        let malformed = |_| self.error("its key usage is malformed");
-        let usage = inner.get_extension::<KeyUsage>().map_err(malformed)?;
-        let extended = inner.get_extension::<ExtendedKeyUsage>().map_err(malformed)?;
-        let is_signing = usage.is_some_and(|(_, usage)| usage.digital_signature());
-        let is_code_signing = extended.is_some_and(|(_, usage)| usage.0.contains(&CODE_SIGNING));
-        if is_signing || is_code_signing {
-            return Ok(());
+        let usage = self.parsed.tbs_certificate().get_extension::<KeyUsage>();
+        let usage = usage.map_err(|_| self.error("its key usage is malformed"))?;
+        let allows = usage.map(|(_, usage)| usage.digital_signature());
+        match (allows, self.signs_code().map_err(|problem| self.error(problem))?) {
+            (Some(false), _) => {
+                Err(self.error("its key usage is not digitalSignature, so it cannot sign a model"))
+            }
+            (None, None) => {
+                Err(self.error("it does not say what its key is for, so it cannot sign a model"))
+            }
+            _ => Ok(()),
         }
-        Err(self.error(
-            "its key usage is neither digitalSignature nor codeSigning, so it cannot sign a model",
-        ))
+    }
+
+    /// Fails if the extended key usage does not allow to sign models. `None`: there is none.
+    fn signs_code(&self) -> Result<Option<()>, &'static str> {
+        match self.parsed.tbs_certificate().get_extension::<ExtendedKeyUsage>() {
+            Ok(None) => Ok(None),
+            Ok(Some((_, usage))) if usage.0.iter().any(|it| CODE_SIGNING.contains(it)) => {
+                Ok(Some(()))
+            }
+            Ok(_) => Err("its extended key usage is not codeSigning, so it cannot sign a model"),
+            Err(_) => Err("its extended key usage is malformed"),
+        }
     }
 
     fn error(&self, problem: impl Into<String>) -> Error {

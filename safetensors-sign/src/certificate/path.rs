@@ -15,13 +15,17 @@ const MAX_ISSUERS: usize = 8;
 /// The most signatures that are checked. Certificates of one name could make paths without end.
 const MAX_CHECKS: usize = 64;
 
-/// Fails unless the first certificate may sign models, and a path leads from it to a root, on which
-/// all certificates are valid at the time.
+/// Fails unless a certificate may sign models, and a path leads from it to a root, on which all
+/// certificates are valid at the time.
 ///
 /// `given` are the user's certificates. Those that name themselves as their issuers are roots; the
-/// others, and those after the first in `chain`, help to find the way.
-pub(crate) fn verify(chain: &[Certificate], given: &[Certificate], at: SystemTime) -> Result<()> {
-    let [leaf, others @ ..] = chain else { return Ok(()) };
+/// others of them, and `others`, help to find the way.
+pub(crate) fn verify(
+    leaf: &Certificate,
+    others: &[Certificate],
+    given: &[Certificate],
+    at: SystemTime,
+) -> Result<()> {
     leaf.check_usage()?;
     let mut search = Search { others, given, at, checks: 0, problem: None };
     match search.find(&mut vec![leaf]) {

@@ -48,7 +48,11 @@ fn own_signatures_verify() {
 fn chains_that_lead_to_no_root_are_refused() {
     for (roots, signature, problem) in [
         ("rsa-root.pem", "digital.sig", "no root that was given has issued it"),
-        ("root.pem", "usage.sig", "neither digitalSignature nor codeSigning"),
+        ("root.pem", "usage.sig", "its key usage is not digitalSignature"),
+        // Its other usage is right.
+        ("root.pem", "commitment.sig", "its key usage is not digitalSignature"),
+        ("root.pem", "server.sig", "its extended key usage is not codeSigning"),
+        ("root.pem", "for-servers.sig", "CN=for servers\": its extended key usage is not"),
         ("root.pem", "expired.sig", "it has expired; it was valid until 2021-01-01"),
         ("old-root.pem", "old.sig", "it has expired"),
         ("root.pem", "not-ca.sig", "it is not that of an issuer"),
@@ -88,6 +92,23 @@ fn only_certificates_that_sign_themselves_are_roots() {
         let error = Verifier::with_roots(&text(name)).unwrap_err();
         assert!(matches!(kind(&error), ErrorKind::BadCertificates { .. }), "{error}");
     }
+}
+
+#[test]
+fn more_certificates_than_a_verifier_reads_are_not_signed_with() {
+    let model = model();
+    let signature = model.path().join("model.sig");
+    let chain = text("digital.chain.pem") + &text("middle.pem").repeat(14);
+    let signer = |chain: &str| {
+        let signer = Signer::parse(&text("p256.pem")).unwrap().certificates(chain).unwrap();
+        signer.overwrite(true).sign(model.path(), &signature)
+    };
+    signer(&chain).unwrap();
+    let roots = Verifier::with_roots(&text("root.pem")).unwrap();
+    roots.verify(model.path(), &signature).unwrap();
+    let error = signer(&(chain + &text("middle.pem"))).unwrap_err();
+    assert!(matches!(kind(&error), ErrorKind::BadBundle { .. }), "{error}");
+    assert!(error.to_string().contains("expected 1 to 16 certificates, found 17"), "{error}");
 }
 
 #[test]

@@ -86,9 +86,13 @@ fn unsigned_files_are_allowed_where_that_is_said() {
     assert_eq!(both.unwrap().files(), MODEL.len());
     let all = verifier().ignore_unsigned_files(true).verify(dir.path(), fixture("p256.sig"));
     assert_eq!(all.unwrap().unsigned(), ["a/d", "later/x"]);
-    // The signer has left out `a` and `later`.
+    // The signer has left out `a` and `later`, and the report says so.
     let report = verifier().verify(dir.path(), fixture("ignoring.sig")).unwrap();
     assert_eq!(report.files(), MODEL.len() - 1);
+    assert_eq!(report.left_out(), [("a".to_owned(), 2), ("later".to_owned(), 1)]);
+    assert!(report.unsigned().is_empty());
+    let less = verifier().ignore("a").verify(dir.path(), fixture("ignoring.sig")).unwrap();
+    assert_eq!(less.left_out(), [("later".to_owned(), 1)]);
     // Only at the top.
     fs::create_dir(dir.path().join("later/.git")).unwrap();
     fs::write(dir.path().join("later/.git/x"), "").unwrap();
@@ -131,6 +135,51 @@ fn a_signature_appears_whole_and_replaces_nothing() {
 }
 
 #[test]
+fn only_a_signature_is_replaced() {
+    let dir = model();
+    let at = |name: &str| dir.path().join(name);
+    let outside = tempfile::tempdir().unwrap();
+    let own = outside.path().join("own.sig");
+    signer().sign(dir.path(), &own).unwrap();
+    fs::copy(fixture("p256.pem"), outside.path().join("key.pem")).unwrap();
+    fs::copy(&own, at("signed.sig")).unwrap();
+    let mut paths = vec![at("model.safetensors"), at("empty"), outside.path().join("key.pem")];
+    paths.push(at("a"));
+    #[cfg(unix)]
+    for (name, target) in [("link", &own), ("notes", &at("config.json")), ("none", &at("x"))] {
+        let link = outside.path().join(name);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        paths.push(link);
+    }
+    let refused = |model: &Path, path: &Path| {
+        let before = fs::read(path).ok();
+        let error = signer().overwrite(true).sign(model, path).unwrap_err();
+        assert!(matches!(kind(&error), ErrorKind::NotASignature), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        assert_eq!(fs::read(path).ok(), before, "{}", path.display());
+    };
+    paths.iter().for_each(|path| refused(dir.path(), path));
+    assert!(!at("x").exists());
+    // A signature that is the model itself.
+    refused(&at("signed.sig"), &at("signed.sig"));
+    signer().overwrite(true).sign(dir.path(), &own).unwrap();
+    assert_eq!(verifier().verify(dir.path(), &own).unwrap().files(), MODEL.len() + 1);
+}
+
+#[test]
+fn the_text_of_a_key_is_no_path() {
+    let (dir, pem) = (model(), text("p256.pem"));
+    for error in [
+        signer().sign(dir.path(), &pem).unwrap_err(),
+        signer().sign(&pem, dir.path().join("model.sig")).unwrap_err(),
+        verifier().verify(dir.path(), &pem).unwrap_err(),
+    ] {
+        assert!(matches!(kind(&error), ErrorKind::BadKey { .. }), "{error}");
+        assert!(!format!("{error} {error:?}").contains(pem.lines().nth(1).unwrap()));
+    }
+}
+
+#[test]
 fn a_directory_that_changes_is_not_signed() {
     let dir = model();
     let signature = dir.path().join("model.sig");
@@ -146,9 +195,19 @@ fn a_directory_that_changes_is_not_signed() {
     assert!(!signature.exists());
 
     // What a save leaves for a moment, or a killed one for longer.
-    fs::write(dir.path().join(".model.safetensors.aB3dE6.tmp"), "").unwrap();
-    let error = signer().sign(dir.path(), &signature).unwrap_err();
-    assert!(matches!(kind(&error), ErrorKind::Unfinished), "{error}");
+    for name in [
+        ".model.safetensors.aB3dE6.tmp",
+        ".sub.aB3dE6.tmp/new/model.safetensors",
+        "a/.model.safetensors.index.json.step-1.ranks/part",
+    ] {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        let error = signer().sign(dir.path(), &signature).unwrap_err();
+        assert!(matches!(kind(&error), ErrorKind::Unfinished), "{name}: {error}");
+        assert_eq!(error.file(), path.to_str());
+        fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

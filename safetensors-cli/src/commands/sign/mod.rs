@@ -16,6 +16,7 @@ use std::process::ExitCode;
 #[cfg(not(feature = "sign"))]
 pub(super) use absent::verify;
 pub(super) use options::Options;
+use options::PemPath;
 #[cfg(feature = "sign")]
 pub(super) use present::verify;
 
@@ -47,15 +48,21 @@ pub(crate) struct Args {
     ///
     /// PKCS#8 or SEC1, as `openssl ecparam -genkey` writes it. A key that lies in PATH is refused,
     /// because it would be published with the model
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = PemPath, allow_hyphen_values = true)]
     key: PathBuf,
     /// The certificate of the key in PEM; certificates of its issuers may follow it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = PemPath, allow_hyphen_values = true)]
     certificate: Option<PathBuf>,
     /// Certificates between that of the key and the root, in PEM
     ///
     /// May be given several times. They are put into the signature
-    #[arg(long, value_name = "FILE", requires = "certificate")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = PemPath,
+        allow_hyphen_values = true,
+        requires = "certificate"
+    )]
     certificate_chain: Vec<PathBuf>,
     /// The signature file; model.sig in the directory by default, or FILE.sig beside one file
     #[arg(long, value_name = "FILE")]

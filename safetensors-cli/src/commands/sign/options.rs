@@ -1,6 +1,34 @@
-//! [`Options`]: how `safetensors verify` gets a signature and what it trusts.
+//! [`Options`]: how `safetensors verify` gets a signature and what it trusts; [`PemPath`].
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+
+/// Reads the path of a key or of certificates. Whoever gives the text of a private key in place of
+/// its path must not find it in an error, which a log may keep.
+#[derive(Clone)]
+pub(super) struct PemPath;
+
+impl TypedValueParser for PemPath {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<PathBuf, clap::Error> {
+        let text = value.to_string_lossy();
+        if text.contains("-----BEGIN") || text.contains('\n') {
+            let argument = argument.map(ToString::to_string).unwrap_or_default();
+            let problem = format!("{argument} takes the path of a file, not its text\n");
+            return Err(clap::Error::raw(ErrorKind::ValueValidation, problem).with_cmd(command));
+        }
+        PathBufValueParser::new().parse_ref(command, argument, value)
+    }
+}
 
 /// The options of `safetensors verify` that are about a signature.
 #[derive(Debug, clap::Args)]
@@ -19,13 +47,26 @@ pub(in crate::commands) struct Options {
     )]
     pub(in crate::commands) signature: Option<PathBuf>,
     /// With --signature: the public key in PEM that must have signed
-    #[arg(long, value_name = "FILE", requires = "signature", conflicts_with = "certificate_chain")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = PemPath,
+        allow_hyphen_values = true,
+        requires = "signature",
+        conflicts_with = "certificate_chain"
+    )]
     pub(in crate::commands) key: Option<PathBuf>,
     /// With --signature: the root that must have issued the certificate in the signature, in PEM
     ///
     /// May be given several times. Certificates that are no roots help to find the way to one. A
     /// root may have issued certificates to many, so compare the name that is printed
-    #[arg(long, value_name = "FILE", requires = "signature")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = PemPath,
+        allow_hyphen_values = true,
+        requires = "signature"
+    )]
     pub(in crate::commands) certificate_chain: Vec<PathBuf>,
     /// With --certificate-chain: certificates must have been valid when that of the key began to be
     ///

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::framework::Quoted;
+use safetensors_core::framework::{NameList, Quoted};
 use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
 
 use super::{Args, Hash, Options};
@@ -121,7 +121,8 @@ pub(in crate::commands) fn verify(
             some => format!("; {} not", text::counted(some, "other file")),
         };
         let (path, signer) = (text::path(model), signer_of(&verified));
-        writeln!(out, "{path}: {ok}, {} signed by {signer}{unsigned}", files(&verified))?;
+        let left_out = left_out(&verified);
+        writeln!(out, "{path}: {ok}, {} signed by {signer}{unsigned}{left_out}", files(&verified))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -148,6 +149,16 @@ fn warn_of_links(found: &Report) {
 
 fn files(report: &Report) -> String {
     format!("{}, {}", text::counted(report.files() as u64, "file"), text::size(report.bytes()))
+}
+
+/// What the signature itself leaves out, which nobody may have looked for.
+fn left_out(report: &Report) -> String {
+    let (paths, files): (Vec<_>, Vec<_>) = report.left_out().iter().cloned().unzip();
+    if paths.is_empty() {
+        return String::new();
+    }
+    let files = text::counted(files.iter().sum::<usize>() as u64, "file");
+    format!("; the signature leaves out {}, {files}", NameList(&paths))
 }
 
 fn signer_of(report: &Report) -> String {
