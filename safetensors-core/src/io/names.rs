@@ -63,7 +63,9 @@ mod tests {
             let problem = refused_by_windows(name).unwrap();
             assert!(problem.contains(expected), "{name}: {problem}");
         }
-        for name in ["model.safetensors", "console", "com10", "COM", "conin", "a con", ".hidden", "é 1"] {
+        for name in
+            ["model.safetensors", "console", "com10", "COM", "conin", "a con", ".hidden", "é 1"]
+        {
             assert_eq!(refused_by_windows(name), None, "{name}");
         }
     }

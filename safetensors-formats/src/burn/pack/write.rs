@@ -159,7 +159,7 @@ fn encode(content: &Content) -> Result<Vec<u8>> {
     let (tensors, scalars) = (content.tensors.0.len(), content.scalars.0.len());
     check(tensors <= MOST_TENSORS, "burn reads no file of more than 100,000 tensors")?;
     // The plan has limited the metadata.
-    check(scalars <= MOST_ENTRIES, "it has more than 500,000 numbers")?;
+    check(scalars <= MOST_ENTRIES, "it has more than 200,000 numbers")?;
     let mut bytes = vec![0; HEADER];
     ciborium::into_writer(content, &mut bytes).map_err(|error| bad(HEADER as u64, error))?;
     let len = (bytes.len() - HEADER) as u64;
