@@ -169,7 +169,10 @@
 //!
 //! `save_sharded` and `safetensors convert` put each file in its place whole, and in such an order
 //! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look at
-//! any moment. Python's `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
+//! any moment. Only where a save turns one file into several, or several into one, may
+//! [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find) meanwhile find neither: then
+//! the reload is an error, the old model stays, and the next look finds the new one. Python's
+//! `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
 //! them write to a new directory, and rename a link to it; the server's path is the link. In Rust
 //! that is `symlink("v2", "next")?` and `rename("next", "current")?`; `ln -sfn` removes the link
 //! first. Digests are of single tensors, so they do not find a mixture of two versions.

@@ -5,10 +5,11 @@
 //! cargo install safetensors-bridge-cli
 //! ```
 //!
-//! The command reads the header of a file, and no more of it than an answer needs. So each command
-//! here takes a few MiB of memory, whatever the size of the model. Where a path is asked for, a
-//! file, a directory and the index of a sharded model will do; files of PyTorch, GGUF and NumPy are
-//! read, too. Every line below is run as a test, and shows what a terminal shows.
+//! The command reads the header of a file, and of the tensors no more than an answer needs, piece by
+//! piece. So it takes a few MiB of memory for each thread, and several times the size of the
+//! headers, but not that of the model. Where a path is asked for, a file, a directory and the index
+//! of a sharded model will do; files of PyTorch, GGUF and NumPy are read, too. Every line with a `$`
+//! is run as a test, and shows what a terminal shows.
 //!
 //! # What came
 //!

@@ -129,7 +129,7 @@ fn the_number_of_dtypes_is_that_of_the_table() {
 }
 
 /// Samples of READMEs are tests of their packages. Only those are compiled and not run that need a
-/// network, other programs' files, or the ranks of a job.
+/// network, keys, other programs' files, or the ranks of a job.
 #[test]
 fn samples_of_readmes_are_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -139,7 +139,8 @@ fn samples_of_readmes_are_run() {
         let text = fs::read_to_string(document).unwrap();
         for fence in text.lines().filter_map(|line| line.strip_prefix("```rust")) {
             samples += 1;
-            let not_run = ["distributed", "safetensors-formats", "safetensors-hub"];
+            let not_run =
+                ["distributed", "safetensors-formats", "safetensors-hub", "safetensors-sign"];
             let not_run = not_run.iter().any(|package| document.starts_with(root.join(package)));
             let allowed = fence.is_empty() || (not_run && fence == ",no_run");
             assert!(allowed, "{}: ```rust{fence}", document.display());

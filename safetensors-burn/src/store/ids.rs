@@ -8,13 +8,11 @@
 use std::collections::BTreeMap;
 
 use burn::module::ParamId;
+pub(crate) use safetensors_core::framework::PARAM_IDS_KEY as KEY;
 use safetensors_core::header::Metadata;
 use safetensors_core::{Error, Result};
 
 use crate::{Burn, StoreError};
-
-/// The key of the entry. The core reserves its prefix, so it is never the name of a tied tensor.
-pub(crate) const KEY: &str = "safetensors_bridge.param_ids";
 
 /// The ids of tensors, by the names of the tensors in the file. Sorted, so that the same ids give
 /// the same text.

@@ -20,7 +20,9 @@ use burn::tensor::{Bytes, DType, TensorData};
 use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
-use safetensors_core::framework::{in_parallel, synced_later};
+use safetensors_core::framework::{
+    PARAM_IDS_KEY as PARAM_IDS, SCALARS_KEY as SCALARS, in_parallel, synced_later,
+};
 use safetensors_core::header::Metadata;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions, TensorSource};
@@ -36,11 +38,9 @@ use super::reading::{Job, threads_for};
 use super::states::States;
 use super::unpacked::Unpacked;
 use crate::dtype;
-use crate::store::ids::KEY as PARAM_IDS;
 
 const RECORD: &str = "safetensors_bridge.record";
 const PATH_IDS: &str = "safetensors_bridge.path_ids";
-const SCALARS: &str = "safetensors_bridge.scalars";
 const DTYPES: &str = "safetensors_bridge.dtypes";
 const TEXTS: &str = "safetensors_bridge.texts";
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use predicates::prelude::*;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 
 use crate::fixtures::*;
 
@@ -349,4 +349,23 @@ fn a_file_of_burn_is_replaced_only_by_what_holds_its_tensors() {
     run_in(dir.path(), &["convert", "model.bpk", "model.bpk", "--dtype", "f16"]).success();
     let shown = output(dir.path(), &["inspect", "--flat", "model.bpk"]);
     assert!(shown.contains("F16") && !shown.contains("F32"), "{shown}");
+
+    // So may a record with the steps of an optimizer and the ids of parameters.
+    let entries = [
+        ("safetensors_bridge.param_ids", r#"{"w":7}"#),
+        ("safetensors_bridge.scalars", r#"{"7.time":{"u64":9}}"#),
+    ];
+    let weight = [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
+    let options = SaveOptions::new().metadata(entries).durable(false);
+    save(dir.path().join("record.safetensors"), weight, &options).unwrap();
+    for args in [
+        &["record.safetensors", "record.bpk"][..],
+        &["record.bpk", "record.bpk", "--dtype", "f16", "--prefix", "m."],
+        &["record.bpk", "again.safetensors"],
+    ] {
+        run_in(dir.path(), &[&["convert"], args].concat()).success().stderr("");
+    }
+    let again = Checkpoint::open(dir.path().join("again.safetensors")).unwrap();
+    assert_eq!(again.metadata()[entries[0].0], r#"{"m.w":7}"#);
+    assert_eq!(again.metadata()[entries[1].0], entries[1].1);
 }

@@ -185,6 +185,12 @@ impl ShardOptions {
     }
 }
 
+impl AsMut<SaveOptions> for ShardOptions {
+    fn as_mut(&mut self) -> &mut SaveOptions {
+        &mut self.save_options
+    }
+}
+
 /// What a sharded save does if another one writes to the same directory.
 ///
 /// Several saves can write at the same time, each into its own hidden directory. Complete

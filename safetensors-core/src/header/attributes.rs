@@ -11,7 +11,13 @@ use core::ops::Bound;
 
 use super::Metadata;
 use super::keys::ATTRIBUTE_PREFIX;
+#[cfg(feature = "std")]
+use super::keys::{PARAM_IDS_KEY, SCALARS_KEY};
 use crate::error::{ErrorKind, Result};
+
+/// What an entry says by name.
+#[cfg(feature = "std")]
+type ByName = alloc::collections::BTreeMap<String, serde_json::Value>;
 
 /// The metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
 ///
@@ -62,8 +68,8 @@ fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
 }
 
-/// Moves the attributes of each tensor to the name that `new_name` returns for it, or removes them
-/// if that is `None`. All names change at once, so two can be swapped.
+/// Moves the attributes and the id of each tensor to the name that `new_name` returns for it, or
+/// removes them if that is `None`. All names change at once, so two can be swapped.
 #[cfg(feature = "std")]
 pub(crate) fn rename_attributes(
     metadata: &mut Metadata,
@@ -83,6 +89,30 @@ pub(crate) fn rename_attributes(
         }
     }
     metadata.extend(moved);
+    // What is no such object stays as it is: its readers refuse it.
+    let ids = metadata.get(PARAM_IDS_KEY);
+    if let Some(Ok(ids)) = ids.map(|text| serde_json::from_str::<ByName>(text)) {
+        let renamed = ids.into_iter().filter_map(|(name, id)| Some((new_name(&name)?, id)));
+        let renamed: ByName = renamed.collect();
+        match serde_json::to_string(&renamed) {
+            Ok(text) if !renamed.is_empty() => _ = metadata.insert(PARAM_IDS_KEY.into(), text),
+            _ => _ = metadata.remove(PARAM_IDS_KEY),
+        }
+    }
+}
+
+/// Adds what an entry of the same key in other metadata has, if the key is of an entry that has
+/// something by name. What is there already stays.
+#[cfg(feature = "std")]
+pub(crate) fn join_entry(key: &str, earlier: &mut String, later: &str) {
+    if ![PARAM_IDS_KEY, SCALARS_KEY].contains(&key) || earlier == later {
+        return;
+    }
+    let by_name = |text| serde_json::from_str::<ByName>(text);
+    if let (Ok(first), Ok(mut joined)) = (by_name(earlier), by_name(later)) {
+        joined.extend(first);
+        *earlier = serde_json::to_string(&joined).unwrap_or_else(|_| earlier.clone());
+    }
 }
 
 #[cfg(all(test, feature = "std"))]
@@ -109,6 +139,37 @@ mod tests {
             ("u", "u"),
         ];
         assert!(metadata.iter().map(|(key, value)| (&**key, &**value)).eq(expected));
+    }
+
+    #[test]
+    fn ids_follow_the_names_of_tensors() {
+        let mut metadata = Metadata::from([(
+            PARAM_IDS_KEY.into(),
+            r#"{"u":18446744073709551615,"v":2,"gone":3,"a.path":4}"#.into(),
+        )]);
+        let mut rename = |name: &str| match name {
+            "u" => Some("v".into()),
+            "v" => Some("u".into()),
+            "gone" => None,
+            other => Some(other.into()),
+        };
+        rename_attributes(&mut metadata, &mut rename);
+        let ids = metadata.get_mut(PARAM_IDS_KEY).unwrap();
+        assert_eq!(ids, r#"{"a.path":4,"u":2,"v":18446744073709551615}"#);
+        join_entry(PARAM_IDS_KEY, ids, r#"{"u":9,"w":9}"#);
+        assert_eq!(ids, r#"{"a.path":4,"u":2,"v":18446744073709551615,"w":9}"#);
+        for stays in ["no JSON", r#"["u"]"#] {
+            join_entry(PARAM_IDS_KEY, ids, stays);
+            assert!(ids.ends_with(r#""w":9}"#));
+            let mut metadata = Metadata::from([(PARAM_IDS_KEY.into(), stays.into())]);
+            rename_attributes(&mut metadata, &mut rename);
+            assert_eq!(metadata[PARAM_IDS_KEY], stays);
+        }
+        let mut title = "a".into();
+        join_entry("title", &mut title, "b");
+        assert_eq!(title, "a");
+        rename_attributes(&mut metadata, |_| None);
+        assert!(metadata.is_empty());
     }
 
     #[test]

@@ -29,6 +29,17 @@ pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 /// The prefix of every key of this project.
 const OWN_PREFIX: &str = "safetensors_bridge.";
 
+/// The metadata key of the ids that burn gives parameters: a JSON object with a number for each
+/// name of a tensor. Of a tensor that holds several parameters, it has their paths in the module.
+/// The ids follow a tensor that is renamed or left out, as attributes do.
+#[cfg(feature = "std")]
+pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
+
+/// The metadata key of the numbers that a record of burn has beside its tensors, such as the steps
+/// of an optimizer: a JSON object with a value and its type for each name.
+#[cfg(feature = "std")]
+pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
+
 /// The key of the digests of all tensors.
 #[cfg(feature = "std")]
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";

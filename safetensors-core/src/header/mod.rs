@@ -22,9 +22,9 @@ mod tests;
 mod unique_map;
 mod validate;
 
-#[cfg(feature = "std")]
-pub(crate) use attributes::rename_attributes;
 pub use attributes::{attribute_key, attributes};
+#[cfg(feature = "std")]
+pub(crate) use attributes::{join_entry, rename_attributes};
 #[cfg(feature = "std")]
 pub use dimensions::dimensions;
 #[cfg(feature = "std")]
@@ -38,6 +38,8 @@ pub(crate) use keys::{
     DIGESTS_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY,
 };
 pub(crate) use keys::{METADATA_KEY, is_reserved};
+#[cfg(feature = "std")]
+pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
 #[cfg(feature = "std")]
 pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 
 /// Fails if the system cannot have a file at a path, and says why. On Windows some names lead to
 /// devices, to other files or to hidden streams of a file, where a save would lose its tensors.
+/// A path that begins with `\\?\` may have some of them, but few programs open such a file again.
 pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
     let problem = path.components().find_map(|component| match component {
         Component::Normal(name) if cfg!(windows) => refused_by_windows(name.to_str()?),
@@ -35,7 +36,8 @@ fn refused_by_windows(name: &str) -> Option<String> {
         let mut number = number.unwrap_or_default().chars();
         matches!((number.next(), number.next()), (Some('0'..='9' | '¹' | '²' | '³'), None))
     };
-    let is_device = matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL") || is_port(&stem);
+    let is_device =
+        matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") || is_port(&stem);
     is_device.then(|| format!("the name {name:?} is that of a device of Windows"))
 }
 
@@ -50,6 +52,8 @@ mod tests {
             ("Com1", "is that of a device"),
             ("LPT².x.y", "is that of a device"),
             ("nul .txt", "is that of a device"),
+            ("conin$", "is that of a device"),
+            ("CONOUT$.safetensors", "is that of a device"),
             ("model.safetensors:stream", "contains ':'"),
             ("a\tb", r"contains '\t'"),
             ("epoch?", "contains '?'"),
@@ -59,7 +63,9 @@ mod tests {
             let problem = refused_by_windows(name).unwrap();
             assert!(problem.contains(expected), "{name}: {problem}");
         }
-        for name in ["model.safetensors", "console", "com10", "COM", "a con", ".hidden", "é 1"] {
+        for name in
+            ["model.safetensors", "console", "com10", "COM", "conin", "a con", ".hidden", "é 1"]
+        {
             assert_eq!(refused_by_windows(name), None, "{name}");
         }
     }

@@ -21,7 +21,7 @@ use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::hash::remove_record;
-use crate::header::{ATTEMPT_KEY, Metadata, rename_attributes};
+use crate::header::{ATTEMPT_KEY, Metadata, join_entry, rename_attributes};
 use crate::io::{FileSource, ReadAt};
 use crate::quantized::Quantization;
 use crate::save::{SaveOptions, save_if};
@@ -38,7 +38,7 @@ use crate::tied::Tied;
 /// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
 ///
 /// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
-/// left out with it.
+/// left out with it. So does the id of a parameter of burn.
 ///
 /// # Tied weights
 ///
@@ -131,7 +131,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
     /// is saved, so rename or leave out one of the tensors before the merge. For a metadata key
-    /// that both have, the earlier value stays.
+    /// that both have, the earlier value stays. Ids of parameters and the numbers of records of
+    /// burn are joined.
     #[must_use]
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
@@ -150,7 +151,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (key, value) in
             checkpoint.metadata().iter().filter(|(key, _)| !left_out.contains(key.as_str()))
         {
-            self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            let earlier = self.metadata.entry(key.clone());
+            earlier
+                .and_modify(|earlier| join_entry(key, earlier, value))
+                .or_insert_with(|| value.clone());
         }
         // Digests of the source files do not apply to the new files.
         remove_record(&mut self.metadata);

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use super::SaveOptions;
-use crate::checkpoint::ShardOptions;
 use crate::error::{ErrorKind, Result};
 use crate::parallel::Progress;
 
@@ -152,12 +151,6 @@ impl Drop for BackgroundSaver {
 impl AsMut<SaveOptions> for SaveOptions {
     fn as_mut(&mut self) -> &mut SaveOptions {
         self
-    }
-}
-
-impl AsMut<SaveOptions> for ShardOptions {
-    fn as_mut(&mut self) -> &mut SaveOptions {
-        &mut self.save_options
     }
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
 /// # Errors
 ///
 /// The errors of [`element_count`], and [`ErrorKind::TooLargeForMemory`].
+#[cfg(feature = "std")]
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     /// Not so in a cast, which would make 2³² elements none.
-    #[cfg(target_pointer_width = "32")]
+    #[cfg(all(feature = "std", target_pointer_width = "32"))]
     #[test]
     fn more_elements_than_addresses_are_refused() {
         let error = memory_count(&[1 << 16, 1 << 16]).unwrap_err();

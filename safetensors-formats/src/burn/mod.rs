@@ -19,9 +19,6 @@ use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 use crate::{Format, Limits, Options};
 
-/// The metadata entry of the ids of parameters, as the burn adapter writes it.
-const PARAM_IDS: &str = "safetensors_bridge.param_ids";
-
 /// The most dimensions of a tensor.
 const MOST_DIMS: usize = 64;
 

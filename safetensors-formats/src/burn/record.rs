@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use data_encoding::BASE32_DNSSEC;
+use safetensors_core::framework::PARAM_IDS_KEY;
 use safetensors_core::{ReadAt, shape};
 
 use super::reader::{Reader, Value};
-use super::{MOST_DIMS, PARAM_IDS, dtype_of};
+use super::{MOST_DIMS, dtype_of};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
@@ -32,7 +33,7 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Buil
     let Record { mut builder, ids, others, .. } = record;
     if !ids.is_empty() {
         let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
-        builder.metadata.insert(PARAM_IDS.into(), ids);
+        builder.metadata.insert(PARAM_IDS_KEY.into(), ids);
     }
     if others > 0 {
         builder.notes.push(format!("left out: {others} numbers and texts"));

@@ -1,5 +1,6 @@
 //! [`Content`]: what a burnpack file has before the bytes of its tensors, in CBOR.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -7,6 +8,7 @@ use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::MOST_ENTRIES;
 use crate::burn::MOST_DIMS;
 
 #[derive(Serialize, Deserialize)]
@@ -15,8 +17,16 @@ pub(super) struct Content {
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub(super) metadata: Pairs<String>,
     /// Numbers beside the tensors, such as the steps of an optimizer.
-    #[serde(default, skip_serializing)]
-    pub(super) scalars: Pairs<IgnoredAny>,
+    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
+    pub(super) scalars: Pairs<Scalar>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Scalar {
+    Int(i64),
+    UInt(u64),
+    Float(f64),
+    Bool(bool),
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -29,8 +39,8 @@ pub(super) struct Described {
     pub(super) param_id: Option<u64>,
 }
 
-/// A map in the order of the file, in which a key may be there twice.
-pub(super) struct Pairs<T>(pub(super) Vec<(String, T)>);
+/// A map of a file, in which no key is there twice.
+pub(super) struct Pairs<T>(pub(super) BTreeMap<String, T>);
 
 /// A dtype, with its setting if it has one: `F32`, `Bool(Native)`.
 #[derive(Clone)]
@@ -41,20 +51,20 @@ pub(super) struct Named(pub(super) String);
 pub(super) struct Dims(pub(super) Vec<u64>);
 
 impl<T> Pairs<T> {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl<T> Default for Pairs<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(BTreeMap::new())
     }
 }
 
 impl<T: Serialize> Serialize for Pairs<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+        serializer.collect_map(&self.0)
     }
 }
 
@@ -66,13 +76,20 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
             type Value = Pairs<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
+                write!(f, "a map of at most {MOST_ENTRIES} entries")
             }
 
+            // An entry of a few bytes takes many times as much memory, so the number is limited.
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
                 let mut pairs = Pairs::default();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.0.push(pair);
+                while let Some(key) = map.next_key::<String>()? {
+                    if pairs.0.len() == MOST_ENTRIES {
+                        return Err(A::Error::invalid_length(MOST_ENTRIES + 1, &self));
+                    }
+                    if pairs.0.contains_key(&key) {
+                        return Err(A::Error::custom(format!("two entries are named {key:?}")));
+                    }
+                    pairs.0.insert(key, map.next_value()?);
                 }
                 Ok(pairs)
             }

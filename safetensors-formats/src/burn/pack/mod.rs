@@ -2,6 +2,7 @@
 //! `burn-pack` 0.22, which are the same in burn-store 0.20 and 0.21.
 
 mod content;
+mod entries;
 mod read;
 mod write;
 
@@ -17,6 +18,10 @@ const START: [u8; 6] = *b"NRUB\x01\0";
 
 /// The bytes before the content: the start, and the length of the content as a `u32`.
 const HEADER: usize = START.len() + size_of::<u32>();
+
+/// The most tensors that are read of a file, and as many metadata entries and numbers. burn reads
+/// half as many tensors.
+const MOST_ENTRIES: usize = 200_000;
 
 /// What the data and each tensor begin at a multiple of.
 const ALIGNMENT: u64 = 256;

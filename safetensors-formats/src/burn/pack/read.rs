@@ -1,14 +1,14 @@
 //! The tensors of a burnpack file.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::collections::HashMap;
 
 use safetensors_core::{Dtype, ReadAt, shape};
 
 use super::content::{Content, Described, Pairs};
+use super::entries::{Ids, put_ids, put_scalars};
 use super::{HEADER, START, bad, data_start};
 use crate::Limits;
-use crate::burn::{PARAM_IDS, dtype_of};
+use crate::burn::dtype_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
@@ -18,13 +18,13 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Re
     let file = &cursor.input.source;
     let file_len = file.byte_len();
     let (content, start) = read_content(file, limits)?;
-    let Content { tensors: Pairs(tensors), metadata, scalars: Pairs(scalars) } = content;
+    let Content { tensors: Pairs(tensors), metadata: Pairs(metadata), scalars } = content;
     let limit = limits.members;
     if tensors.len() > limit {
         return Err(ErrorKind::TooManyMembers { limit, found: tensors.len() }.into());
     }
-    let mut builder = Builder { metadata: metadata_of(metadata)?, ..Builder::default() };
-    let (mut places, mut ids) = (Places::default(), BTreeMap::new());
+    let mut builder = Builder { metadata, ..Builder::default() };
+    let (mut places, mut ids) = (Places::default(), Ids::new());
     for (name, described) in tensors {
         let id = described.param_id;
         let tensor = Placed::new(described, start, file_len);
@@ -36,11 +36,10 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Re
         }
     }
     if !ids.is_empty() {
-        let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
-        builder.metadata.insert(PARAM_IDS.into(), ids);
+        put_ids(&mut builder.metadata, ids)?;
     }
     if !scalars.is_empty() {
-        builder.notes.push(format!("left out: {} numbers", scalars.len()));
+        put_scalars(&mut builder.metadata, scalars)?;
     }
     builder.tensors = places.into_tensors()?;
     Ok(builder)
@@ -80,18 +79,6 @@ fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
         0 => Ok((content, data_start(len))),
         rest => Err(bad(at, format!("{rest} bytes after the content"))),
     }
-}
-
-fn metadata_of(Pairs(pairs): Pairs<String>) -> Result<BTreeMap<String, String>> {
-    let mut metadata = BTreeMap::new();
-    for (key, value) in pairs {
-        if metadata.contains_key(&key) {
-            let problem = format!("two entries of the metadata are named {key:?}");
-            return Err(bad(HEADER as u64, problem));
-        }
-        metadata.insert(key, value);
-    }
-    Ok(metadata)
 }
 
 /// A tensor and its bytes in the file.

@@ -1,34 +1,39 @@
 //! [`Writer`]: a checkpoint as a burnpack file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::{fmt, io};
 
 use safetensors_core::framework::write_exactly;
 use safetensors_core::io::FileSource;
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{self as core, Metadata, ReadAt, Rewrite, SaveOptions, TensorSource, shape};
+use safetensors_core::{self as core, ReadAt, Rewrite, SaveOptions, TensorSource, shape};
 
 use super::content::{Content, Described, Dims, Named, Pairs};
-use super::{ALIGNMENT, HEADER, START, bad, data_start};
-use crate::burn::{PARAM_IDS, name_of};
+use super::entries::{put_ids, take_ids, take_scalars};
+use super::{ALIGNMENT, HEADER, MOST_ENTRIES, START, bad, data_start};
+use crate::burn::{MOST_DIMS, name_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::places::write_placed;
 
-/// What burn reads at most: tensors, bytes of one, bytes of the content, and bytes of a file.
+/// What burn reads at most: tensors, bytes of one, and bytes of a file.
 const MOST_TENSORS: usize = 100_000;
 const MOST_BYTES: u64 = 10 << 30;
-const MOST_CONTENT: u64 = 100 << 20;
 const MOST_FILE: u64 = 100 << 30;
+
+/// The most bytes before the data that this library reads with the default
+/// [`Limits`](crate::Limits). burn reads 100 MiB.
+const MOST_CONTENT: u64 = 64 << 20;
 
 /// What will be in a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
 ///
 /// burn 0.22 reads it with `ModuleRecord::load` and with burn-store's `BurnpackStore`; burn 0.20 and
 /// 0.21 with the latter. burn 0.20 reads no file with booleans. Names, shapes and bytes stay as they
 /// are: to burn, a tensor has the name of its parameter, and a linear layer the shape `[input,
-/// output]`. Metadata is kept. Of its entry `safetensors_bridge.param_ids`, which the burn adapter
-/// writes, each parameter gets its id. A tied weight is there under each of its names, with its
-/// bytes once.
+/// output]`. Metadata is kept. Of two entries that the burn adapter writes, each parameter gets its
+/// id (`safetensors_bridge.param_ids`), and the file its numbers, such as the steps of an optimizer
+/// (`safetensors_bridge.scalars`). A tied weight is there under each of its names, with its bytes
+/// once.
 ///
 /// Data is read only while the file is written, piece by piece, several tensors at once. The same
 /// tensors give the same bytes: those that burn writes if it gets them in the order of their names.
@@ -75,30 +80,36 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, ids that cannot be read, and what is
-    /// over burn's limits: 100,000 tensors, 10 GiB for one, 100 GiB for the file. The errors of
-    /// [`Rewrite::plan`].
+    /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, ids and numbers that cannot be read,
+    /// and what is over the limits of readers: 100,000 tensors, 64 dimensions and 10 GiB for one,
+    /// 64 MiB of names and metadata, 100 GiB for the file. The errors of [`Rewrite::plan`].
     pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
         let plan = rewrite.plan(&SaveOptions::new())?;
         let mut tensors: Vec<_> = plan.tensors().collect();
         tensors.sort_unstable_by_key(|(name, _)| *name);
         let mut metadata = plan.metadata().clone();
         plan.aliases().keys().for_each(|alias| _ = metadata.remove(alias));
-        let ids = take_ids(&mut metadata)?;
+        let (mut ids, scalars) = (take_ids(&mut metadata)?, take_scalars(&mut metadata)?);
         let (mut end, mut starts, mut described) = (0_u64, Vec::new(), BTreeMap::new());
         for (name, tensor) in &tensors {
-            let one = describe(tensor, &mut end, ids.get(*name).copied());
+            let one = describe(tensor, &mut end, ids.remove(*name));
             let one = one.map_err(|error| error.in_tensor(name))?;
             starts.push(one.data_offsets.0);
             described.insert((*name).to_owned(), one);
         }
         for (alias, kept) in plan.aliases() {
-            let Some(kept) = described.get(kept) else { continue };
-            let param_id = ids.get(alias).copied().or(kept.param_id);
+            let kept = described.get(kept).ok_or_else(|| {
+                let problem = format!("the tensor {kept:?}, which it is a name of, is not written");
+                Error::from(ErrorKind::NotForBurn { problem }).in_tensor(alias)
+            })?;
+            let param_id = ids.remove(alias).or(kept.param_id);
             let one = Described { param_id, ..kept.clone() };
             described.insert(alias.clone(), one);
         }
-        let header = encode(described, metadata)?;
+        // Others are those of paths in a module, which are no tensors.
+        put_ids(&mut metadata, ids)?;
+        let content = Content { tensors: Pairs(described), metadata: Pairs(metadata), scalars };
+        let header = encode(&content)?;
         let start = header.len() as u64;
         let places: Vec<_> =
             starts.into_iter().chain([end]).map(|place| place.saturating_add(start)).collect();
@@ -125,18 +136,10 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     }
 }
 
-/// Takes the ids of parameters out of the metadata.
-fn take_ids(metadata: &mut Metadata) -> Result<HashMap<String, u64>> {
-    let Some(text) = metadata.remove(PARAM_IDS) else { return Ok(HashMap::new()) };
-    serde_json::from_str(&text).map_err(|error| {
-        let problem = format!("the metadata entry {PARAM_IDS} has no ids of parameters ({error})");
-        ErrorKind::NotForBurn { problem }.into()
-    })
-}
-
 /// Gives a tensor its place after `end`, which becomes its own end.
 fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Result<Described> {
     let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    check(shape.len() <= MOST_DIMS, "it has more than 64 dimensions")?;
     let name = name_of(dtype).ok_or_else(|| {
         Error::from(ErrorKind::NotForBurn { problem: format!("its elements are {dtype}") })
     })?;
@@ -152,17 +155,15 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
 }
 
 /// The bytes before the data.
-fn encode(tensors: BTreeMap<String, Described>, metadata: Metadata) -> Result<Vec<u8>> {
-    check(tensors.len() <= MOST_TENSORS, "burn reads no file of more than 100,000 tensors")?;
-    let content = Content {
-        tensors: Pairs(tensors.into_iter().collect()),
-        metadata: Pairs(metadata.into_iter().collect()),
-        scalars: Pairs::default(),
-    };
+fn encode(content: &Content) -> Result<Vec<u8>> {
+    let (tensors, scalars) = (content.tensors.0.len(), content.scalars.0.len());
+    check(tensors <= MOST_TENSORS, "burn reads no file of more than 100,000 tensors")?;
+    // The plan has limited the metadata.
+    check(scalars <= MOST_ENTRIES, "it has more than 200,000 numbers")?;
     let mut bytes = vec![0; HEADER];
-    ciborium::into_writer(&content, &mut bytes).map_err(|error| bad(HEADER as u64, error))?;
+    ciborium::into_writer(content, &mut bytes).map_err(|error| bad(HEADER as u64, error))?;
     let len = (bytes.len() - HEADER) as u64;
-    check(len <= MOST_CONTENT, "its names and metadata have more than 100 MiB")?;
+    check(len <= MOST_CONTENT, "its names and metadata have more than 64 MiB")?;
     bytes[..START.len()].copy_from_slice(&START);
     bytes[START.len()..HEADER].copy_from_slice(&(len as u32).to_le_bytes());
     bytes.resize(data_start(len) as usize, 0);
