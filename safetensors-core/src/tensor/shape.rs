@@ -55,6 +55,7 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
 /// # Errors
 ///
 /// The errors of [`element_count`], and [`ErrorKind::TooLargeForMemory`].
+#[cfg(feature = "std")]
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
