@@ -18,8 +18,8 @@ use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::parallel::Task;
 use crate::tensor::TensorBuf;
 
-/// The bytes that are read when a file is opened. They have the whole header of many files. A longer
-/// header takes one more request.
+/// The bytes that are read when a file is opened. They have the whole header of many files. A
+/// longer header takes one more request.
 const START: u64 = 64 << 10;
 
 /// The most files that are opened at once.
@@ -262,8 +262,8 @@ where
 
     /// [`read_tensors`], asynchronously: with the same results, errors and options, but that
     /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
-    /// tensors are fetched together, then converted, and then dropped: until then they are in memory
-    /// twice. A larger tensor is fetched alone.
+    /// tensors are fetched together, then converted, and then dropped: until then they are in
+    /// memory twice. A larger tensor is fetched alone.
     ///
     /// Dropping the future cancels the load.
     ///
