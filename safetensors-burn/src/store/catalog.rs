@@ -34,7 +34,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Opens the checkpoint. With `with_ids`, tensors have the ids that were saved for them.
     pub(crate) fn open(
-        place: &mut StorePlace,
+        place: &StorePlace,
         naming: &Naming,
         options: &LoadOptions,
         with_ids: bool,

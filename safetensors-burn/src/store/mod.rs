@@ -289,7 +289,7 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let (place, naming) = (&mut self.place, &self.naming);
+                let (place, naming) = (&self.place, &self.naming);
                 let catalog = Catalog::open(place, naming, &self.load_options, self.param_ids)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }

@@ -1,10 +1,12 @@
 //! [`StorePlace`]: where a store loads from and saves to: the disk, memory, an open checkpoint.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use safetensors_core::checkpoint::Computed;
 use safetensors_core::framework::prepare;
-use safetensors_core::{Checkpoint, Error, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::{Burn, StoreError};
 
@@ -21,8 +23,8 @@ pub(crate) enum StorePlace {
     Path(PathBuf),
     /// The bytes of a file. `None` until a module is saved.
     Memory(Option<Bytes>),
-    /// A checkpoint that is open already, until it is taken, and its path.
-    Open(Box<Option<Checkpoint<Box<dyn ReadAt>>>>, PathBuf),
+    /// A checkpoint that is open already, and its path. Each load reads the same files.
+    Open(Box<Result<Checkpoint<Computed<Box<dyn ReadAt>>>>>, PathBuf),
 }
 
 impl StorePlace {
@@ -30,21 +32,25 @@ impl StorePlace {
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
         let first = || checkpoint.files().first().map(|file| file.path());
         let path = checkpoint.index_path().or_else(first).unwrap_or(Path::new("")).to_owned();
-        Self::Open(Box::new(Some(checkpoint.into_boxed())), path)
+        let as_stored = prepare(checkpoint.into_boxed(), &LoadOptions::new());
+        Self::Open(Box::new(as_stored), path)
     }
 
     /// Opens the checkpoint. Only headers are read, and what describes quantised weights that are
     /// read as numbers.
-    pub(crate) fn open(&mut self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
+    pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
             Self::Path(path) => Ok(prepare(Checkpoint::open_whole(path)?, options)?.into_boxed()),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
                 Ok(prepare(checkpoint, options)?.into_boxed())
             }
-            Self::Open(checkpoint, _) => match checkpoint.take() {
-                Some(checkpoint) => Ok(prepare(checkpoint, options)?.into_boxed()),
-                None => Err(self.locate(Error::framework::<Burn>(StoreError::OnlyLoads))),
+            Self::Open(checkpoint, _) => match &**checkpoint {
+                Ok(checkpoint) => Ok(prepare(checkpoint.clone(), options)?.into_boxed()),
+                Err(error) => {
+                    let error = io::Error::other(error.to_string());
+                    Err(self.locate(ErrorKind::Io(error).into()))
+                }
             },
             Self::Memory(None) => Err(self.locate(Error::framework::<Burn>(StoreError::NoBytes))),
         }

@@ -50,6 +50,20 @@ pub struct Computed<S> {
     used: BTreeSet<usize>,
 }
 
+/// A clone reads the same file.
+impl<S> Clone for Computed<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            file: self.file,
+            header: self.header.clone(),
+            segments: self.segments.clone(),
+            byte_len: self.byte_len,
+            used: self.used.clone(),
+        }
+    }
+}
+
 /// What all files of a checkpoint read from.
 struct Shared<S> {
     files: Vec<CheckpointFile<S>>,

@@ -57,6 +57,13 @@ pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
     bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 
+/// The error of an index that names a file with parts, in a store that does not tell which files
+/// lie beside it.
+pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
+    let problem = "the store does not list its directory, where others may have parts as well";
+    bad(problem.into(), named)
+}
+
 /// Removes what says of a file that it has parts.
 pub(super) fn forget(metadata: &mut Metadata) {
     metadata.remove(DCP_KEY);

@@ -101,6 +101,7 @@ use crate::tensor::TensorBuf;
 /// assert_eq!(weight.into_vec::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct Checkpoint<S = FileSource> {
     catalog: Catalog<S>,
     /// The metadata of all files and of the index. `None` for a single file, whose header has it.

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::{join, open_each, open_from};
+use super::opening::{ATTEMPTS, join, open_each, open_from};
 use super::store::{AsyncFile, AsyncStore, FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::{AsyncReadAt, FileSource, ReadAt, SafeTensors};
 
@@ -211,13 +211,19 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
-    /// [`open_in`](Checkpoint::open_in) that does not block: for servers and browsers. Only headers
-    /// and the index are fetched, those of all shards at once. [`AsyncStore`] has an example, and
-    /// reads the tensors. Other ways to open are for [`AsyncStore::run`].
+    /// [`open_in`](Checkpoint::open_in) that does not block while it fetches. Only headers and the
+    /// index are fetched, those of all shards at once, and the first 64 KiB of each file.
+    /// [`AsyncStore`] has an example, and reads the tensors. Other ways to open are for
+    /// [`AsyncStore::run`].
+    ///
+    /// An index that is replaced meanwhile is noticed if its source has a
+    /// [version](AsyncReadAt::version).
     ///
     /// # Errors
     ///
     /// The errors of [`open_in`](Checkpoint::open_in).
+    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for an index whose files may
+    /// have parts of tensors, because the store cannot list the others.
     pub async fn open_async<O, F>(
         store: &AsyncStore<S, O>,
         path: impl AsRef<Path>,
@@ -227,6 +233,18 @@ impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
         O: Fn(PathBuf) -> F + Send + Sync + 'static,
         F: Future<Output = io::Result<S>>,
     {
-        store.run(|store| Self::open_in(store.clone(), path.as_ref(), limits)).await
+        let path = path.as_ref();
+        for _ in 0..ATTEMPTS {
+            let open = |store: &AsyncStore<S, O>| {
+                (Self::open_in(store.clone(), path, limits), store.clone())
+            };
+            let (opened, store) = store.run(|store| Ok(open(store))).await?;
+            // This comes before the error is looked at: a shard may be missing because its index
+            // was replaced.
+            if store.has_current_indexes().await? {
+                return opened;
+            }
+        }
+        Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
     }
 }

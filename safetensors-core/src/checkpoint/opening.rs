@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::index::Index;
 use super::locate::files_of;
 use super::siblings::Siblings;
-use super::store::{Store, Version};
+use super::store::{Store, Version, is_not_fetched};
 use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
@@ -24,7 +24,7 @@ const OPENED_AT_ONCE: usize = 8;
 
 /// The most attempts to open a checkpoint that changes meanwhile. One save changes it a few times
 /// within milliseconds, so the last attempt is reached only if save follows save without a pause.
-const ATTEMPTS: u32 = 50;
+pub(super) const ATTEMPTS: u32 = 50;
 
 /// The pauses between attempts grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -156,6 +156,10 @@ fn refuse_indexed<T: Store>(
 ) -> Result<()> {
     shards.iter().try_for_each(dcp::refuse_indexed)?;
     let directory = index.parent().unwrap_or(Path::new(""));
+    // Every other store finds the index there.
+    if store.list(directory).map_err(|error| error.in_path(directory))?.is_empty() {
+        return Err(dcp::not_listed(file));
+    }
     let has_parts = |name: &String| {
         let path = directory.join(name);
         shards.iter().all(|shard| shard.path != path)
@@ -173,12 +177,23 @@ fn open_shards<T: Store>(
     index: &Index,
     limits: &Limits,
 ) -> Result<Vec<CheckpointFile<T::File>>> {
-    let paths = index.files_beside(path);
-    store.will_open(&paths);
-    let files: Vec<_> = paths.into_iter().zip(index.shards()).collect();
-    in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
+    let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
+    open_at_once(files, |(file, (_, names))| {
         open_shard(store, &file, limits).map_err(|error| name_lost(error, names))
     })
+}
+
+/// Opens several files at once. What has not been fetched yet keeps none of the others from being
+/// opened, so that all of it is noted.
+fn open_at_once<I, T: Send>(
+    files: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
+    open: impl Fn(I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let open = |file, _: &mut ()| match open(file) {
+        Err(error) if is_not_fetched(&error) => Ok(Err(error)),
+        opened => opened.map(Ok),
+    };
+    in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
 /// Opens one file of a store as a checkpoint.
@@ -219,9 +234,7 @@ pub(super) fn open_shards_at<T: Store>(
     paths: &[PathBuf],
     limits: &Limits,
 ) -> Result<Vec<CheckpointFile<T::File>>> {
-    store.will_open(paths);
-    let open = |path: &PathBuf, _: &mut ()| open_shard(store, path, limits);
-    in_parallel(paths, OPENED_AT_ONCE, open)
+    open_at_once(paths, |path| open_shard(store, path, limits))
 }
 
 /// Joins open files, none of which has a tensor of another, to one checkpoint. They are sorted by

@@ -6,7 +6,7 @@ use super::read_at::Requests;
 
 /// Bytes that can be read at any position, asynchronously: an HTTP server in a browser, a socket, a
 /// file of an asynchronous runtime. It is [`ReadAt`](super::ReadAt) for programs that must not
-/// block.
+/// wait for it.
 ///
 /// [`AsyncStore`](crate::checkpoint::store::AsyncStore) reads checkpoints from such sources, and
 /// has an example. It knows no runtime: the futures are polled by whoever polls its own, and may
@@ -14,7 +14,8 @@ use super::read_at::Requests;
 /// source can.
 ///
 /// All bytes should be of one version of the file. If a source cannot make sure of that, for
-/// example by a condition on the ETag, a file that is replaced meanwhile gives wrong values.
+/// example by a condition on the ETag, a file that is replaced meanwhile gives wrong values. The
+/// [version](AsyncReadAt::version) tells whether an index still belongs to its files.
 pub trait AsyncReadAt: Send + Sync {
     /// The number of bytes, as it was when the source was opened.
     fn byte_len(&self) -> u64;
@@ -30,5 +31,15 @@ pub trait AsyncReadAt: Send + Sync {
     /// by default, which is how many requests browsers send to one server at once.
     fn requests(&self) -> Requests {
         Requests::new(8 << 20, 6)
+    }
+
+    /// The version of the file as it was when the source was opened, such as its ETag. `None`, the
+    /// default, if that is not known.
+    ///
+    /// After [`open_async`](crate::Checkpoint::open_async) has opened the files of an index that
+    /// has a version, it opens the index once more. If the version differs, the files may not
+    /// belong together, and all are opened again.
+    fn version(&self) -> Option<String> {
+        None
     }
 }

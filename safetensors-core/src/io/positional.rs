@@ -22,10 +22,12 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
     }
 }
 
-/// The error of a platform that has no files, such as a browser.
+/// The error of a platform whose files, if it has any, this crate does not read and write.
 #[cfg(not(any(unix, windows)))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this platform has no files"))
+    let problem = "files are read and written on Unix and Windows only, on this platform bytes in \
+                   memory and stores";
+    Err(io::Error::new(io::ErrorKind::Unsupported, problem))
 }
 
 /// Fills `buf` with the bytes at `offset`.

@@ -9,7 +9,7 @@ use crate::header::{Metadata, NameTable, PARTS_KEY, TensorInfo, is_reserved, who
 use crate::io::{FileSource, SafeTensors};
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CheckpointFile<S = FileSource> {
     pub(crate) path: PathBuf,
     pub(crate) archive: SafeTensors<S>,
@@ -36,6 +36,7 @@ pub(crate) struct CatalogPlace {
 
 /// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as its
 /// scales.
+#[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
     /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
@@ -52,7 +53,7 @@ pub(crate) struct Catalog<S> {
 }
 
 /// The tensors that ranks have saved in parts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Divided {
     /// The position of a part of each, by the name of the whole.
     parts: HashMap<String, usize>,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::streaming::PIECE;
+use super::streaming::{Announced, PIECE};
 use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
@@ -286,9 +286,17 @@ fn read_together<S: ReadAt>(
     Ok(())
 }
 
-impl<S: ReadAt> LazySlice<'_, S> {
+impl<'a, S: ReadAt> LazySlice<'a, S> {
+    /// Says that the slice is about to be read.
+    fn announce(&self) -> Announced<'a, S> {
+        let base = self.tensor.file_offset();
+        let runs = self.runs.iter().map(|run| base + run.start..base + run.end);
+        Announced::new(self.tensor.source(), runs)
+    }
+
     /// Reads the bytes of the slice as they are in the file.
     pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), ErrorKind> {
+        let _announced = self.announce();
         let runs = FileRuns { base: self.tensor.file_offset(), runs: &self.runs, gap: self.gap };
         read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())?;
         if let Some(rows) = &self.rows {
@@ -370,6 +378,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let _announced = self.announce();
         if let Some(rows) = &self.rows {
             return self.write_rows(rows, sink);
         }

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::mpsc;
 use std::thread;
 
-use super::default_threads;
 use super::queue::{OnPanic, Queue};
+use super::{Task, default_threads};
 use crate::trace::Span;
 
 /// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
@@ -63,9 +63,10 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
         let _end = OnPanic(|| queue.end());
         let (sender, results) = mpsc::channel();
         let worker = || {
-            let (sender, queue, work, span) = (sender.clone(), &queue, &work, Span::current());
+            let (sender, queue, work) = (sender.clone(), &queue, &work);
+            let (span, task) = (Span::current(), Task::current());
             move || {
-                let _span = span.enter();
+                let (_span, _task) = (span.enter(), task.enter());
                 let _end = OnPanic(|| queue.end());
                 let mut own = B::default();
                 while let Some((number, item)) = queue.next() {

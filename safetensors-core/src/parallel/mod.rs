@@ -4,6 +4,7 @@
 mod in_order;
 pub(crate) mod progress;
 mod queue;
+mod task;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -16,6 +17,7 @@ pub(crate) use progress::Meter;
 pub use progress::Progress;
 pub(crate) use queue::OnPanic;
 use queue::Queue;
+pub(crate) use task::Task;
 pub(crate) use work::Work;
 
 use crate::error::Result;
@@ -76,9 +78,9 @@ pub fn in_parallel<I, T: Send, B: Default>(
         }
         results
     };
-    let span = Span::current();
+    let (span, task) = (Span::current(), Task::current());
     let help = || {
-        let _span = span.enter();
+        let (_span, _task) = (span.enter(), task.enter());
         run()
     };
     let mut results = thread::scope(|scope| {

@@ -11,6 +11,7 @@ mod accepted;
 mod aliases;
 mod assembled;
 mod asynchronous;
+mod asynchronous_requests;
 mod audit;
 mod batches;
 #[cfg(unix)]

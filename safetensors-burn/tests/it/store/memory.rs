@@ -115,4 +115,11 @@ fn an_open_checkpoint_is_loaded_and_never_saved_to() {
     }
     assert!(other.load_from(&mut store).unwrap().is_success());
     assert_eq!(state(&model), state(&other));
+    // With other options it is looked at again, also after a failure.
+    let refused = LoadOptions::new().all_as(Dtype::BOOL);
+    let mut store = store.load_options(refused);
+    other.load_from(&mut store).unwrap_err();
+    let mut other = Model::new(9);
+    assert!(other.load_from(&mut store.load_options(LoadOptions::new())).unwrap().is_success());
+    assert_eq!(state(&model), state(&other));
 }

@@ -1,25 +1,25 @@
 //! [`AsyncStore`]: files that are opened and read asynchronously.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::fetch::{Wanted, each, plan, read};
-use super::held::{AsyncFile, FOREVER, Held, Missing, Recorder, again, not_fetched};
+use super::held::{
+    AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, is_not_fetched, not_fetched,
+};
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{LENGTH_BYTES, Limits};
 use crate::io::AsyncReadAt;
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::parallel::Task;
 use crate::tensor::TensorBuf;
 
-/// The bytes that are read when a file is opened. They have the whole header of many files, and the
-/// tensors of small ones. A longer header takes one more request.
+/// The bytes that are read when a file is opened. They have the whole header of many files. A
+/// longer header takes one more request.
 const START: u64 = 64 << 10;
 
 /// The most files that are opened at once.
@@ -29,7 +29,7 @@ const OPENED_AT_ONCE: usize = 8;
 const GROUP: u64 = 64 << 20;
 
 /// A [`Store`] whose files are opened and read asynchronously, without a runtime of its own: on
-/// servers that must not block a worker, and in browsers, which cannot block.
+/// servers, whose workers must not wait for a network, and in browsers, which cannot block.
 ///
 /// It is made of a function that opens the file of a path, for example by a request for its first
 /// bytes. An error of the kind [`NotFound`](io::ErrorKind::NotFound) says that there is none. The
@@ -44,10 +44,12 @@ const GROUP: u64 = 64 << 20;
 /// | let something that cannot wait read, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
 ///
 /// The tensors come out as from any other store, because the same code reads and converts them.
-/// That is work for the processor, and done by the task that awaits it and by other
-/// [threads](LoadOptions::threads), if there are any.
+/// That is work for the processor. The task that awaits it does not yield meanwhile: it converts up
+/// to 64 MiB at once, with the help of other [threads](LoadOptions::threads), if there are any. A
+/// server that must answer others within milliseconds gives loads a worker of their own.
 ///
-/// Clones share the open files. A file is looked for once: a new store sees what is there now.
+/// The store keeps no file open. A checkpoint keeps its files open, and in memory those that have
+/// at most 64 KiB, also the settings beside its weights. Each opening sees what is there then.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -100,41 +102,28 @@ const GROUP: u64 = 64 << 20;
 /// })?;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
-pub struct AsyncStore<S, O>(Arc<Inner<S, O>>);
-
-struct Inner<S, O> {
-    open: O,
+pub struct AsyncStore<S, O> {
+    open: Arc<O>,
     files: Arc<Files<S>>,
     missing: Arc<Recorder<S>>,
-    /// Held by the one that records.
-    recording: Mutex<()>,
-    /// The next owner of what is fetched.
-    next: AtomicU64,
-}
-
-/// What was opened, or the error of opening it.
-struct Files<S>(Mutex<HashMap<PathBuf, Opened<S>>>);
-
-type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
-
-/// A file, and the end of its header: 0 if it has none.
-type Found<S> = io::Result<(Arc<Held<S>>, u64)>;
-
-impl<S> Files<S> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Opened<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<S, O> Clone for AsyncStore<S, O> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        self.with_files(Arc::clone(&self.files))
+    }
+}
+
+impl<S, O> AsyncStore<S, O> {
+    /// The same store with other files that are open.
+    fn with_files(&self, files: Arc<Files<S>>) -> Self {
+        Self { open: Arc::clone(&self.open), files, missing: Arc::clone(&self.missing) }
     }
 }
 
 impl<S, O> fmt::Debug for AsyncStore<S, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let opened: Vec<_> = self.0.files.lock().keys().cloned().collect();
+        let opened: Vec<_> = self.files.lock().keys().cloned().collect();
         f.debug_struct("AsyncStore").field("opened", &opened).finish_non_exhaustive()
     }
 }
@@ -142,8 +131,25 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 /// Bytes that [`AsyncStore::fetch`] has fetched. They stay in memory until this is dropped.
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
-    files: Arc<Files<S>>,
-    owner: u64,
+    owner: Task,
+    /// The files that it has bytes of. One may occur several times.
+    files: Vec<Arc<Held<S>>>,
+    /// Where opening failed.
+    failed: Vec<Arc<Files<S>>>,
+}
+
+impl<S> Fetched<S> {
+    /// Nothing so far.
+    fn new() -> Self {
+        Self { owner: Task::new(), files: Vec::new(), failed: Vec::new() }
+    }
+
+    fn add(&mut self, file: &Arc<Held<S>>) {
+        // The ranges of a file mostly follow one another.
+        if !self.files.last().is_some_and(|last| Arc::ptr_eq(last, file)) {
+            self.files.push(Arc::clone(file));
+        }
+    }
 }
 
 impl<S> fmt::Debug for Fetched<S> {
@@ -154,14 +160,13 @@ impl<S> fmt::Debug for Fetched<S> {
 
 impl<S> Drop for Fetched<S> {
     fn drop(&mut self) {
-        let mut files = self.files.lock();
         // What could not be opened may be there the next time. What does not exist stays so.
         let is_known = |file: &Opened<S>| match file {
             Ok(_) => true,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        files.retain(|_, file| is_known(file));
-        files.values().flatten().for_each(|file| file.release(self.owner));
+        self.failed.iter().for_each(|files| files.lock().retain(|_, file| is_known(file)));
+        self.files.iter().for_each(|file| file.release(self.owner));
     }
 }
 
@@ -173,13 +178,7 @@ where
 {
     /// A store of the files that a function opens.
     pub fn new(open: O) -> Self {
-        Self(Arc::new(Inner {
-            open,
-            files: Arc::new(Files(Mutex::default())),
-            missing: Arc::default(),
-            recording: Mutex::default(),
-            next: AtomicU64::new(FOREVER + 1),
-        }))
+        Self { open: Arc::new(open), files: Arc::default(), missing: Arc::default() }
     }
 
     /// Runs `work`, which may read files of the store in every way that does not wait. While it
@@ -187,29 +186,27 @@ where
     /// runs again from its start. The result is that of the run that lacked nothing. What was
     /// fetched is dropped at the end.
     ///
+    /// The store that `work` gets has files of its own. They stay open as long as a clone of it
+    /// does, such as the one in a checkpoint that was opened with it. Only what this thread reads
+    /// counts, and the threads of loads: `work` must not leave reading to others.
+    ///
     /// So memory holds all bytes that `work` reads, in addition to its result, and `work` should do
     /// nothing twice that must happen once. Opening, [`read_tensors`] and the other loads say
     /// beforehand what they will read, and take few runs. One after another is not announced: a
     /// loop that reads 100 tensors singly runs 100 times.
     ///
-    /// Two runs at the same time are fine: their work takes turns. They must not contain each
-    /// other.
+    /// Several runs at the same time do not wait for each other.
     ///
     /// # Errors
     ///
     /// The errors of `work`, those of the sources among them.
     pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
-        let fetched = self.owner();
+        let mut fetched = Fetched::new();
+        let store = self.with_files(Arc::default());
         loop {
-            let result = {
-                let one = self.0.recording.lock().unwrap_or_else(PoisonError::into_inner);
-                let result = self.0.missing.record(|| work(self));
-                drop(one);
-                result
-            };
-            match result {
+            match self.missing.record(fetched.owner, || work(&store)) {
                 Ok(result) => return result,
-                Err(missing) => self.obtain(missing, fetched.owner).await,
+                Err(missing) => self.obtain(missing, &mut fetched).await,
             }
         }
     }
@@ -223,6 +220,9 @@ where
     /// The [progress](LoadOptions::progress) of the options counts the bytes of these tensors as
     /// they arrive. Other options have no effect.
     ///
+    /// Bytes that are in memory already are not fetched again. They stay as long as any of the
+    /// results that have them.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`], naming the tensor and its file; [`ErrorKind::Cancelled`].
@@ -231,7 +231,7 @@ where
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
         options: &LoadOptions,
     ) -> Result<Fetched<S>> {
-        let fetched = self.owner();
+        let mut fetched = Fetched::new();
         let total = tensors.iter().map(LazyTensor::byte_len).sum();
         let progress = options.meter(total);
         let wanted = tensors.iter().enumerate().map(|(of, tensor)| {
@@ -249,7 +249,7 @@ where
             left = left.saturating_sub(bytes);
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        self.send(wanted.collect(), fetched.owner, &mut done).await;
+        self.send(wanted.collect(), &mut fetched, &mut done).await;
         result?;
         // What was there already, and what two of the tensors share.
         if let Some(last) = tensors.last()
@@ -262,7 +262,8 @@ where
 
     /// [`read_tensors`], asynchronously: with the same results, errors and options, but that
     /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
-    /// tensors are fetched together, then converted, and then dropped.
+    /// tensors are fetched together, then converted, and then dropped: until then they are in
+    /// memory twice. A larger tensor is fetched alone.
     ///
     /// Dropping the future cancels the load.
     ///
@@ -275,7 +276,11 @@ where
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         // What cannot be loaded fails before anything is fetched.
-        tensors.iter().try_for_each(|tensor| tensor.dtype_plan(options).map(drop))?;
+        tensors.iter().try_for_each(|tensor| {
+            let loaded = tensor.dtype_plan(options)?;
+            let len = loaded.byte_len(tensor.shape(), options);
+            len.map(drop).map_err(|error| tensor.locate(error))
+        })?;
         let total = tensors.iter().map(LazyTensor::byte_len).sum();
         let (counting, unwatched) = (options.clone().counting(total), options.unwatched());
         let mut bufs = Vec::with_capacity(tensors.len());
@@ -288,28 +293,31 @@ where
             });
             let (group, later) = rest.split_at(fits.count().max(1));
             let _fetched = self.fetch(group, &counting).await?;
-            bufs.extend(self.run(|_| read_tensors(group, &unwatched)).await?);
+            let read = read_tensors(group, &unwatched);
+            // The scales of weights are fetched by a run.
+            let lacks_scales = read.as_ref().is_err_and(is_not_fetched);
+            bufs.extend(match lacks_scales {
+                true => self.run(|_| read_tensors(group, &unwatched)).await?,
+                false => read?,
+            });
             rest = later;
         }
         Ok(bufs)
     }
 
-    /// An owner for what will be fetched.
-    fn owner(&self) -> Fetched<S> {
-        let owner = self.0.next.fetch_add(1, Ordering::Relaxed);
-        Fetched { files: Arc::clone(&self.0.files), owner }
-    }
-
     /// Opens and fetches what is missing. Errors are kept in its place, for those who ask for it.
-    async fn obtain(&self, missing: Missing<S>, owner: u64) {
-        let open = async |path: PathBuf| (self.open_file(path.clone()).await, path);
-        let mut headers = Vec::new();
-        let opened = |(file, path): (Found<S>, PathBuf)| {
-            let file = file.map(|(file, end)| {
-                headers.push(Wanted { file: Arc::clone(&file), range: 0..end, of: 0 });
-                file
-            });
-            let mut files = self.0.files.lock();
+    async fn obtain(&self, missing: Missing<S>, fetched: &mut Fetched<S>) {
+        let owner = fetched.owner;
+        let open = async |(files, path): (Arc<Files<S>>, PathBuf)| {
+            let file = self.open_file(path.clone(), owner).await;
+            (file, files, path)
+        };
+        let opened = |(file, files, path): (io::Result<_>, Arc<Files<S>>, PathBuf)| {
+            match &file {
+                Ok(file) => fetched.add(file),
+                Err(_) => fetched.failed.push(Arc::clone(&files)),
+            }
+            let mut files = files.lock();
             // Somebody else may have opened it meanwhile.
             if !matches!(files.get(&path), Some(Ok(_))) {
                 files.insert(path, file.map_err(Arc::new));
@@ -319,35 +327,54 @@ where
         let _ = each(missing.paths.into_iter().map(open), OPENED_AT_ONCE, opened).await;
         let ranges = missing.ranges.into_iter();
         let wanted = ranges.map(|(file, range)| Wanted { file, range, of: 0 }).collect();
-        let mut go_on = |_| ControlFlow::Continue(());
-        self.send(headers, FOREVER, &mut go_on).await;
-        self.send(wanted, owner, &mut go_on).await;
+        self.send(wanted, fetched, &mut |_| ControlFlow::Continue(())).await;
     }
 
     /// Opens a file and reads its start.
-    async fn open_file(&self, path: PathBuf) -> Found<S> {
-        let held = Held::new((self.0.open)(path).await?);
+    async fn open_file(&self, path: PathBuf, owner: Task) -> io::Result<Arc<Held<S>>> {
+        let held = Held::new((self.open)(path).await?);
         let len = held.source.byte_len();
-        let start = 0..len.min(START).min(held.source.requests().byte_len as u64);
+        let start = 0..len.min(START).min(held.source.requests().byte_len.max(1) as u64);
         let bytes = read(&held.source, start.clone()).await?;
-        let header = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length));
-        held.add(start, Ok(bytes), FOREVER);
-        // What is no header, such as the text of an index, seems to have a very long one.
-        let header = header.filter(|header| *header <= Limits::default().header_bytes);
-        let end = header.map_or(0, |header| LENGTH_BYTES as u64 + header);
-        Ok((Arc::new(held), if end <= len { end } else { 0 }))
+        // Such are the settings beside a model, which some code reads outside of runs.
+        let owner = if start.end == len { FOREVER } else { owner };
+        held.add(start, Ok(bytes), owner);
+        Ok(Arc::new(held))
     }
 
     /// Sends the requests for what is wanted.
     async fn send(
         &self,
         wanted: Vec<Wanted<S>>,
-        owner: u64,
+        fetched: &mut Fetched<S>,
         done: &mut impl FnMut((usize, u64, Result<(), Arc<io::Error>>)) -> ControlFlow<()>,
     ) {
         let at_once = wanted.iter().map(|wanted| wanted.file.source.requests().concurrency).max();
-        let requests = plan(wanted).into_iter().map(|request| request.send(owner));
+        wanted.iter().for_each(|wanted| fetched.add(&wanted.file));
+        let owner = fetched.owner;
+        let requests = plan(wanted, owner).into_iter().map(|request| request.send(owner));
         let _ = each(requests, at_once.unwrap_or(1), done).await;
+    }
+
+    /// Whether the indexes that are open are those that are there now, as far as their sources
+    /// tell.
+    pub(in crate::checkpoint) async fn has_current_indexes(&self) -> Result<bool> {
+        let version = |(path, file): (&PathBuf, &Opened<S>)| {
+            let is_index = path.extension().is_some_and(|end| end == "json");
+            let version = file.as_ref().ok().filter(|_| is_index)?.source.version()?;
+            Some((path.clone(), version))
+        };
+        let indexes: Vec<_> = self.files.lock().iter().filter_map(version).collect();
+        for (path, version) in indexes {
+            match (self.open)(path.clone()).await {
+                Ok(file) if file.version().as_ref() == Some(&version) => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io(error, &path));
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -359,15 +386,15 @@ where
     type File = AsyncFile<S>;
 
     fn open(&self, path: &Path) -> Result<AsyncFile<S>> {
-        let held = match self.0.files.lock().get(path) {
+        let held = match self.files.lock().get(path) {
             Some(opened) => opened.as_ref().map(Arc::clone).map_err(again),
             None => {
-                self.0.missing.path(path.into());
+                self.missing.path(&self.files, path);
                 Err(not_fetched("the file has"))
             }
         };
         let held = held.map_err(|error| Error::io(error, path))?;
-        Ok(AsyncFile::new(held, Arc::clone(&self.0.missing)))
+        Ok(AsyncFile::new(held, Arc::clone(&self.missing)))
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
@@ -389,11 +416,5 @@ where
 
     fn list(&self, _: &Path) -> Result<Vec<StoreEntry>> {
         Ok(Vec::new())
-    }
-
-    fn will_open(&self, paths: &[PathBuf]) {
-        let files = self.0.files.lock();
-        let unknown = paths.iter().filter(|path| !files.contains_key(*path));
-        unknown.for_each(|path| self.0.missing.path(path.clone()));
     }
 }

@@ -1,12 +1,14 @@
 //! [`AsyncFile`]: a file, with those of its bytes that have been fetched.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{error, fmt, io};
 
-use crate::io::{AsyncReadAt, ReadAt};
+use crate::error::{Error, ErrorKind};
+use crate::io::{AsyncReadAt, ReadAt, ReadRange};
+use crate::parallel::Task;
 
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
 /// read of others is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
@@ -21,7 +23,7 @@ pub(super) struct Held<S> {
     pieces: Mutex<Pieces>,
 }
 
-/// Consecutive bytes, or the error of the request for them.
+/// Consecutive bytes, at least one, or the error of the request for them.
 struct Piece {
     end: u64,
     bytes: Result<Vec<u8>, Arc<io::Error>>,
@@ -29,21 +31,54 @@ struct Piece {
 
 #[derive(Default)]
 struct Pieces {
-    /// By their start and their owner. Two owners may have the same bytes.
-    by_start: BTreeMap<(u64, u64), Arc<Piece>>,
+    /// By their start and their owner. Several owners may have the same bytes.
+    by_start: BTreeMap<(u64, Task), Arc<Piece>>,
     /// The most bytes that a piece has ever had.
     longest: u64,
 }
 
-/// The owner of pieces that stay as long as the file is open.
-pub(super) const FOREVER: u64 = 0;
+/// The pieces that have bytes of a range, by their starts, and the parts of it that have not been
+/// fetched.
+type Found = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
+
+/// The owner of pieces that stay as long as the file is open. It has no errors.
+pub(super) const FOREVER: Task = Task::NONE;
 
 impl Pieces {
-    /// A piece with the byte at this offset, and its start.
-    fn at(&self, offset: u64) -> Option<(u64, &Arc<Piece>)> {
-        let earlier = self.by_start.range(..=(offset, u64::MAX)).rev();
-        let mut near = earlier.take_while(|((start, _), _)| offset - start < self.longest);
-        near.find(|(_, piece)| offset < piece.end).map(|((start, _), piece)| (*start, piece))
+    /// A piece with the byte at this offset, and its start: bytes of any owner, or else the error
+    /// of this one.
+    fn at(&self, offset: u64, owner: Task) -> Option<(u64, &Arc<Piece>)> {
+        let earlier = self.by_start.range(..=(offset, Task::LAST)).rev();
+        let near = earlier.take_while(|((start, _), _)| offset - start < self.longest);
+        let mut error = None;
+        for ((start, of), piece) in near.filter(|(_, piece)| offset < piece.end) {
+            match piece.bytes {
+                Ok(_) => return Some((*start, piece)),
+                Err(_) if *of == owner => error = Some((*start, piece)),
+                Err(_) => {}
+            }
+        }
+        error
+    }
+
+    fn find(&self, range: Range<u64>, owner: Task) -> Found {
+        let (mut found, mut holes, mut at) = (Vec::new(), Vec::new(), range.start);
+        while at < range.end {
+            if let Some((start, piece)) = self.at(at, owner) {
+                found.push((start, Arc::clone(piece)));
+                at = piece.end;
+                continue;
+            }
+            let later = self.by_start.range((at, Task::NONE)..);
+            let next = later.map(|((start, _), _)| *start).find(|start| *start > at);
+            let end = next.map_or(range.end, |start| range.end.min(start));
+            match holes.last_mut() {
+                Some(Range { end: last, .. }) if *last == at => *last = end,
+                _ => holes.push(at..end),
+            }
+            at = end;
+        }
+        (found, holes)
     }
 }
 
@@ -62,42 +97,44 @@ impl<S> Held<S> {
         &self,
         range: Range<u64>,
         bytes: Result<Vec<u8>, Arc<io::Error>>,
-        owner: u64,
+        owner: Task,
     ) {
+        if range.is_empty() {
+            return;
+        }
         let mut pieces = self.pieces();
         pieces.longest = pieces.longest.max(range.end - range.start);
         let piece = Arc::new(Piece { end: range.end, bytes });
         pieces.by_start.insert((range.start, owner), piece);
     }
 
-    /// Forgets the pieces of an owner.
-    pub(super) fn release(&self, owner: u64) {
-        self.pieces().by_start.retain(|(_, of), _| *of != owner);
-    }
-
-    /// The parts of a range that have not been fetched.
-    pub(super) fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let (pieces, mut holes, mut at) = (self.pieces(), Vec::new(), range.start);
-        while at < range.end {
-            if let Some((_, piece)) = pieces.at(at) {
-                at = piece.end;
-                continue;
+    /// Makes an owner one of those of the pieces that have bytes of a range, whoever fetched them,
+    /// and returns the parts that have not been fetched.
+    pub(super) fn claim(&self, range: Range<u64>, owner: Task) -> Vec<Range<u64>> {
+        let mut pieces = self.pieces();
+        let (found, holes) = pieces.find(range, owner);
+        for (start, piece) in found {
+            let own = pieces.by_start.entry((start, owner)).or_insert_with(|| Arc::clone(&piece));
+            // The longer one has the bytes of both.
+            if own.end < piece.end {
+                *own = piece;
             }
-            let next = pieces.by_start.range((at, 0)..).next();
-            let end = next.map_or(range.end, |((start, _), _)| range.end.min(*start));
-            holes.push(at..end);
-            at = end;
         }
         holes
+    }
+
+    /// Forgets the pieces of an owner.
+    pub(super) fn release(&self, owner: Task) {
+        self.pieces().by_start.retain(|(_, of), _| *of != owner);
     }
 
     /// Copies bytes that have been fetched, and returns their number. Fewer than asked for come
     /// before a hole.
     fn copy(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
+        let (mut done, owner) = (0, Task::current());
         while done < buf.len() {
             let at = offset + done as u64;
-            let found = self.pieces().at(at).map(|(start, piece)| (start, Arc::clone(piece)));
+            let found = self.pieces().at(at, owner).map(|(start, piece)| (start, piece.clone()));
             let Some((start, piece)) = found else { break };
             let bytes = piece.bytes.as_ref().map_err(again)?;
             let bytes = &bytes[(at - start) as usize..];
@@ -109,55 +146,92 @@ impl<S> Held<S> {
     }
 }
 
-/// What code has asked for that was not there, since it began to be recorded.
+/// What was opened, or the error of opening it.
+pub(super) struct Files<S>(Mutex<HashMap<PathBuf, Opened<S>>>);
+
+pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
+
+impl<S> Default for Files<S> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S> Files<S> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Opened<S>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a task has asked for that was not there.
 pub(super) struct Missing<S> {
-    pub(super) paths: BTreeSet<PathBuf>,
+    pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
     pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
 }
 
 impl<S> Default for Missing<S> {
     fn default() -> Self {
-        Self { paths: BTreeSet::new(), ranges: Vec::new() }
+        Self { paths: Vec::new(), ranges: Vec::new() }
     }
 }
 
-/// Records what is missing, while somebody wants to know.
-pub(super) struct Recorder<S>(Mutex<Option<Missing<S>>>);
+/// Records what tasks lack, each for itself.
+pub(super) struct Recorder<S>(Mutex<HashMap<Task, Missing<S>>>);
 
 impl<S> Default for Recorder<S> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self(Mutex::default())
     }
 }
 
 impl<S> Recorder<S> {
-    fn lock(&self) -> MutexGuard<'_, Option<Missing<S>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Task, Missing<S>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work`. `Err` with what was missing, if anything was: what `work` returned is then of
-    /// no use. Only one may record at a time.
-    pub(super) fn record<T>(&self, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
-        *self.lock() = Some(Missing::default());
-        let result = work();
-        match self.lock().take() {
+    /// Runs `work` for a task. `Err` with what was missing, if anything was: what `work` returned
+    /// is then of no use.
+    pub(super) fn record<T>(&self, task: Task, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
+        /// Ends the record, also if `work` panics.
+        struct Recording<'r, S>(&'r Recorder<S>, Task);
+        impl<S> Recording<'_, S> {
+            fn end(&self) -> Option<Missing<S>> {
+                self.0.lock().remove(&self.1)
+            }
+        }
+        impl<S> Drop for Recording<'_, S> {
+            fn drop(&mut self) {
+                self.end();
+            }
+        }
+        self.lock().insert(task, Missing::default());
+        let recording = Recording(self, task);
+        let result = {
+            let _task = task.enter();
+            work()
+        };
+        match recording.end() {
             Some(missing) if missing.paths.len() + missing.ranges.len() > 0 => Err(missing),
             _ => Ok(result),
         }
     }
 
     /// Notes a file that has not been opened.
-    pub(super) fn path(&self, path: PathBuf) {
-        if let Some(missing) = &mut *self.lock() {
-            missing.paths.insert(path);
+    pub(super) fn path(&self, files: &Arc<Files<S>>, path: &Path) {
+        if let Some(Missing { paths, .. }) = self.lock().get_mut(&Task::current())
+            && !paths.iter().any(|(of, known)| Arc::ptr_eq(of, files) && known == path)
+        {
+            paths.push((Arc::clone(files), path.into()));
         }
     }
 
-    /// Notes bytes of a file, those that have not been fetched.
+    /// Notes bytes of a file, if they have not been fetched.
     fn range(&self, file: &Arc<Held<S>>, range: Range<u64>) {
-        if let Some(missing) = &mut *self.lock() {
-            let holes = file.holes(range).into_iter();
-            missing.ranges.extend(holes.map(|hole| (Arc::clone(file), hole)));
+        let task = Task::current();
+        if let Some(missing) = self.lock().get_mut(&task)
+            && !file.pieces().find(range.clone(), task).1.is_empty()
+        {
+            missing.ranges.push((Arc::clone(file), range));
         }
     }
 }
@@ -196,6 +270,12 @@ impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
         Ok(())
     }
 
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        // All that is missing is noted.
+        let read = |range: &mut ReadRange<'_>| self.read_exact_at(range.bytes, range.offset);
+        ranges.iter_mut().map(read).fold(Ok(()), Result::and)
+    }
+
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         let len = self.byte_len();
         ranges.filter(|range| range.end <= len).for_each(|range| {
@@ -216,6 +296,11 @@ pub(super) fn not_fetched(what: &str) -> io::Error {
     let message =
         format!("{what} not been fetched: read by `AsyncStore::run`, or fetch the tensors before");
     io::Error::new(io::ErrorKind::WouldBlock, message)
+}
+
+/// Whether an error says that something has not been fetched.
+pub(in crate::checkpoint) fn is_not_fetched(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// The same error once more.

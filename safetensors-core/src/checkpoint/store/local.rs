@@ -3,6 +3,7 @@
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{FileKind, Store, StoreEntry, Version};
 use crate::error::{Error, ErrorKind, Result};
@@ -56,7 +57,7 @@ impl Store for LocalStore {
             Err(error) => return Err(error),
         };
         let text = version(source.file()).map_err(|error| Error::io(error, path))?;
-        Ok(Some(Version { text, _held: Some(source) }))
+        Ok(Some(Version { text, _held: Some(Arc::new(source)) }))
     }
 }
 

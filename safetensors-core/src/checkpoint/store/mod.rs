@@ -12,11 +12,12 @@ mod memory;
 mod writable;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 pub use async_store::{AsyncStore, Fetched};
 pub use held::AsyncFile;
+pub(super) use held::is_not_fetched;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
@@ -98,7 +99,8 @@ pub trait Store: Send + Sync {
     /// The entries of a directory, in any order. Names that are not UTF-8 may be left out.
     ///
     /// A store that cannot list returns no entries. A directory then opens only if it has one of
-    /// the two standard names, and audits find no stray files.
+    /// the two standard names, audits find no stray files, and an index whose files may have
+    /// [parts of tensors](crate::error::RankProblem::PartsOfTensors) does not open.
     ///
     /// # Errors
     ///
@@ -119,11 +121,6 @@ pub trait Store: Send + Sync {
         let _ = path;
         Ok(None)
     }
-
-    /// Hears which files are about to be opened, perhaps at once. The default does nothing.
-    fn will_open(&self, paths: &[PathBuf]) {
-        let _ = paths;
-    }
 }
 
 impl<T: Store + ?Sized> Store for Arc<T> {
@@ -143,10 +140,6 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         (**self).version(path)
-    }
-
-    fn will_open(&self, paths: &[PathBuf]) {
-        (**self).will_open(paths);
     }
 }
 
@@ -170,10 +163,11 @@ pub struct StoreEntry {
 
 /// A version of a file of a [`Store`]. Equal versions are of the same bytes. A file that was
 /// replaced may have another version, even if its bytes are the same.
+#[derive(Clone)]
 pub struct Version {
     text: String,
     /// The local file. While it is open, the system gives its identity to no other file.
-    _held: Option<FileSource>,
+    _held: Option<Arc<FileSource>>,
 }
 
 impl Version {

@@ -12,7 +12,7 @@ use std::thread;
 
 use super::{StagedPart, Staging, StagingBuffers};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parallel::{OnPanic, default_threads};
+use crate::parallel::{OnPanic, Task, default_threads};
 
 /// What a thread tells the calling thread.
 enum Message<S> {
@@ -112,8 +112,12 @@ pub(super) fn run<'p, T: Staging, B: Default>(
         let (sender, messages) = channel();
         let readers: Vec<_> = (0..threads)
             .map_while(|_| {
-                let (shared, sender) = (&shared, sender.clone());
-                thread::Builder::new().spawn_scoped(scope, move || shared.work(sender)).ok()
+                let (shared, sender, task) = (&shared, sender.clone(), Task::current());
+                let work = move || {
+                    let _task = task.enter();
+                    shared.work(sender);
+                };
+                thread::Builder::new().spawn_scoped(scope, work).ok()
             })
             .collect();
         drop(sender);
