@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Error, ErrorKind, Limits};
 
@@ -44,8 +45,12 @@ fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::IsDelta { .. })
 }
 
-/// The files of a delta that belong to its index. Empty if it cannot be opened.
+/// The files of a delta that belong to its index, also if it is damaged. Empty if the index cannot
+/// be read.
 pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
+    if address::of(index).is_none() {
+        return CheckpointPath::Index(index.into()).files_to_copy().unwrap_or_default();
+    }
     let Ok(delta) = open(index) else { return Vec::new() };
     let mut files: Vec<_> = delta.tensors().filter_map(|tensor| tensor.file()).collect();
     files.dedup();
