@@ -27,14 +27,16 @@ impl<S: ReadAt> Chain<S> {
     /// not end in `.safetensors` becomes `model.safetensors`. If the base is a directory on the
     /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
     /// files and directories of tensors, signatures, and what is hidden: of these the paths
-    /// relative to that directory are returned. Nothing is changed in place, so the base and an older directory stay as they are until the
-    /// new one is complete and on the disk; then it appears at once.
+    /// relative to that directory are returned. Nothing is changed in place, so the base and an
+    /// older directory stay as they are until the new one is complete and on the disk; then it
+    /// appears at once.
     ///
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
-    /// checked, too. Nothing takes its place before everything is right. Memory holds about 1 MiB
-    /// for each delta that changes the same tensor, whatever the size of the tensors; `verify` and
-    /// `squash` work on fewer tensors at a time the more deltas there are.
+    /// checked, too. Nothing takes its place before everything is right. Memory does not grow with
+    /// the size of the tensors, but with the number of deltas that change one of them: each takes
+    /// the window of its frame, mostly 512 KiB and at most 8 MiB, or two of overwritten bytes.
+    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time then.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

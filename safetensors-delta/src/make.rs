@@ -51,7 +51,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes;
 /// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
 /// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
-/// of [`save`](safetensors_core::save()) and of [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
+/// of [`save`](safetensors_core::save()) and of
+/// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,

@@ -122,8 +122,9 @@ impl Options {
     }
 
     /// Whether what lies at the destination is replaced, with all that is in it: an older delta by
-    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error, and
-    /// so are files there that are read. Off by default: then only an empty directory is replaced.
+    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error,
+    /// and so is a file there that is read. Off by default: then only an empty directory is
+    /// replaced.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
