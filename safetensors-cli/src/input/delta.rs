@@ -36,9 +36,13 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     }
 }
 
-/// Whether a checkpoint did not open because it is a delta.
+/// Whether a checkpoint did not open because it is a delta, and not one of the files of a delta.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(is_refused)
+    let is_file = |error: &Error| {
+        let named = error.file().and_then(CheckpointPath::from_name);
+        matches!(named, Some(CheckpointPath::File(_)))
+    };
+    error.downcast_ref().is_some_and(|error| is_refused(error) && !is_file(error))
 }
 
 fn is_refused(error: &Error) -> bool {
