@@ -8,29 +8,35 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{KEY, remove_record};
 use safetensors_core::framework::in_parallel;
-use safetensors_core::save::{AtomicDirectory, Order};
+use safetensors_core::save::Order;
 use safetensors_core::{Checkpoint, Limits, ReadAt, SaveOptions, TensorSource, save};
 
-use crate::beside::copy_beside;
+use crate::beside::Beside;
 use crate::chain::Chain;
+use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::make::make_if;
 use crate::options::Options;
-use crate::patched::Patched;
+use crate::patched::{Patched, PatchedTensor};
 
 impl<S: ReadAt> Chain<S> {
     /// Saves what the deltas make of their base, as a new directory.
     ///
     /// The files of the result have the names, the tensors and the metadata of those of the base,
-    /// but for recorded digests, which are those of the new tensors. If the base lies on the disk,
-    /// all that lies in its directory beside its files is copied, too, such as `config.json`.
-    /// Nothing is changed in place, so the base and an older directory stay as they are until the
-    /// new one is complete and on the disk; then it appears at once.
+    /// but for recorded digests, which are those of the new tensors. A single file whose name does
+    /// not end in `.safetensors` becomes `model.safetensors`. If the base is a directory on the
+    /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
+    /// files and directories of tensors, signatures, and what is hidden: of these the paths
+    /// relative to that directory are returned. Nothing is changed in place, so the base and an
+    /// older directory stay as they are until the new one is complete and on the disk; then it
+    /// appears at once.
     ///
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
-    /// checked, too. Nothing takes its place before everything is right. Memory holds a few MiB for
-    /// each thread, whatever the size of the tensors.
+    /// checked, too. Nothing takes its place before everything is right. Memory does not grow with
+    /// the size of the tensors, but with the number of deltas that change one of them: each takes
+    /// the window of its frame, mostly 512 KiB and at most 8 MiB, or two of overwritten bytes.
+    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time then.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -57,31 +63,36 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// The [kinds](ErrorKind) about a delta and its base, and those about frames, which name the
     /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has files
-    /// and [`Options::overwrite`] is off; the errors of [`save`](safetensors_core::save()) and
-    /// [`AtomicDirectory::commit`].
+    /// and [`Options::overwrite`] is off; [`ErrorKind::InsideDestination`]; the errors of
+    /// [`save`](safetensors_core::save()) and
+    /// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
     pub fn apply<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
         directory: impl AsRef<Path>,
         options: &Options,
-    ) -> Result<()> {
+    ) -> Result<Vec<PathBuf>> {
         let directory = directory.as_ref();
-        options.check_destination(directory, true)?;
+        options.check_destination(directory, New::Checkpoint)?;
+        refuse_inside(directory, base, base.is_of_directory())?;
+        self.refuse_inside(directory)?;
         let patched = Patched::new(base, self, options)?;
-        let new = AtomicDirectory::create(directory)?.durable(options.durable);
         let names = base.files().iter().map(|file| name_below(base, file.path()));
         let names = names.collect::<Result<Vec<_>>>()?;
+        let beside = Beside::of(base, &names, directory)?;
+        let new = options.create(directory)?;
         for (number, file) in base.files().iter().enumerate() {
             let path = new.path().join(&names[number]);
             let saved = save_file(&path, number, file, &patched, options);
             saved.map_err(|error| new.locate(error))?;
         }
         copy_index(base, new.path()).map_err(|error| new.locate(error))?;
-        copy_beside(base, &names, new.path(), directory).map_err(|error| new.locate(error))?;
+        let left_out = beside.copy(new.path()).map_err(|error| new.locate(error))?;
         patched.check()?;
         base.check_unchanged()?;
         self.check_unchanged()?;
-        new.commit()
+        new.commit()?;
+        Ok(left_out)
     }
 
     /// Applies the deltas to their base without writing anything: each tensor is checked after each
@@ -92,7 +103,8 @@ impl<S: ReadAt> Chain<S> {
     /// The errors of [`apply`](Chain::apply) that are not about writing.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
         let patched = Patched::new(base, self, options)?;
-        in_parallel(patched.tensors(), 0, |tensor, _: &mut ()| tensor.write_to(&mut |_| Ok(())))?;
+        let read = |tensor: &PatchedTensor<'_, B, S>, _: &mut ()| tensor.write_to(&mut |_| Ok(()));
+        in_parallel(patched.tensors(), patched.threads(), read)?;
         patched.check()?;
         base.check_unchanged()?;
         self.check_unchanged()
@@ -111,14 +123,20 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<()> {
+        self.refuse_inside(directory.as_ref())?;
         let silent = Options::new();
         let patched = Patched::new(base, self, &silent)?;
         let new = patched.tensors().iter().map(|tensor| (tensor.name(), tensor));
-        let options = options.clone().versions(self.base_version(), self.version());
+        let mut options = options.clone().versions(self.base_version(), self.version());
+        options.threads = patched.threads();
         make_if(base, new, directory.as_ref(), &options, || {
             patched.check()?;
             self.check_unchanged()
         })
+    }
+
+    fn refuse_inside(&self, directory: &Path) -> Result<()> {
+        self.deltas().iter().try_for_each(|delta| refuse_inside(directory, delta.files(), true))
     }
 
     fn check_unchanged(&self) -> Result<()> {
@@ -126,10 +144,14 @@ impl<S: ReadAt> Chain<S> {
     }
 }
 
-/// The path of a file of the base below the directory of its index.
+/// The path that a file of the base gets in the directory of the result.
 fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<PathBuf> {
     let name = match base.index_path().and_then(Path::parent) {
         Some(directory) => file.strip_prefix(directory).ok().map(Path::to_owned),
+        // Any other name than this one, such as that of a pipe, would not be found there.
+        None if base.files().len() == 1 && file.extension() != Some("safetensors".as_ref()) => {
+            Some("model.safetensors".into())
+        }
         // Several files without an index lie side by side.
         None => file.file_name().map(PathBuf::from),
     };

@@ -1,9 +1,10 @@
 //! [`Delta`]: an open delta, whose index and files are checked.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use safetensors_core::audit::Finding;
-use safetensors_core::checkpoint::store::{LocalStore, Store};
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 use safetensors_core::framework::in_parallel;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
@@ -79,10 +80,12 @@ impl<S: ReadAt> Delta<S> {
         path: impl AsRef<Path>,
         limits: &Limits,
     ) -> Result<Self> {
-        let (files, index) = Checkpoint::open_delta_in(store, path, limits)?;
+        let store = Arc::new(store);
+        let (files, index) = Checkpoint::open_delta_in(Arc::clone(&store), path, limits)?;
         let path = files.index_path().unwrap_or(Path::new("")).to_owned();
         let delta = Self::read(files, &index).map_err(|error| error.in_path(path))?;
-        delta.refuse_others()?;
+        let home = delta.path().parent().unwrap_or(Path::new(""));
+        delta.refuse_others(&store.list(home).map_err(|error| error.in_path(home))?)?;
         delta.files.tensors().try_for_each(|tensor| {
             delta.check_tensor(&tensor).map_err(|kind| tensor.locate(kind.into()))
         })?;
@@ -102,16 +105,20 @@ impl<S: ReadAt> Delta<S> {
         })
     }
 
-    /// Fails if the directory has tensors that the index does not place there. Readers that take
-    /// all files would apply them.
-    fn refuse_others(&self) -> Result<()> {
+    /// Fails if the directory, of which these are the entries, has tensors that the index does not
+    /// place there. Readers that take all files would apply them.
+    fn refuse_others(&self, beside: &[StoreEntry]) -> Result<()> {
         if let Some((file, tensor)) = self.files.unindexed().next() {
             let error = Error::from(ErrorKind::Unindexed).in_tensor(tensor.name());
             return Err(error.in_path(file.path()));
         }
-        for finding in self.files.audit()? {
-            if let Finding::StrayFile { file } | Finding::ShadowedIndex { file, .. } = finding {
-                return Err(Error::from(ErrorKind::StrayFile).in_path(file));
+        let is_own = |path: &Path| self.files.files().iter().any(|file| file.path() == path);
+        for entry in beside.iter().filter(|entry| entry.kind == FileKind::File) {
+            let path = self.path().with_file_name(&entry.name);
+            let is_tensors =
+                matches!(CheckpointPath::from_name(&path), Some(CheckpointPath::File(_)));
+            if is_tensors && !is_own(&path) {
+                return Err(Error::from(ErrorKind::StrayFile).in_path(path));
             }
         }
         Ok(())

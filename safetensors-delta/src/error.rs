@@ -61,6 +61,9 @@ pub enum ErrorKind {
     /// The frame goes on after all bytes that the tensor needs.
     #[error("its frame should have a content of {expected} bytes, and goes on after them")]
     ContentTooLong { expected: u64 },
+    /// The header of the frame does not say how large the content is, and nothing else does.
+    #[error("its frame should say how large its content is")]
+    UnknownContentSize,
     /// The bytes of the frame end before the frame does.
     #[error("its frame is cut off after {found} bytes")]
     FrameCut { found: u64 },
@@ -100,6 +103,9 @@ pub enum ErrorKind {
     /// All changed tensors are right, but the whole is not what the delta leads to.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
+    /// A file that is read lies in the directory that is to be replaced.
+    #[error("it lies in the directory that is to be replaced with all that is in it")]
+    InsideDestination,
     /// A file of the base does not lie below the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,

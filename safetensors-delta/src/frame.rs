@@ -17,6 +17,8 @@ const WINDOW_LOG: u32 = 23;
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
+    /// The bytes of the content, if the header says.
+    content: Option<u64>,
     /// The compressed bytes that are taken.
     taken: u64,
     /// The bytes of the content that are given.
@@ -30,13 +32,13 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     pub(crate) fn open(tensor: LazyTensor<'a, S>, expected: Option<u64>) -> Result<Self> {
         let mut blocks = Blocks::new(tensor, BLOCK);
         let checked = blocks.at(0).and_then(|start| check_header(start, expected));
-        let decoder = checked.and_then(|()| {
+        let begun = checked.and_then(|content| {
             let mut decoder = Decoder::new()?;
             decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-            Ok(decoder)
+            Ok((content, decoder))
         });
-        let decoder = decoder.map_err(|error| tensor.locate(error))?;
-        Ok(Self { blocks, decoder, taken: 0, given: 0, ended: false })
+        let (content, decoder) = begun.map_err(|error| tensor.locate(error))?;
+        Ok(Self { blocks, decoder, content, taken: 0, given: 0, ended: false })
     }
 
     /// Reads until the buffer is full or the frame ends.
@@ -84,6 +86,11 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
+    /// The number of bytes of the content, if the header says.
+    pub(crate) fn content(&self) -> Option<u64> {
+        self.content
+    }
+
     /// The number of bytes of the content so far.
     pub(crate) fn given(&self) -> u64 {
         self.given
@@ -95,8 +102,9 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     }
 }
 
-/// Checks the header of a frame (RFC 8878, 3.1.1.1), of which zstd itself says less.
-fn check_header(start: &[u8], expected: Option<u64>) -> Result<()> {
+/// Checks the header of a frame (RFC 8878, 3.1.1.1), of which zstd itself says less. Returns the
+/// size of the content, if it is there.
+fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     let header = Header::parse(start)?;
     if header.needs_dictionary {
         return Err(ErrorKind::NeedsDictionary.into());
@@ -109,7 +117,7 @@ fn check_header(start: &[u8], expected: Option<u64>) -> Result<()> {
         (Some(expected), Some(found)) if expected != found => {
             Err(ErrorKind::ContentSize { expected, found }.into())
         }
-        _ => Ok(()),
+        (_, found) => Ok(found),
     }
 }
 

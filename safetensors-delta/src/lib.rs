@@ -58,6 +58,7 @@ mod blocks;
 mod chain;
 mod compare;
 mod delta;
+mod destination;
 mod error;
 mod format;
 mod frame;

@@ -7,7 +7,6 @@ use std::path::Path;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::error::{IndexProblem, Mismatch};
 use safetensors_core::framework::in_parallel;
-use safetensors_core::save::AtomicDirectory;
 use safetensors_core::shape;
 use safetensors_core::{
     Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, SaveOptions, TensorSource, save,
@@ -16,12 +15,14 @@ use serde_json::{Value, json};
 
 use crate::compare::{Change, Compared, Worker, compare};
 use crate::delta::Delta;
+use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
     BASE_DIGEST, BASE_VERSION, CHECKSUM, COMPRESSION, ENCODING, Encoding, RESULT_DIGEST, VERSION,
     ZSTD,
 };
 use crate::options::Options;
+use crate::patch::LARGEST;
 use crate::sums::digest_of;
 
 /// The most bytes of a file, unless one tensor has more. It is what the Hub recommends.
@@ -50,7 +51,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes;
 /// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
 /// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
-/// of [`save`](safetensors_core::save()) and of [`AtomicDirectory::commit`].
+/// of [`save`](safetensors_core::save()) and of
+/// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -70,12 +72,13 @@ pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     options.check_reader()?;
-    options.check_destination(directory, false)?;
+    options.check_destination(directory, New::Delta)?;
+    refuse_inside(directory, old, old.is_of_directory())?;
     let pairs = pairs(old, new).map_err(|error| old.in_first_path(error))?;
     if options.encoding == Encoding::Overwrite {
         pairs.iter().try_for_each(|(old, _)| check_positions(old))?;
     }
-    let target = AtomicDirectory::create(directory)?.durable(options.durable);
+    let target = options.create(directory)?;
     let compared = compare_all(&pairs, target.path(), options);
     let compared = compared.map_err(|error| target.locate(error))?;
     let digest = |of: fn(&Compared) -> blake3::Hash| {
@@ -137,7 +140,7 @@ fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
 /// Fails for a tensor whose positions do not fit 32 bits. Other writers then write wrong ones.
 fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     let found = shape::byte_len(old.dtype(), old.shape())?;
-    if found <= u64::from(u32::MAX) {
+    if found <= LARGEST {
         return Ok(());
     }
     Err(old.locate(ErrorKind::TooLargeToOverwrite { found }.into()))
@@ -151,7 +154,7 @@ fn compare_all<S: ReadAt, T: TensorSource>(
 ) -> Result<Vec<Compared>> {
     let mut order: Vec<usize> = (0..pairs.len()).collect();
     order.sort_by_key(|&number| std::cmp::Reverse(pairs[number].0.byte_len()));
-    let compared = in_parallel(&order, 0, |&number, worker: &mut Worker| {
+    let compared = in_parallel(&order, options.threads, |&number, worker: &mut Worker| {
         let (old, new) = &pairs[number];
         compare((*old, new), worker, directory, options)
     })?;

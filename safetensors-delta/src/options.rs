@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::SaveOptions;
 use safetensors_core::framework::synced_later;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, SaveOptions};
+use safetensors_core::save::AtomicDirectory;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::format::{ChecksumFormat, Encoding};
 
 /// How deltas are made and applied.
@@ -29,9 +29,11 @@ pub struct Options {
     pub(crate) encoding: Encoding,
     pub(crate) checksums: ChecksumFormat,
     reader: Option<Reader>,
-    overwrite: bool,
+    pub(crate) overwrite: bool,
     pub(crate) durable: bool,
     progress: Option<Arc<Callback>>,
+    /// The most tensors that are worked on at a time; 0 for the default.
+    pub(crate) threads: usize,
 }
 
 type Callback = dyn Fn(u64) + Send + Sync;
@@ -54,6 +56,7 @@ impl Default for Options {
             overwrite: false,
             durable: true,
             progress: None,
+            threads: 0,
         }
     }
 }
@@ -119,8 +122,9 @@ impl Options {
     }
 
     /// Whether what lies at the destination is replaced, with all that is in it: an older delta by
-    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error.
-    /// Off by default.
+    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error,
+    /// and so is a file there that is read. Off by default: then only an empty directory is
+    /// replaced.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
@@ -149,6 +153,12 @@ impl Options {
         }
     }
 
+    /// The directory that will be the output.
+    pub(crate) fn create(&self, directory: &Path) -> Result<AtomicDirectory> {
+        let new = AtomicDirectory::create(directory)?;
+        Ok(new.durable(self.durable).overwrite(self.overwrite))
+    }
+
     /// The options of a file in a directory that is synchronised as a whole.
     pub(crate) fn of_file(&self, options: SaveOptions) -> SaveOptions {
         if self.durable { synced_later(options) } else { options.durable(false) }
@@ -175,35 +185,6 @@ impl Options {
                 refused("ModelExpress", "checksums of adler32", self.checksums.name())
             }
             Some(Reader::ModelExpress) | None => Ok(()),
-        }
-    }
-
-    /// Fails if a directory has something that is not to be replaced by a delta or, with `whole`,
-    /// by a checkpoint.
-    pub(crate) fn check_destination(&self, directory: &Path, whole: bool) -> Result<()> {
-        let is_free = match std::fs::read_dir(directory) {
-            Ok(mut entries) => entries.next().is_none(),
-            // What else is there is an error of creating the directory.
-            Err(_) => true,
-        };
-        if is_free {
-            return Ok(());
-        }
-        if !self.overwrite {
-            return Err(Error::from(CoreKind::FileExists).in_path(directory));
-        }
-        let delta = Checkpoint::open_delta_in(LocalStore, directory, &Limits::default());
-        match delta {
-            Err(error) if matches!(error.kind(), CoreKind::NotADelta) => {
-                if whole {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            }
-            Err(error) if matches!(error.kind(), CoreKind::NoCheckpoint { .. }) => Err(error),
-            _ if whole => Checkpoint::open(directory).map(drop),
-            _ => Ok(()),
         }
     }
 }

@@ -12,6 +12,9 @@ const HELD: usize = 16 << 10;
 /// The bytes of a position, and of the number of positions.
 const POSITION: u64 = 4;
 
+/// The most bytes of a tensor of which bytes are overwritten: positions have 32 bits.
+pub(crate) const LARGEST: u64 = u32::MAX as u64;
+
 /// What a delta does to one tensor.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
@@ -26,6 +29,11 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         len: u64,
     ) -> Result<Self> {
         match encoding {
+            // Positions of other writers have wrapped at this size.
+            Encoding::Overwrite if len > LARGEST => {
+                let error = ErrorKind::TooLargeToOverwrite { found: len };
+                Err(compressed.locate(error.into()))
+            }
             Encoding::Xor => Ok(Self::Xor { frame: Frame::open(compressed, Some(len))?, len }),
             Encoding::Overwrite => Ok(Self::Overwrite(Box::new(Overwrite::open(compressed, len)?))),
         }
@@ -56,12 +64,15 @@ impl<'a, S: ReadAt> Patch<'a, S> {
     pub(crate) fn verify(encoding: Encoding, compressed: LazyTensor<'a, S>) -> Result<()> {
         match encoding {
             Encoding::Xor => {
-                let (mut frame, mut buffer) = (Frame::open(compressed, None)?, vec![0; HELD]);
-                while frame.read(&mut buffer)? > 0 {}
-                frame.finish(frame.given())
+                let mut frame = Frame::open(compressed, None)?;
+                let content = frame.content();
+                let content = content.ok_or_else(|| frame.error(ErrorKind::UnknownContentSize))?;
+                let mut buffer = vec![0; HELD];
+                while frame.given() < content && frame.read(&mut buffer)? > 0 {}
+                frame.finish(content)
             }
             Encoding::Overwrite => {
-                let mut overwrite = Overwrite::open(compressed, u64::from(u32::MAX) + 1)?;
+                let mut overwrite = Overwrite::open(compressed, LARGEST)?;
                 while let Some(position) = overwrite.next {
                     let [_value] = overwrite.values.take()?;
                     overwrite.advance(Some(position))?;

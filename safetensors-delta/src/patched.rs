@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use safetensors_core::framework::default_threads;
 use safetensors_core::save::Sink;
 use safetensors_core::{Checkpoint, Dtype, LazyTensor, ReadAt, TensorSource};
 
@@ -15,6 +16,9 @@ use crate::sums::{Sums, digest_of};
 
 /// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
+
+/// The most frames that are decompressed at a time, by all threads, unless one tensor has more.
+const FRAMES: usize = 64;
 
 /// The tensors of a base as they are after the deltas of a chain. They are computed while they are
 /// read, and checked then; [`check`](Patched::check) compares what concerns all of them together.
@@ -73,6 +77,12 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     /// The tensors, in the order of those of the base.
     pub(crate) fn tensors(&self) -> &[PatchedTensor<'a, B, S>] {
         &self.tensors
+    }
+
+    /// The number of threads that may read tensors at a time: fewer for a long chain, because each
+    /// delta that changes a tensor takes memory while that is read.
+    pub(crate) fn threads(&self) -> usize {
+        threads(self.tensors.iter().map(|tensor| tensor.links.len()).max().unwrap_or_default())
     }
 
     /// Compares the digests of the base and of each result with those in the chain. All tensors
@@ -176,6 +186,10 @@ impl<B: ReadAt, S: ReadAt> PatchedTensor<'_, B, S> {
     }
 }
 
+fn threads(links: usize) -> usize {
+    default_threads().min(FRAMES / links.clamp(1, FRAMES))
+}
+
 /// One delta, while a tensor is read.
 struct Step<'t, 'a, S> {
     delta: &'t Delta<S>,
@@ -224,5 +238,20 @@ impl<B: ReadAt, S: ReadAt> TensorSource for PatchedTensor<'_, B, S> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         self.read(sink)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_chain_the_fewer_threads() {
+        for links in [0, 1, 2, 9, 33, 64, 65, 10_000] {
+            let threads = threads(links);
+            assert!((1..=default_threads()).contains(&threads));
+            assert!(threads == 1 || threads * links <= FRAMES, "{links}: {threads}");
+        }
+        assert_eq!((threads(0), threads(64)), (default_threads().min(FRAMES), 1));
     }
 }

@@ -87,7 +87,9 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let is_applied = shown(chain.verify(&checkpoint(base), &Options::new())).is_some();
     if is_applied {
         assert!(expected.is_some(), "a difference that no loop applies is accepted");
-        assert!(is_sound, "what can be applied is not sound without its base");
+        // Without its base, only the header says how much a frame may give.
+        let has_size = encoding == Encoding::Overwrite || frame[4] & 0xe0 != 0;
+        assert!(is_sound || !has_size, "what can be applied is not sound without its base");
     } else if expected.is_some() {
         // One frame that fills the tensor is what zstd itself makes of the content.
         let whole = zstd::zstd_safe::find_frame_compressed_size(frame) == Ok(frame.len());

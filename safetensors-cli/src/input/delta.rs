@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Error, ErrorKind, Limits};
 
@@ -35,17 +36,25 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     }
 }
 
-/// Whether a checkpoint did not open because it is a delta.
+/// Whether a checkpoint did not open because it is a delta, and not one of the files of a delta.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(is_refused)
+    let is_file = |error: &Error| {
+        let named = error.file().and_then(CheckpointPath::from_name);
+        matches!(named, Some(CheckpointPath::File(_)))
+    };
+    error.downcast_ref().is_some_and(|error| is_refused(error) && !is_file(error))
 }
 
 fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::IsDelta { .. })
 }
 
-/// The files of a delta that belong to its index. Empty if it cannot be opened.
+/// The files of a delta that belong to its index, also if it is damaged. Empty if the index cannot
+/// be read.
 pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
+    if address::of(index).is_none() {
+        return CheckpointPath::Index(index.into()).files_to_copy().unwrap_or_default();
+    }
     let Ok(delta) = open(index) else { return Vec::new() };
     let mut files: Vec<_> = delta.tensors().filter_map(|tensor| tensor.file()).collect();
     files.dedup();

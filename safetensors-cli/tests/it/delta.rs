@@ -67,6 +67,10 @@ fn a_delta_is_made_shown_verified_and_applied() {
         .stderr("");
     run(&["diff", "out", "new"]).success().stdout("2 tensors equal\n");
     assert_eq!(fs::read(dir.path().join("out/config.json")).unwrap(), b"{}");
+    // So may a delta.
+    run(&["delta", "make", "old", "new", "delta"])
+        .code(1)
+        .stderr("error: delta: the directory has files; --force replaces them\n");
     // A checkpoint takes the place of its base.
     run(&["delta", "apply", "old", "delta", "old"])
         .code(1)
@@ -151,6 +155,43 @@ fn verify_and_inspect_say_what_a_delta_is() {
     run(&["verify", "delta"]).success();
     run(&["verify", "delta", "--digests"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
     run(&["delta", "verify", "delta"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
+
+    // The files of a delta that does not open are no checkpoints.
+    fs::remove_file(&shard).unwrap();
+    fs::copy(dir.path().join("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
+    run(&["verify", "delta"]).code(1).stdout(predicate::str::contains("ok").not());
+    let shard = shard.to_str().unwrap();
+    run(&["verify", shard]).code(1).stderr(predicate::str::contains("it is a delta"));
+    run(&["convert", shard, "out.safetensors"])
+        .code(1)
+        .stderr(predicate::str::contains("it is a delta"));
+}
+
+#[test]
+fn several_deltas_are_verified_as_a_chain_and_all_that_are_damaged_are_named() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    run(&["delta", "make", "new", "old", "weight_v000002"]).success();
+    run(&["delta", "verify", "weight_v000002", "delta"]).success();
+    let twice = predicate::str::contains("two deltas lead to the version \"000001\"");
+    run(&["delta", "verify", "delta", "theirs"]).code(1).stderr(twice);
+    run(&["delta", "make", "new", "old", "weight_v000004"]).success();
+    let gap = predicate::str::contains("no delta leads from \"000001\" to \"000003\"");
+    run(&["delta", "verify", "delta", "weight_v000004"]).code(1).stderr(gap);
+    for name in ["delta", "weight_v000004"] {
+        let file = dir.path().join(name).join("model-00000-of-00001.safetensors");
+        let mut bytes = fs::read(&file).unwrap();
+        bytes.pop();
+        fs::write(file, bytes).unwrap();
+    }
+    for base in [&[][..], &["--base", "old"]] {
+        let deltas = ["delta", "verify", "delta", "weight_v000002", "weight_v000004"];
+        let verified = run(&[&deltas, base].concat()).code(1);
+        let errors = text(&verified.get_output().stderr).to_owned();
+        assert_eq!(errors.lines().count(), 2, "{errors}");
+        assert!(errors.lines().all(|line| line.starts_with("error: ")), "{errors}");
+    }
 }
 
 #[test]
@@ -237,6 +278,38 @@ fn what_a_delta_does_not_have_is_warned_of() {
         "names no digest of its base, so tensors that it does not change are not checked",
     );
     run_in(dir.path(), &["delta", "verify", "theirs", "--base", "old"]).success().stderr(unchecked);
+    // They are, if another delta of the chain names one.
+    run_in(dir.path(), &["delta", "make", "new", "old", "weight_v000002"]).success();
+    run_in(dir.path(), &["delta", "verify", "theirs", "weight_v000002", "--base", "old"])
+        .success()
+        .stderr("");
+}
+
+#[test]
+fn what_is_not_copied_is_named() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    for name in ["pytorch_model.bin", "model.sig", "notes.txt"] {
+        fs::write(dir.path().join("old").join(name), "x").unwrap();
+    }
+    run_in(dir.path(), &["delta", "apply", "old", "delta", "out"]).success().stderr(
+        "warning: out: not copied, because they may belong to the old tensors: model.sig, \
+         pytorch_model.bin\n",
+    );
+    assert!(dir.path().join("out/notes.txt").exists());
+}
+
+/// The name of a pipe is none that a directory is opened by.
+#[cfg(unix)]
+#[test]
+fn a_base_may_be_standard_input() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let base = fs::read(dir.path().join("old/model.safetensors")).unwrap();
+    let mut command = safetensors();
+    command.current_dir(dir.path()).args(["delta", "apply", "-", "delta", "out"]);
+    command.write_stdin(base).assert().success();
+    assert_eq!(values(&dir.path().join("out")), [1.0, 2.5, 3.0]);
 }
 
 #[test]

@@ -29,12 +29,13 @@ impl Index {
     /// Reads and checks an index file. The index of a delta is refused.
     pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
-        if index.is_delta {
-            // Read as numbers, compressed differences would be a model of nonsense.
-            let base = index.metadata.get(DELTA_BASE_KEY).cloned().unwrap_or_default();
-            return Err(Error::from(ErrorKind::IsDelta { base }).in_path(path));
-        }
-        Ok(index)
+        if index.is_delta { Err(index.refused().in_path(path)) } else { Ok(index) }
+    }
+
+    /// The error for a delta: read as numbers, compressed differences would be a model of nonsense.
+    pub(super) fn refused(&self) -> Error {
+        let base = self.metadata.get(DELTA_BASE_KEY).cloned().unwrap_or_default();
+        ErrorKind::IsDelta { base }.into()
     }
 
     /// Reads and checks an index file, also that of a delta.

@@ -94,12 +94,27 @@ impl CheckpointPath {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
             Self::Index(index) => {
                 Ok(Index::read(&LocalStore, index, &Limits::default())?.files_beside(index))
+            }
+        }
+    }
+
+    /// [`files`](Self::files) for a copy or a list, which does not need to understand them: also
+    /// those of a delta, which `files` refuses.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    pub fn files_to_copy(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::File(file) => Ok(vec![file.clone()]),
+            Self::Index(index) => {
+                Ok(Index::read_any(&LocalStore, index, &Limits::default())?.files_beside(index))
             }
         }
     }

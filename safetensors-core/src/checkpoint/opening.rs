@@ -10,7 +10,7 @@ use super::index::Index;
 use super::locate::files_of;
 use super::siblings::Siblings;
 use super::store::{Store, Version, is_not_fetched};
-use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp};
+use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp, delta};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
@@ -102,7 +102,7 @@ fn open_located<T: Store>(
 ) -> Result<Option<Checkpoint<T::File>>> {
     let path = match located {
         CheckpointPath::File(file) => {
-            return Checkpoint::from_single(open_shard(store, file, limits)?).map(Some);
+            return open_alone(store, file, limits).map(Some);
         }
         CheckpointPath::Index(path) => path,
     };
@@ -198,7 +198,13 @@ fn open_at_once<I, T: Send>(
 
 /// Opens one file of a store as a checkpoint.
 pub(crate) fn open_single<T: Store>(store: &T, path: &Path) -> Result<Checkpoint<T::File>> {
-    Checkpoint::from_single(open_shard(store, path, &Limits::default())?)
+    open_alone(store, path, &Limits::default())
+}
+
+fn open_alone<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Checkpoint<T::File>> {
+    let file = open_shard(store, path, limits)?;
+    delta::refuse(store, &file, limits)?;
+    Checkpoint::from_single(file)
 }
 
 fn open_shard<T: Store>(
@@ -225,7 +231,9 @@ pub(super) fn open_each<T: Store>(
     paths: &[PathBuf],
     limits: &Limits,
 ) -> Result<Checkpoint<T::File>> {
-    join(open_shards_at(store, paths, limits)?)
+    let files = open_shards_at(store, paths, limits)?;
+    files.iter().try_for_each(|file| delta::refuse(store, file, limits))?;
+    join(files)
 }
 
 /// Opens files at these paths, some at once.

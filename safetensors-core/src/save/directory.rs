@@ -60,6 +60,7 @@ pub struct AtomicDirectory {
     new: PathBuf,
     destination: PathBuf,
     durable: bool,
+    overwrite: bool,
 }
 
 impl AtomicDirectory {
@@ -78,7 +79,8 @@ impl AtomicDirectory {
             let temp = TempDirectory::create(path)?;
             let new = temp.path().join(NEW);
             fs::create_dir(&new)?;
-            Ok(Self { _temp: temp, new, destination: path.into(), durable: true })
+            let destination = path.into();
+            Ok(Self { _temp: temp, new, destination, durable: true, overwrite: true })
         };
         create().map_err(|error| Error::io(error, path))
     }
@@ -89,6 +91,15 @@ impl AtomicDirectory {
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
+        self
+    }
+
+    /// Whether [`commit`](AtomicDirectory::commit) replaces a directory that is not empty. On by
+    /// default. It is decided while the new one takes its place, so a directory that has appeared
+    /// meanwhile stays, too.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
         self
     }
 
@@ -125,11 +136,13 @@ impl AtomicDirectory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]: the path still has the old directory, or a part of one that cannot be
-    /// renamed, as the error then says. [`ErrorKind::NotDurable`]: the new
-    /// one is in place, but its name could not be written to the disk.
+    /// [`ErrorKind::FileExists`] if there is a directory that must not be
+    /// [replaced](AtomicDirectory::overwrite). [`ErrorKind::Io`]: the path still has the old
+    /// directory, or a part of one that cannot be renamed, as the error then says.
+    /// [`ErrorKind::NotDurable`]: the new one is in place, but its name could not be written to the
+    /// disk.
     pub fn commit(self) -> Result<()> {
-        let place = || {
+        let place = || -> Result<_> {
             if self.durable {
                 // This may take long, so it comes before the lock, for which others may wait.
                 sync_tree(&self.new)?;
@@ -137,11 +150,11 @@ impl AtomicDirectory {
             let parent = directory(&self.destination);
             let lock = DirectoryLock::wait_for(parent)?;
             let steps = Steps::begin();
-            put_in_place(&self.new, &self.destination)?;
+            put_in_place(&self.new, &self.destination, self.overwrite)?;
             drop((steps, lock));
             Ok(parent)
         };
-        let parent = place().map_err(|error| Error::io(error, &self.destination))?;
+        let parent = place().map_err(|error| error.in_path(&self.destination))?;
         sync_names(parent, self.durable)
             .map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.destination))
     }
@@ -283,31 +296,48 @@ fn settle(path: &Path) -> io::Result<bool> {
 }
 
 /// Gives a directory the name of another. The other one, if it exists, takes its place or is
-/// removed.
-fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
+/// removed; without `overwrite`, only an empty one is.
+fn put_in_place(new: &Path, destination: &Path, overwrite: bool) -> Result<()> {
     settle(destination)?;
     let old = old_directory(destination)?;
     if let Some(old) = &old {
         fs::set_permissions(new, old.permissions())?;
     }
-    if old.is_none() {
+    if old.is_none() || !overwrite {
         failpoint::hit("rename")?;
-        fs::rename(new, destination)?;
+        place_alone(new, destination)?;
     } else if !exchange(new, destination)? {
         let previous = previous(destination);
         failpoint::hit("move aside")?;
         if !layers::rename(destination, &previous)? {
-            return layers::replace(new, destination);
+            return Ok(layers::replace(new, destination)?);
         }
         if let Err(error) = failpoint::hit("rename").and_then(|()| fs::rename(new, destination)) {
             failpoint::hit("move back")?;
             fs::rename(&previous, destination)?;
-            return Err(error);
+            return Err(error.into());
         }
         // What stays is removed by the next commit.
         let _ = fs::remove_dir_all(&previous);
     }
     Ok(())
+}
+
+/// Gives a directory a name that none has, or an empty directory, which it replaces.
+fn place_alone(new: &Path, destination: &Path) -> Result<()> {
+    let place = || {
+        if cfg!(not(unix)) {
+            // Only Unix replaces an empty directory by renaming another.
+            unless_missing(fs::remove_dir(destination))?;
+        }
+        fs::rename(new, destination)
+    };
+    place().map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty => {
+            ErrorKind::FileExists.into()
+        }
+        _ => error.into(),
+    })
 }
 
 /// Exchanges the names of two directories. Returns `false` where the system or the file system

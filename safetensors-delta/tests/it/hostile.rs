@@ -273,6 +273,11 @@ fn an_index_that_does_not_fit_its_files() {
         let error = Delta::open(path).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::StrayFile)), "{error}");
         assert!(error.file().unwrap().ends_with(name));
+        // Another index that names it makes no difference.
+        let other = format!(r#"{{"weight_map":{{"w":"{name}"}}}}"#);
+        fs::write(scratch.path("delta/other.safetensors.index.json"), other).unwrap();
+        let error = Delta::open(scratch.path("delta").join(INDEX)).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::StrayFile)), "{error}");
         fs::remove_dir_all(scratch.path("delta")).unwrap();
     }
 }
@@ -313,4 +318,9 @@ fn damage_is_found_without_the_base() {
     ] {
         assert_eq!(verify(&wrong).unwrap_err().tensor(), Some("w"));
     }
+    // Without a base, only the header of the frame can limit what it gives.
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    std::io::Write::write_all(&mut encoder, &XOR).unwrap();
+    let error = verify(&with_frame(encoder.finish().unwrap())).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::UnknownContentSize)), "{error}");
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod chain;
+mod destination;
 mod example;
 mod failures;
 mod hostile;

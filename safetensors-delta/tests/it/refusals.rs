@@ -3,9 +3,9 @@
 use std::fs;
 
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind as CoreKind};
-use safetensors_delta::{ChecksumFormat, Delta, Encoding, ErrorKind, Options};
+use safetensors_delta::{Chain, ChecksumFormat, Delta, Encoding, ErrorKind, Options};
 
-use crate::support::{Scratch, Tensors, bytes, files, quick, read};
+use crate::support::{Parts, Scratch, Tensors, bytes, files, quick, read};
 
 fn base() -> Tensors {
     Tensors::from([bytes("a", [1, 2]), bytes("b", [3, 4])])
@@ -102,4 +102,12 @@ fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
     assert!(
         matches!(error.other(), Some(ErrorKind::TooLargeToOverwrite { found }) if *found == 1 << 32)
     );
+    // Nor is such a delta of another writer applied.
+    let scratch = Scratch::new(&base());
+    let frame = crate::support::frame(b"\x01\0\0\0\x07\0\0\0\x09");
+    scratch.write_delta("delta", &Parts::new("overwrite", &[("w", &frame, &[])]));
+    let chain = Chain::new([Delta::open(scratch.path("delta")).unwrap()]).unwrap();
+    let error = chain.verify(&large, &quick().progress(|_| panic!("it is read"))).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::TooLargeToOverwrite { .. })), "{error}");
+    assert!(error.file().unwrap().ends_with(crate::support::SHARD));
 }

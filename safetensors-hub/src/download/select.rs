@@ -166,7 +166,7 @@ impl<'a> WantedFiles<'a> {
         let Ok(found) = CheckpointPath::find(joined(dir, path)) else {
             return Ok(Err(Missing("the checkpoint".into())));
         };
-        let mut paths = found.files()?;
+        let mut paths = found.files_to_copy()?;
         let (main, is_standard) = match found {
             CheckpointPath::File(path) => {
                 let is_standard = path.ends_with("model.safetensors");
@@ -209,7 +209,7 @@ pub(super) struct Missing(pub(super) String);
 pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<String>> {
     let known: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
     let mut names = Vec::new();
-    for path in CheckpointPath::Index(index.into()).files()? {
+    for path in CheckpointPath::Index(index.into()).files_to_copy()? {
         let name = path.strip_prefix(dir).ok().and_then(slashed);
         let name = name.unwrap_or_else(|| path.display().to_string());
         check_file_name(&name)?;

@@ -66,6 +66,24 @@ fn of_a_sharded_model_only_its_files_come() {
     assert_eq!(server.count(Origin::Hub, "GET", "config.json"), 0);
 }
 
+/// A copy is no load, which would refuse it.
+#[test]
+fn a_delta_comes_as_what_it_is() {
+    let index = r#"{"metadata": {"delta_encoding": "xor"}, "weight_map": {
+        "w": "model-00000-of-00001.safetensors"}}"#;
+    let file = ("model-00000-of-00001.safetensors", tensor_file("w", 30));
+    let repo = Repo::new([("model.safetensors.index.json", index.into()), file]);
+    let server = Server::start([(REPO, repo)]);
+    let cache = tempfile::tempdir().unwrap();
+    let wanted = options(&server, cache.path());
+    let first = download(REPO, &wanted).unwrap();
+    assert_eq!(first.files().len(), 2);
+    assert!(Checkpoint::open(first.dir()).unwrap_err().to_string().contains("it is a delta"));
+    for again in [wanted.clone(), wanted.offline(true)] {
+        assert_eq!(download(REPO, &again).unwrap(), first);
+    }
+}
+
 #[test]
 fn what_is_there_is_not_downloaded_again() {
     let server = Server::start([(REPO, single(1000))]);

@@ -10,11 +10,13 @@
 mod arguments;
 mod shown;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use arguments::Making;
 use safetensors_delta::{Chain, Options};
 pub(crate) use shown::{Document, summary, write};
@@ -23,7 +25,7 @@ use super::Run;
 use crate::input::delta::Delta;
 use crate::input::{self, Checkpoint, Source, address, delta, other};
 use crate::terminal::progress::Progress;
-use crate::terminal::report::{warn, wrong_usage};
+use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
@@ -100,7 +102,8 @@ struct Make {
 /// Write what deltas make of BASE to a new directory
 ///
 /// OUT gets the files of BASE with the new values, under the same names, and a copy of what lies in
-/// the directory BASE beside them. The deltas may be given in any order. Nothing appears at OUT
+/// the directory BASE beside them, but for other files of tensors, signatures and hidden files: a
+/// warning names what is left out. The deltas may be given in any order. Nothing appears at OUT
 /// before everything is checked; BASE is never changed. OUT may be BASE, which --force replaces.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -125,7 +128,8 @@ struct Apply {
 
 /// Check deltas: their structure and every compressed difference and, with --base, every checksum
 ///
-/// With --base, the deltas are applied one after the other, and nothing is written. That checks
+/// Several deltas have to lead from one to the next. Each one that is damaged is named. With
+/// --base, the deltas are applied one after the other, and nothing is written. That checks
 /// each tensor after each delta, and the digests of the whole where the deltas name them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -197,7 +201,7 @@ impl Run for Args {
         match &self.command {
             Command::Make(make) => make.run(out),
             Command::Apply(apply) => apply.run(out),
-            Command::Verify(verify) => verify.run(out),
+            Command::Verify(verify) => return verify.run(out),
             Command::Inspect(inspect) => inspect.run(out),
             Command::Squash(squash) => squash.run(out),
         }?;
@@ -217,7 +221,7 @@ impl Make {
         warn_of_others(&old, &new, &self.new)?;
         let options = counted(options.into(), bytes_of(&old));
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-        safetensors_delta::make(&old, tensors, &self.delta, &options)?;
+        safetensors_delta::make(&old, tensors, &self.delta, &options).map_err(advise)?;
         told(&self.delta, out)
     }
 }
@@ -226,12 +230,20 @@ impl Apply {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let (base, chain, to) = opened(&self.paths)?;
         let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
-        chain.apply(&base, to, &options).map_err(advise)?;
+        let left_out = chain.apply(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
+        if !left_out.is_empty() {
+            let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
+            warn(format!(
+                "{}: not copied, because they may belong to the old tensors: {}",
+                text::path(to),
+                names.join(", ")
+            ));
+        }
         let (version, tensors) = (text::printable(chain.version()), base.len() as u64);
         let bytes = text::size(bytes_of(&base));
         let tensors = text::counted(tensors, "tensor");
-        Ok(writeln!(out, "{}: version {version}, {tensors}, {bytes}", text::path(to))?)
+        tell(to, format_args!("version {version}, {tensors}, {bytes}"), out)
     }
 }
 
@@ -246,22 +258,41 @@ impl Squash {
 }
 
 impl Verify {
-    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let deltas = open_all(&self.deltas)?;
-        let Some(base) = &self.base else {
-            for (path, delta) in self.deltas.iter().zip(&deltas) {
-                delta.verify()?;
-                writeln!(out, "{}: ok, {}", input::name(path), summary(delta))?;
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let mut deltas = Vec::new();
+        for path in &self.deltas {
+            match self.check(path) {
+                Ok(delta) => {
+                    if self.base.is_none() {
+                        writeln!(out, "{}: ok, {}", input::name(path), summary(&delta))?;
+                    }
+                    deltas.push(delta);
+                }
+                Err(error) => report(format!("{error:#}")),
             }
-            return Ok(());
-        };
-        let (checkpoint, chain) = (input::open(base)?, Chain::new(deltas)?);
+        }
+        if deltas.len() < self.deltas.len() {
+            return Ok(ExitCode::FAILURE);
+        }
+        let chain = Chain::new(deltas)?;
+        let Some(base) = &self.base else { return Ok(ExitCode::SUCCESS) };
+        let checkpoint = input::open(base)?;
         let options = counted(Options::new(), bytes_of(&checkpoint));
         chain.verify(&checkpoint, &options)?;
         warn_of_unchecked(&chain);
         let deltas = text::counted(chain.deltas().len() as u64, "delta");
         let [from, to] = [chain.base_version(), chain.version()].map(text::printable);
-        Ok(writeln!(out, "{}: ok, {deltas} from {from} to {to}", input::name(base))?)
+        writeln!(out, "{}: ok, {deltas} from {from} to {to}", input::name(base))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Opens a delta and, without a base, decompresses it.
+    fn check(&self, path: &Path) -> anyhow::Result<Delta> {
+        let delta = delta::open(path)?;
+        if self.base.is_none() {
+            delta.verify()?;
+        }
+        Ok(delta)
     }
 }
 
@@ -339,12 +370,23 @@ fn advise(error: safetensors_core::Error) -> anyhow::Error {
 
 /// Says what a new delta is.
 fn told(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
-    Ok(writeln!(out, "{}: {}", text::path(path), summary(&delta::open(path)?))?)
+    tell(path, summary(&delta::open(path)?), out)
 }
 
-/// Warns if a base is not known to be the right one.
+/// Says what is in its place. If that fails, the error says that it is there.
+fn tell(path: &Path, what: impl Display, out: &mut impl Write) -> anyhow::Result<()> {
+    let path = text::path(path);
+    let told = writeln!(out, "{path}: {what}").and_then(|()| out.flush());
+    told.with_context(|| format!("{path}: it is complete, but standard output cannot be written"))
+}
+
+/// Warns if a base is not known to be the right one. One digest of a whole checkpoint is enough:
+/// what the deltas do not change before or after it is the same, and what they change is checked.
 fn warn_of_unchecked(chain: &Chain<Source>) {
-    if let Some(delta) = chain.deltas().iter().find(|delta| delta.base_digest().is_none()) {
+    let has_digest = |it: &Delta| it.base_digest().or_else(|| it.result_digest()).is_some();
+    if let [delta, ..] = chain.deltas()
+        && !chain.deltas().iter().any(has_digest)
+    {
         warn(format!(
             "{}: names no digest of its base, so tensors that it does not change are not checked",
             text::path(delta.path())

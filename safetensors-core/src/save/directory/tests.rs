@@ -183,6 +183,33 @@ fn a_new_directory_that_is_empty_stays() {
     });
 }
 
+/// Two of three writers began when there was an empty directory.
+#[test]
+fn without_overwrite_only_an_empty_directory_is_replaced() {
+    on_every_system(|| {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        let create = |content: &str| {
+            let new = AtomicDirectory::create(&path).unwrap().overwrite(false);
+            for name in ["a", "b"] {
+                fs::write(new.path().join(name), content).unwrap();
+            }
+            new
+        };
+        let nothing = create("one");
+        fs::create_dir(&path).unwrap();
+        let empty = create("two");
+        nothing.commit().unwrap();
+        for late in [empty, create("three")] {
+            let error = late.commit().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+            assert_eq!(error.file(), path.to_str());
+        }
+        assert_eq!(content(&path).as_deref(), Some("one"));
+        assert_eq!(names_in(dir.path()), ["epoch"]);
+    });
+}
+
 #[cfg(unix)]
 #[test]
 fn what_a_killed_process_left_is_removed_and_nothing_else() {

@@ -1,10 +1,12 @@
 //! The index of a delta, which only `open_delta_in` opens.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::{Checkpoint, Error, ErrorKind, Limits, ShardOptions, TensorView};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind, Limits, SaveOptions, ShardOptions, TensorView, serialize,
+};
 use tempfile::tempdir;
 
 use super::{write_index, write_shard};
@@ -12,9 +14,16 @@ use crate::support::write;
 
 const SHARD: &str = "model-00000-of-00001.safetensors";
 
+/// Writes a file with a compressed difference of the tensor `a`.
+fn write_difference(directory: &Path, name: &str) -> PathBuf {
+    let difference = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    let options = SaveOptions::new().metadata([("a", "00620062")]);
+    write(directory, name, serialize([("a", difference)], &options).unwrap())
+}
+
 /// Writes an index with this metadata beside a shard with the tensor `a`.
 fn write_delta(directory: &Path, metadata: &str) {
-    write_shard(directory, SHARD, &[("a", 1)]);
+    write_difference(directory, SHARD);
     let index = format!(r#"{{"metadata":{metadata},"weight_map":{{"a":"{SHARD}"}}}}"#);
     write(directory, "model.safetensors.index.json", index);
 }
@@ -92,4 +101,53 @@ fn a_checkpoint_may_be_saved_where_a_delta_lies() {
     let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[1], &[1_u8]).unwrap()));
     safetensors_core::save_sharded(directory.path(), tensors, &options).unwrap();
     assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_of_a_delta_is_refused_by_its_own_path() {
+    let directory = tempdir().unwrap();
+    write_delta(directory.path(), r#"{"delta_encoding":"xor","base_version":"7"}"#);
+    let file = directory.path().join(SHARD);
+    let refused =
+        [Checkpoint::open(&file), Checkpoint::open_files([&file])].map(Result::unwrap_err);
+    for error in refused.into_iter().chain([Checkpoint::open_whole(&file).unwrap_err()]) {
+        assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "7"), "{error}");
+        assert_eq!(error.file(), file.to_str());
+    }
+    // A file that the index does not name is none of the delta's.
+    let other = write_difference(directory.path(), "other.safetensors");
+    assert_eq!(Checkpoint::open(other).unwrap().len(), 1);
+    // Neither is one beside an index that cannot be read, nor one of numbers.
+    let index = directory.path().join("model.safetensors.index.json");
+    let text = std::fs::read_to_string(&index).unwrap();
+    write(directory.path(), "model.safetensors.index.json", &text[1..]);
+    assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
+    write(directory.path(), "model.safetensors.index.json", &text);
+    let numbers = TensorView::from_slice(&[1], &[1.0_f32]).unwrap();
+    let options = SaveOptions::new().metadata([("a", "00620062")]);
+    safetensors_core::save(&file, [("a", numbers)], &options).unwrap();
+    assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
+}
+
+/// A directory opens as its `model.safetensors`, whatever its index says.
+#[test]
+fn a_delta_may_have_the_name_of_a_checkpoint_of_one_file() {
+    let directory = tempdir().unwrap();
+    let file = write_difference(directory.path(), "model.safetensors");
+    let index = r#"{"metadata":{"delta_encoding":"xor"},"weight_map":{"a":"model.safetensors"}}"#;
+    write(directory.path(), "model.safetensors.index.json", index);
+    assert_eq!(open_delta(directory.path()).unwrap(), 1);
+    for path in [directory.path(), &file] {
+        let error = Checkpoint::open(path).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::IsDelta { .. }), "{error}");
+    }
+    assert!(matches!(open_delta(&file).unwrap_err().kind(), ErrorKind::NotADelta));
+}
+
+#[test]
+fn the_files_of_a_delta_can_be_copied() {
+    let directory = tempdir().unwrap();
+    write_delta(directory.path(), r#"{"delta_encoding":"xor"}"#);
+    let found = CheckpointPath::find(directory.path()).unwrap();
+    assert_eq!(found.files_to_copy().unwrap(), [directory.path().join(SHARD)]);
 }
