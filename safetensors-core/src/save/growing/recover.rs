@@ -8,7 +8,7 @@ use super::finished::{is_finished, marked_files};
 use super::sync::Synced;
 use super::synced::{Growth, continues, file_name, is_of_steps, last_file, synced_directory};
 use super::{GrowingTensor, GrowingWriter, Tensors};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::header::rename_attributes;
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
