@@ -68,7 +68,8 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
         verify(dir.path(), &["--format", "gguf", name]).code(1).stderr(error);
     }
     let missing = verify(dir.path(), &["--format", "onnx", "model"]).code(2);
-    missing.stderr(predicate::str::contains("safetensors, pytorch, gguf, burn, npy, npz"));
+    missing
+        .stderr(predicate::str::contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
 }
 
 #[test]

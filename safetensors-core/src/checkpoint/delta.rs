@@ -1,15 +1,14 @@
 //! Opening the files of a delta, for the package that applies it. They look like those of a
 //! checkpoint, but their tensors are compressed differences, so no other way opens them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::index::Index;
 use super::locate::locate;
-use super::opening::{Indexed, open_indexed, until_settled};
-use super::store::{FileKind, Store};
-use super::{Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX};
-use crate::dtype::Dtype;
+use super::opening::{Indexed, delta_index, open_indexed, until_settled};
+use super::store::Store;
+use super::{Checkpoint, CheckpointPath};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Limits, Metadata};
 use crate::io::ReadAt;
@@ -36,7 +35,7 @@ impl<S: ReadAt> Checkpoint<S> {
             let index = match locate(&*store, path)? {
                 CheckpointPath::Index(index) => index,
                 // A directory opens as its `model.safetensors`, which a delta may have, too.
-                CheckpointPath::File(file) => match index_of(&*store, &file, limits) {
+                CheckpointPath::File(file) => match delta_index(&*store, &file, limits) {
                     Some((index, _)) if file != path => index,
                     _ => return Err(Error::from(ErrorKind::NotADelta).in_path(file)),
                 },
@@ -52,32 +51,4 @@ impl<S: ReadAt> Checkpoint<S> {
             Ok(Some((files, read.metadata)))
         })
     }
-}
-
-/// Fails for a file of a delta that is opened by itself. Only a file of nothing but rows of bytes,
-/// with a checksum under the name of each, may be one, so for others nothing is looked up.
-pub(super) fn refuse<T: Store>(
-    store: &T,
-    file: &CheckpointFile<T::File>,
-    limits: &Limits,
-) -> Result<()> {
-    let header = file.archive.header();
-    let mut differences = header.iter().map(|info| {
-        let is_row = info.dtype() == Dtype::U8 && info.shape().len() == 1;
-        is_row && file.archive.metadata().contains_key(info.name())
-    });
-    if header.is_empty() || !differences.all(|is_difference| is_difference) {
-        return Ok(());
-    }
-    let found = index_of(store, &file.path, limits);
-    found.map_or(Ok(()), |(_, index)| Err(index.refused().in_path(&file.path)))
-}
-
-/// The index of the delta that names a file, if it lies beside it.
-fn index_of<T: Store>(store: &T, file: &Path, limits: &Limits) -> Option<(PathBuf, Index)> {
-    let path = file.with_file_name(STANDARD_INDEX);
-    let is_there = matches!(store.kind(&path), Ok(Some(FileKind::File)));
-    let index = is_there.then(|| Index::read_any(store, &path, limits).ok()).flatten()?;
-    let names_it = index.is_delta && index.files_beside(&path).iter().any(|named| named == file);
-    names_it.then_some((path, index))
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::index::Index;
 use super::locate::files_of;
 use super::siblings::Siblings;
-use super::store::{Store, Version, is_not_fetched};
-use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, dcp, delta};
+use super::store::{FileKind, Store, Version, is_not_fetched};
+use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp};
+use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
@@ -196,6 +197,38 @@ fn open_at_once<I, T: Send>(
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
+/// Fails for a file of a delta that is opened by itself. Only a file of nothing but rows of bytes,
+/// with a checksum under the name of each, may be one, so for others nothing is looked up.
+fn refuse_delta<T: Store>(
+    store: &T,
+    file: &CheckpointFile<T::File>,
+    limits: &Limits,
+) -> Result<()> {
+    let header = file.archive.header();
+    let mut differences = header.iter().map(|info| {
+        let is_row = info.dtype() == Dtype::U8 && info.shape().len() == 1;
+        is_row && file.archive.metadata().contains_key(info.name())
+    });
+    if header.is_empty() || !differences.all(|is_difference| is_difference) {
+        return Ok(());
+    }
+    let found = delta_index(store, &file.path, limits);
+    found.map_or(Ok(()), |(_, index)| Err(index.refused().in_path(&file.path)))
+}
+
+/// The index of the delta that names a file, if it lies beside it.
+pub(super) fn delta_index<T: Store>(
+    store: &T,
+    file: &Path,
+    limits: &Limits,
+) -> Option<(PathBuf, Index)> {
+    let path = file.with_file_name(STANDARD_INDEX);
+    let is_there = matches!(store.kind(&path), Ok(Some(FileKind::File)));
+    let index = is_there.then(|| Index::read_any(store, &path, limits).ok()).flatten()?;
+    let names_it = index.is_delta && index.files_beside(&path).iter().any(|named| named == file);
+    names_it.then_some((path, index))
+}
+
 /// Opens one file of a store as a checkpoint.
 pub(crate) fn open_single<T: Store>(store: &T, path: &Path) -> Result<Checkpoint<T::File>> {
     open_alone(store, path, &Limits::default())
@@ -203,7 +236,7 @@ pub(crate) fn open_single<T: Store>(store: &T, path: &Path) -> Result<Checkpoint
 
 fn open_alone<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Checkpoint<T::File>> {
     let file = open_shard(store, path, limits)?;
-    delta::refuse(store, &file, limits)?;
+    refuse_delta(store, &file, limits)?;
     Checkpoint::from_single(file)
 }
 
@@ -232,7 +265,7 @@ pub(super) fn open_each<T: Store>(
     limits: &Limits,
 ) -> Result<Checkpoint<T::File>> {
     let files = open_shards_at(store, paths, limits)?;
-    files.iter().try_for_each(|file| delta::refuse(store, file, limits))?;
+    files.iter().try_for_each(|file| refuse_delta(store, file, limits))?;
     join(files)
 }
 

@@ -72,7 +72,7 @@ enum Command {
 #[command(after_help = "\
 Examples:
   safetensors delta make step-1/ step-2/ weight_v000002
-  safetensors delta make old.safetensors new.safetensors delta --base-version a --to-version b
+  safetensors delta make old new delta --base-version a --to-version b
   safetensors delta make step-1/ step-2/ weight_v000002 --for slime
 
 Exit codes: 0 made, 1 OLD and NEW have other tensors, or a file cannot be read or written, 2 wrong

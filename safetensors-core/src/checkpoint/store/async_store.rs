@@ -98,7 +98,7 @@ const GROUP: u64 = 64 << 20;
 ///     assert_eq!(bufs[1].as_slice::<f32>()?, values);
 ///     let slice = store.run(|_| checkpoint.tensor("a")?.slice((1,))?.read()).await?;
 ///     assert_eq!(slice.as_slice::<f32>()?, [2.0]);
-///     safetensors_core::Result::Ok(())
+///     Ok::<(), safetensors_core::Error>(())
 /// })?;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
