@@ -110,7 +110,7 @@ struct Make {
     after_help = "\
 Examples:
   safetensors delta apply step-1/ weight_v000002 applied/
-  safetensors delta apply hf://owner/model weight_v000001 weight_v000002 applied/
+  safetensors delta apply hf://owner/model weight_v000001 applied/
   safetensors delta apply served/ weight_v000003 served/ --force
 
 Exit codes: 0 applied, 1 a delta does not fit BASE, or a file is malformed or cannot be read or
