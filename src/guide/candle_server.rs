@@ -185,7 +185,7 @@
 //!
 //! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a thread of its own. Candle's tensors
 //! share their memory, so clones cost nothing. `wait` returns the error of the save, and the server's
-//! own `reload` finds the new version. A [`VarMap`](candle_nn::VarMap) that a training changes
+//! own `reload` finds the new version. A `VarMap` that a training changes
 //! meanwhile is saved by `candle::train::save_in_background`, which copies it.
 //!
 //! ```

@@ -16,6 +16,9 @@ const IN_MEMORY: &str = "bytes in memory";
 /// A tensor of the checkpoint of a store.
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
+/// An open checkpoint, whose quantised weights are numbers, or why it cannot be read.
+type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
+
 /// Where the checkpoint of a store lies.
 #[derive(Debug)]
 pub(crate) enum StorePlace {
@@ -24,7 +27,7 @@ pub(crate) enum StorePlace {
     /// The bytes of a file. `None` until a module is saved.
     Memory(Option<Bytes>),
     /// A checkpoint that is open already, and its path. Each load reads the same files.
-    Open(Box<Result<Checkpoint<Computed<Box<dyn ReadAt>>>>>, PathBuf),
+    Open(Box<Opened>, PathBuf),
 }
 
 impl StorePlace {
