@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::thread;
 
 use anyhow::{Result, ensure};
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 use candle_nn::VarMap;
 use safetensors_bridge::SaveOptions;
 use safetensors_candle::train::save_in_background;
@@ -51,9 +51,9 @@ enum Until {
 fn variables() -> Result<VarMap> {
     let map = VarMap::new();
     for i in 0..COUNT {
-        let first = (i * SIZE * SIZE) as f32;
-        let numbers = Tensor::arange(first, first + (SIZE * SIZE) as f32, &Device::Cpu)?;
-        let var = Var::from_tensor(&numbers.to_dtype(DType::F32)?.reshape((SIZE, SIZE))?)?;
+        // All below 2²⁴, above which F32 does not have every whole number.
+        let numbers = (Tensor::arange(0_f32, (SIZE * SIZE) as f32, &Device::Cpu)? + i as f64)?;
+        let var = Var::from_tensor(&numbers.reshape((SIZE, SIZE))?)?;
         map.data().lock().expect("no thread panics").insert(format!("layers.{i}.weight"), var);
     }
     Ok(map)

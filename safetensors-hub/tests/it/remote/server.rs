@@ -197,21 +197,28 @@ impl State {
         fault: Option<Fault>,
     ) -> io::Result<()> {
         let file = self.files.lock().unwrap().get(&request.path).cloned();
+        // What follows the answer to a HEAD would be taken for the next answer's beginning.
+        let has_body = request.method != "HEAD";
+        let mut plain = |status, head: &str, body: &str| {
+            let len = body.len();
+            let body = if has_body { body } else { "" };
+            write!(stream, "HTTP/1.1 {status} Told\r\nContent-Length: {len}\r\n{head}\r\n{body}")
+        };
         match &fault {
-            Some(Fault::Status(status, body)) => return plain(stream, *status, "", body),
+            Some(Fault::Status(status, body)) => return plain(*status, "", body),
             Some(Fault::Redirect(to)) => {
-                return plain(stream, 302, &format!("Location: {to}\r\n"), "elsewhere");
+                return plain(302, &format!("Location: {to}\r\n"), "elsewhere");
             }
             _ => {}
         }
         if !matches!(request.method.as_str(), "GET" | "HEAD") {
-            return plain(stream, 405, "", "");
+            return plain(405, "", "");
         }
-        let Some(file) = file else { return plain(stream, 404, "", "no such file") };
+        let Some(file) = file else { return plain(404, "", "no such file") };
         let File { bytes: file, tag } = &*file;
         let condition = request.headers.get("if-match").filter(|condition| *condition != tag);
         if condition.is_some() && self.heeds_conditions.load(Ordering::SeqCst) {
-            return plain(stream, 412, "", "");
+            return plain(412, "", "");
         }
         let len = file.len() as u64;
         // Some clouds always tell it. This one says nothing of use: all files have the same time.
@@ -225,7 +232,7 @@ impl State {
             && !matches!(fault, Some(Fault::Whole))
         {
             if first >= len {
-                return plain(stream, 416, "", "");
+                return plain(416, "", "");
             }
             last = last.min(len - 1);
             if matches!(fault, Some(Fault::OtherRange)) {
@@ -236,7 +243,7 @@ impl State {
             status = "206 Partial Content";
         }
         write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{head}\r\n", bytes.len())?;
-        if request.method == "HEAD" {
+        if !has_body {
             return Ok(());
         }
         match fault {
@@ -274,10 +281,6 @@ impl State {
         }
         Ok(())
     }
-}
-
-fn plain(stream: &mut TcpStream, status: u16, head: &str, body: &str) -> io::Result<()> {
-    write!(stream, "HTTP/1.1 {status} Told\r\nContent-Length: {}\r\n{head}\r\n{body}", body.len())
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
