@@ -7,6 +7,7 @@ mod background;
 mod builder;
 mod burn;
 mod convert;
+mod delta;
 mod first_load;
 mod gguf;
 mod header;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Spec> {
         background::rows(),
         training::rows(),
         convert::rows(),
+        delta::rows(),
         quantised::rows(),
         scaling::rows(),
     ]
