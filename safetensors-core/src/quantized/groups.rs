@@ -63,11 +63,6 @@ impl Groups {
     }
 }
 
-/// Does `work` for each item. It is small enough to be inlined.
-fn each<T>(items: impl Iterator<Item = T>, work: impl Fn(T)) {
-    vectorized(|| items.for_each(work));
-}
-
 /// Writes each value `N` times.
 fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
     vectorized(|| {
@@ -96,25 +91,57 @@ pub(super) enum Formula {
     Times(f32),
 }
 
+/// Runs a loop in which `make` makes an element of a code, a scale and a zero point, which is zero
+/// if there is none. It is compiled for each formula.
+macro_rules! by_formula {
+    ($formula:expr, $make:ident => $work:expr) => {
+        match $formula {
+            Formula::Subtract => {
+                let $make = |x: f32, scale: f32, zero: f32| (x - zero) * scale;
+                vectorized(|| $work);
+            }
+            Formula::Add => {
+                let $make = |x: f32, scale: f32, zero: f32| x * scale + zero;
+                vectorized(|| $work);
+            }
+            Formula::Shift => {
+                let $make = |x: f32, scale: f32, zero: f32| x * scale - zero;
+                vectorized(|| $work);
+            }
+            Formula::AddConstant(constant) => {
+                let $make = |x: f32, scale: f32, _: f32| x * scale + constant;
+                vectorized(|| $work);
+            }
+            Formula::Times(constant) => {
+                let $make = |x: f32, scale: f32, _: f32| x * scale * constant;
+                vectorized(|| $work);
+            }
+        }
+    };
+}
+
 impl Formula {
-    /// Makes elements of codes.
-    pub(super) fn apply(self, scales: &[f32], zeros: Option<&[f32]>, codes: &mut [f32]) {
-        let zeros = zeros.unwrap_or_default();
-        let pairs = codes.iter_mut().zip(scales);
-        match self {
-            Self::Subtract | Self::Shift if zeros.is_empty() => {
-                each(pairs, |(x, scale)| *x *= scale);
-            }
-            Self::Subtract => {
-                each(pairs.zip(zeros), |((x, scale), zero)| *x = (*x - zero) * scale);
-            }
-            Self::Add if zeros.is_empty() => each(pairs, |(x, scale)| *x = *x * scale + 0.0),
-            Self::Add => each(pairs.zip(zeros), |((x, scale), zero)| *x = *x * scale + zero),
-            Self::Shift => each(pairs.zip(zeros), |((x, scale), zero)| *x = *x * scale - zero),
-            Self::AddConstant(constant) => {
-                each(pairs, |(x, scale)| *x = *x * scale + constant);
-            }
-            Self::Times(constant) => each(pairs, |(x, scale)| *x = *x * scale * constant),
+    /// Makes elements of codes, which have a scale and a zero point each.
+    pub(super) fn apply(self, scales: &[f32], zeros: &[f32], codes: &mut [f32]) {
+        let triples = codes.iter_mut().zip(scales).zip(zeros);
+        by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
+    }
+
+    /// The same for `size` neighbours that share a scale and a zero point. The first ones may be
+    /// fewer, as many as make `size` with those that are `skipped`.
+    pub(super) fn apply_to_groups(
+        self,
+        (size, skipped): (usize, usize),
+        scales: &[f32],
+        zeros: &[f32],
+        codes: &mut [f32],
+    ) {
+        let (head, rest) = codes.split_at_mut((size - skipped).min(codes.len()));
+        for (codes, from) in [(head, 0), (rest, 1)] {
+            let groups = codes.chunks_mut(size).zip(&scales[from..]).zip(&zeros[from..]);
+            by_formula!(self, make => groups.for_each(|((codes, scale), zero)| {
+                codes.iter_mut().for_each(|x| *x = make(*x, *scale, *zero));
+            }));
         }
     }
 }
@@ -133,6 +160,7 @@ mod tests {
         let scale = |i: u32| f32::from_bits(0x3a00_0000 ^ i.wrapping_mul(0x85eb_ca6b) >> 9);
         let scales: Vec<_> = (0..1000).map(scale).collect();
         let zeros: Vec<_> = (1000..2000).map(scale).collect();
+        let none = vec![0.0; 1000];
         for formula in [
             Formula::Subtract,
             Formula::Add,
@@ -140,14 +168,20 @@ mod tests {
             Formula::AddConstant(0.1),
             Formula::Times(7.874_016e-3),
         ] {
-            for (size, zeros) in [(1, None), (16, Some(&zeros[..])), (7, None), (64, None)] {
+            for (size, zeros) in [(1, None), (16, Some(&zeros)), (7, Some(&zeros)), (64, None)] {
                 let computed = widths().into_iter().map(|arch| {
                     CHOSEN.set(Some(arch));
                     let mut numbers = vec![0.0; units.len()];
                     let mut of_columns = numbers.clone();
                     codes.decode_units(&units, 12, &mut numbers);
                     Groups::Neighbours(size).expand(&scales, 0, 0, &mut of_columns);
-                    formula.apply(&of_columns, zeros, &mut numbers);
+                    match zeros {
+                        // A few are left of the first group.
+                        Some(zeros) if size >= 16 => {
+                            formula.apply_to_groups((size, 5), &scales, zeros, &mut numbers);
+                        }
+                        _ => formula.apply(&of_columns, zeros.unwrap_or(&none), &mut numbers),
+                    }
                     CHOSEN.set(None);
                     numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 });

@@ -132,18 +132,35 @@ impl Grid {
         }
     }
 
+    /// The groups of the columns, which are known once the numbers were read.
+    fn known_groups(&self) -> Option<&Groups> {
+        match &self.columns {
+            ColumnGroups::Known(groups) => Some(groups),
+            ColumnGroups::Indexed { groups, .. } => groups.get(),
+        }
+    }
+
+    /// The numbers of a row.
+    fn of_row<'a>(&self, numbers: &'a Numbered, row: usize) -> &'a [f32] {
+        let width = numbers.columns.len();
+        &numbers.values[(self.row(row) - numbers.rows.start) * width..][..width]
+    }
+
+    /// How many neighbours share a number, and the numbers of a row from the column `start` on.
+    fn neighbours<'a>(
+        &self,
+        numbers: &'a Numbered,
+        row: usize,
+        start: usize,
+    ) -> Option<(usize, &'a [f32])> {
+        let Some(Groups::Neighbours(size)) = self.known_groups() else { return None };
+        Some((*size, &self.of_row(numbers, row)[start / size - numbers.columns.start..]))
+    }
+
     /// Writes the numbers that belong to the columns of a row, from `start` on.
     fn expand(&self, numbers: &Numbered, row: usize, start: usize, out: &mut [f32]) {
-        let width = numbers.columns.len();
-        let first = (self.row(row) - numbers.rows.start) * width;
-        let values = &numbers.values[first..first + width];
-        match &self.columns {
-            ColumnGroups::Known(groups) => groups.expand(values, numbers.columns.start, start, out),
-            ColumnGroups::Indexed { groups, .. } => {
-                if let Some(groups) = groups.get() {
-                    groups.expand(values, numbers.columns.start, start, out);
-                }
-            }
+        if let Some(groups) = self.known_groups() {
+            groups.expand(self.of_row(numbers, row), numbers.columns.start, start, out);
         }
     }
 
@@ -199,6 +216,7 @@ pub(super) struct Grids {
 pub(super) struct Row {
     scales: [f32; Row::LEN],
     zeros: [f32; Row::LEN],
+    factors: [f32; Row::LEN],
 }
 
 impl Row {
@@ -207,7 +225,8 @@ impl Row {
 
     /// Scales of one and zero points of zero.
     pub(super) fn new() -> Self {
-        Self { scales: [1.0; Self::LEN], zeros: [0.0; Self::LEN] }
+        let ones = [1.0; Self::LEN];
+        Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
     }
 }
 
@@ -240,31 +259,39 @@ impl Grouped {
     }
 
     /// Computes the elements of a row from `start` on, at most [`Row::LEN`].
-    pub(super) fn compute(
+    pub(super) fn compute<'a>(
         &self,
-        (raw, grids): (&Raw, &Grids),
+        (raw, grids): (&Raw, &'a Grids),
         (row, start): (usize, usize),
         memory: &mut Row,
         out: &mut [f32],
     ) {
         let len = out.len();
         self.codes.decode(raw, row, start..start + len, out);
-        let Row { scales, zeros } = memory;
-        if let Some((grid, numbers)) = self.scales.as_ref().zip(grids.scales.as_ref()) {
-            grid.first.expand(numbers, row, start, &mut scales[..len]);
-        }
-        if let Some((grid, numbers)) = self.zeros.as_ref().zip(grids.zeros.as_ref()) {
-            grid.expand(numbers, row, start, &mut zeros[..len]);
-        }
-        match (&grids.scales, &grids.zeros) {
-            (None, None) => {}
-            (_, None) => self.formula.apply(&scales[..len], None, out),
-            (_, Some(_)) => self.formula.apply(&scales[..len], Some(&zeros[..len]), out),
+        let Row { scales, zeros, factors } = memory;
+        let by_scales = self.scales.as_ref().zip(grids.scales.as_ref());
+        let by_scales = by_scales.map(|(scales, numbers)| (&scales.first, numbers));
+        let by_zeros = self.zeros.as_ref().zip(grids.zeros.as_ref());
+        let shared = |(grid, numbers): (&Grid, &'a Numbered)| grid.neighbours(numbers, row, start);
+        match (by_scales.and_then(shared), by_zeros.and_then(shared)) {
+            (Some((size, scales)), Some((other, zeros))) if size == other && size >= 16 => {
+                self.formula.apply_to_groups((size, start % size), scales, zeros, out);
+            }
+            _ => {
+                if let Some((grid, numbers)) = by_scales {
+                    grid.expand(numbers, row, start, &mut scales[..len]);
+                }
+                if let Some((grid, numbers)) = by_zeros {
+                    grid.expand(numbers, row, start, &mut zeros[..len]);
+                }
+                if by_scales.or(by_zeros).is_some() {
+                    self.formula.apply(scales, zeros, out);
+                }
+            }
         }
         if let Some((grid, numbers)) = self.of_columns.as_ref().zip(grids.factors.as_ref()) {
-            // The zero points are used up.
-            grid.expand(numbers, row, start, &mut zeros[..len]);
-            out.iter_mut().zip(&zeros[..]).for_each(|(value, factor)| *value *= factor);
+            grid.expand(numbers, row, start, &mut factors[..len]);
+            out.iter_mut().zip(&factors[..]).for_each(|(value, factor)| *value *= factor);
         }
     }
 }
