@@ -84,7 +84,8 @@ impl Beside {
         Ok(listing.found)
     }
 
-    /// Copies the files to another directory. Returns the paths of what is left out.
+    /// Copies the files to another directory, except those that are there already. Returns the paths
+    /// of what is left out.
     ///
     /// # Errors
     ///
@@ -92,6 +93,9 @@ impl Beside {
     pub(crate) fn copy(self, to: &Path) -> Result<Vec<PathBuf>> {
         for name in &self.files {
             let (from, to) = (self.from.join(name), to.join(name));
+            if to.exists() {
+                continue;
+            }
             let folder = to.parent().map_or(Ok(()), fs::create_dir_all);
             let copied = folder.and_then(|()| fs::copy(&from, &to));
             copied.map_err(|error| Error::from(error).in_path(&from))?;
@@ -130,8 +134,7 @@ impl Listing {
         if self.own.contains(&path) || is_temporary_name(name) {
             return Ok(());
         }
-        let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        if is_hidden || ends_in(name, &TENSORS) || ends_in(name, &SIGNATURES) {
+        if is_left_out(name) {
             self.found.left_out.push(path);
             return Ok(());
         }
@@ -152,6 +155,12 @@ impl Listing {
             Err(Error::from(ErrorKind::NotAFile { found }).in_path(&from))
         }
     }
+}
+
+/// Whether a file that is none of the base's own is not copied.
+pub(crate) fn is_left_out(name: &OsStr) -> bool {
+    let is_hidden = name.as_encoded_bytes().starts_with(b".");
+    is_hidden || ends_in(name, &TENSORS) || ends_in(name, &SIGNATURES)
 }
 
 /// Whether a name ends in one of these, in upper or lower case.

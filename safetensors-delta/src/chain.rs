@@ -45,6 +45,11 @@ impl<S> Chain<S> {
         Ok(Self { links })
     }
 
+    /// A chain of no delta, which leads from a checkpoint to itself.
+    pub(crate) fn empty() -> Self {
+        Self { links: Vec::new() }
+    }
+
     /// The deltas in their order; at least one.
     pub fn deltas(&self) -> &[Delta<S>] {
         &self.links

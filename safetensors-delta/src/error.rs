@@ -139,6 +139,17 @@ pub enum ErrorKind {
     )]
     OtherBase { version: String, base: String, expected: String, found: String },
 
+    // Versions that a publisher puts into a directory.
+    /// The index of a version names another one than its directory does.
+    #[error("the directory is that of the version {expected}, but the index names {}", Quoted(.found))]
+    OtherVersion { expected: String, found: String },
+    /// The first of the deltas changes a version that is neither here nor published.
+    #[error(
+        "the delta {} changes the version {}, which is neither here nor published, and no full \
+         version is", Quoted(.version), Quoted(.base)
+    )]
+    NoBase { base: String, version: String },
+
     // Making a delta.
     /// A tensor is too large for positions of 32 bits.
     #[error("positions of {found} bytes do not fit 32 bits: the encoding should be xor")]

@@ -7,6 +7,7 @@
 //! | make a delta of two checkpoints, or of a checkpoint and tensors in memory | [`make`] |
 //! | look at a delta, and check that it is not damaged | [`Delta`] |
 //! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
+//! | keep a checkpoint at the newest version that a trainer publishes | [`Follower`] |
 //!
 //! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
 //! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
@@ -60,18 +61,22 @@ mod compare;
 mod delta;
 mod destination;
 mod error;
+mod follow;
 mod format;
 mod frame;
 mod make;
 mod options;
 mod patch;
 mod patched;
+mod plan;
+mod published;
 mod spool;
 mod sums;
 
 pub use chain::Chain;
 pub use delta::Delta;
 pub use error::{Error, ErrorKind, Result};
+pub use follow::{Follower, Update};
 pub use format::{ChecksumFormat, Encoding};
 pub use make::make;
 pub use options::Options;

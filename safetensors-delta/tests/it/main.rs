@@ -5,6 +5,9 @@ mod chain;
 mod destination;
 mod example;
 mod failures;
+mod follow;
+mod follow_racing;
+mod followed;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod memory;

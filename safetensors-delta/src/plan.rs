@@ -1,0 +1,164 @@
+//! [`Plan`]: which published versions lead from the one that is here to the newest.
+
+use safetensors_core::checkpoint::store::Store;
+use safetensors_core::{Checkpoint, ReadAt};
+
+use crate::chain::Chain;
+use crate::delta::Delta;
+use crate::error::{Error, ErrorKind, Result};
+use crate::published::{Published, Root, name, number};
+
+/// The most versions that are applied at once. Each has files that are open meanwhile.
+const MOST: usize = 64;
+
+/// Which version is here.
+pub(crate) struct State {
+    pub(crate) version: u64,
+    /// The fingerprint of that version where it was published.
+    pub(crate) fingerprint: String,
+}
+
+/// What is to be done.
+pub(crate) struct Plan<S> {
+    pub(crate) start: Start<S>,
+    pub(crate) chain: Chain<S>,
+    /// The version that it leads to.
+    pub(crate) version: u64,
+    /// The versions that are read, with their fingerprints, the newest last.
+    pub(crate) read: Vec<(u64, String)>,
+}
+
+/// What the first delta changes.
+pub(crate) enum Start<S> {
+    /// The checkpoint of the follower.
+    Here,
+    Full(u64, Checkpoint<S>),
+    /// The base that the user has given, if there is one.
+    Given(bool),
+}
+
+/// A version on the way to the newest.
+struct Link<S> {
+    number: u64,
+    fingerprint: String,
+    /// `None` for a full version.
+    delta: Option<Delta<S>>,
+}
+
+impl<S> Start<S> {
+    /// The number of the full version.
+    pub(crate) fn full(&self) -> Option<u64> {
+        match self {
+            Self::Full(number, _) => Some(*number),
+            Self::Here | Self::Given(_) => None,
+        }
+    }
+}
+
+impl<S: ReadAt> Plan<S> {
+    /// Looks at the versions from the newest down to the one that is here, or to a full one.
+    /// Returns `None` if nothing is new.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoBase`]; the errors of [`Chain::new`] and of opening.
+    pub(crate) fn new<T: Store<File = S> + 'static>(
+        root: &Root<T>,
+        mut here: Option<&State>,
+        until: Option<u64>,
+        has_base: bool,
+    ) -> Result<Option<Self>> {
+        let (mut start, mut links, mut has_unfinished) = (None, Vec::new(), false);
+        for number in root.numbers()? {
+            if until.is_some_and(|until| number > until) {
+                continue;
+            }
+            if here.is_some_and(|here| number < here.version) {
+                if !links.is_empty() {
+                    // The version that is here is not published any more.
+                    break;
+                }
+                // The newest one is older, so the publisher has begun anew.
+                here = None;
+            }
+            let Some(published) = root.open(number)? else {
+                has_unfinished = true;
+                continue;
+            };
+            let fingerprint = published.fingerprint()?;
+            if let Some(state) = here.filter(|here| here.version == number) {
+                if state.fingerprint == fingerprint {
+                    break;
+                }
+                // It is another version of the same number.
+                here = None;
+            }
+            let (full, delta) = match published {
+                Published::Full(full) => (Some(full), None),
+                Published::Delta(delta) => (None, Some(delta)),
+            };
+            links.push(Link { number, fingerprint, delta });
+            if let Some(full) = full {
+                start = Some(Start::Full(number, full));
+                break;
+            }
+        }
+        links.reverse();
+        let start = match (start, here) {
+            (Some(full), _) => full,
+            (None, Some(_)) => Start::Here,
+            (None, None) => Start::Given(has_base),
+        };
+        let from = match &start {
+            Start::Full(number, _) => Some(*number),
+            Start::Here => here.map(|here| here.version),
+            Start::Given(_) => None,
+        };
+        if has_unfinished {
+            // What follows a version that is not complete waits for it.
+            links.truncate(if matches!(start, Start::Given(false)) { 0 } else { leading(from, &links) });
+        }
+        links.truncate(MOST);
+        Self::of(start, from, links)
+    }
+
+    /// Puts the deltas into a chain, which has to begin at the start.
+    fn of(start: Start<S>, from: Option<u64>, links: Vec<Link<S>>) -> Result<Option<Self>> {
+        let Some(version) = links.last().map(|link| link.number) else { return Ok(None) };
+        let read = links.iter().map(|link| (link.number, link.fingerprint.clone())).collect();
+        let deltas: Vec<_> = links.into_iter().filter_map(|link| link.delta).collect();
+        let chain = if deltas.is_empty() { Chain::empty() } else { Chain::new(deltas)? };
+        if let Some(first) = chain.deltas().first() {
+            let (base, version) = (first.base_version().to_owned(), first.version().to_owned());
+            let kind = match from {
+                None if matches!(start, Start::Given(false)) => {
+                    Some(ErrorKind::NoBase { base, version })
+                }
+                Some(from) if number(&base) != Some(from) => {
+                    Some(ErrorKind::Gap { from: name(from), base, version })
+                }
+                _ => None,
+            };
+            if let Some(kind) = kind {
+                return Err(Error::from(kind).in_path(first.path()));
+            }
+        }
+        Ok(Some(Self { start, chain, version, read }))
+    }
+
+    /// The fingerprint of the version that it leads to.
+    pub(crate) fn fingerprint(&self) -> &str {
+        self.read.last().map_or("", |(_, fingerprint)| fingerprint)
+    }
+}
+
+/// How many of the first versions lead from one to the next.
+fn leading<S>(mut from: Option<u64>, links: &[Link<S>]) -> usize {
+    let follows = |link: &&Link<S>| {
+        let base = link.delta.as_ref().map(|delta| number(delta.base_version()));
+        let follows = from.is_none() || base.is_none_or(|base| base == from);
+        from = Some(link.number);
+        follows
+    };
+    links.iter().take_while(follows).count()
+}

@@ -1,0 +1,232 @@
+//! [`Published`]: the versions that a publisher has put into a directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors_core::checkpoint::store::{FileKind, Store, StoreEntry};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind as CoreKind, Limits, ReadAt};
+use serde_json::json;
+
+use crate::beside::is_left_out;
+use crate::delta::Delta;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The names by which a version is known to be complete: publishers write the index last, and a
+/// single file takes this name when it is whole.
+const INDEX: &str = "model.safetensors.index.json";
+const FILE: &str = "model.safetensors";
+
+/// How the names of versions begin, before a number of at least six digits.
+const PREFIX: &str = "weight_v";
+
+/// How the names of files end that are still being written.
+const UNFINISHED: &str = ".tmp";
+
+/// The bytes at the end of each file that are part of a fingerprint.
+const TAIL: u64 = 4096;
+
+/// The most bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// The directory of a publisher, with a directory for each version.
+pub(crate) struct Root<T> {
+    store: Arc<T>,
+    path: PathBuf,
+}
+
+/// A complete version.
+pub(crate) enum Published<S> {
+    /// A checkpoint, with which a chain begins.
+    Full(Checkpoint<S>),
+    Delta(Delta<S>),
+}
+
+/// The number of a version, as slime reads it.
+pub(crate) fn number(version: &str) -> Option<u64> {
+    let is_decimal = version.bytes().all(|byte| byte.is_ascii_digit());
+    is_decimal.then(|| version.parse().ok()).flatten()
+}
+
+/// The name of a version in messages and in an index.
+pub(crate) fn name(number: u64) -> String {
+    format!("{number:06}")
+}
+
+/// The number of a version by the name of its directory.
+pub(crate) fn number_of_directory(directory: &str) -> Option<u64> {
+    let found = number(directory.strip_prefix(PREFIX)?)?;
+    // Another spelling would be a second directory of the same version.
+    (format!("{PREFIX}{}", name(found)) == directory).then_some(found)
+}
+
+impl<T: Store + 'static> Root<T> {
+    pub(crate) fn new(store: T, path: &Path) -> Self {
+        Self { store: Arc::new(store), path: path.to_owned() }
+    }
+
+    fn directory(&self, number: u64) -> PathBuf {
+        self.path.join(format!("{PREFIX}{}", name(number)))
+    }
+
+    /// The entries of a directory; none if it is not there.
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
+        match self.store.list(directory) {
+            Err(error) if is_missing(&error) => Ok(Vec::new()),
+            listed => listed.map_err(|error| error.in_path(directory)),
+        }
+    }
+
+    /// The numbers of all versions in descending order, also of those that are not complete.
+    pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        let entries = self.list(&self.path)?;
+        let directories = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
+        let mut numbers: Vec<_> =
+            directories.filter_map(|entry| number_of_directory(&entry.name)).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        numbers.dedup();
+        Ok(numbers)
+    }
+
+    /// Opens a version; `None` if it is not complete.
+    ///
+    /// # Errors
+    ///
+    /// The errors of opening, if all files are there; [`ErrorKind::OtherVersion`].
+    pub(crate) fn open(&self, number: u64) -> Result<Option<Published<T::File>>> {
+        match self.open_listed(number) {
+            // A file that the index names is not there yet, or not any more.
+            Err(error) if is_missing(&error) => Ok(None),
+            opened => opened,
+        }
+    }
+
+    fn open_listed(&self, number: u64) -> Result<Option<Published<T::File>>> {
+        let directory = self.directory(number);
+        let entries = self.list(&directory)?;
+        let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+        let full = || Checkpoint::open_in(Arc::clone(&self.store), &directory, &Limits::default());
+        if has(INDEX) {
+            let index = directory.join(INDEX);
+            return match Delta::open_in(Arc::clone(&self.store), &index, &Limits::default()) {
+                Ok(delta) => check_version(delta, number).map(Published::Delta).map(Some),
+                Err(error) if matches!(error.kind(), CoreKind::NotADelta) => {
+                    full().map(Published::Full).map(Some)
+                }
+                Err(error) => Err(error),
+            };
+        }
+        let is_unfinished = entries.iter().any(|entry| entry.name.ends_with(UNFINISHED));
+        if !has(FILE) || is_unfinished {
+            return Ok(None);
+        }
+        let full = full()?;
+        Ok((!is_of_delta(&full)).then_some(Published::Full(full)))
+    }
+
+    /// Whether these versions are still the same.
+    pub(crate) fn has(&self, versions: &[(u64, String)]) -> bool {
+        versions.iter().all(|(number, fingerprint)| {
+            let published = self.open(*number).ok().flatten();
+            let found = published.and_then(|published| published.fingerprint().ok());
+            found.as_ref() == Some(fingerprint)
+        })
+    }
+
+    /// Copies what lies beside the tensors of a full version, except what is there already.
+    /// Returns the names of what is left out.
+    pub(crate) fn copy_beside(&self, number: u64, to: &Path) -> Result<Vec<PathBuf>> {
+        let directory = self.directory(number);
+        let mut left_out = Vec::new();
+        for entry in self.list(&directory)? {
+            let is_plain = Path::new(&entry.name).file_name() == Some(entry.name.as_ref());
+            let to = to.join(&entry.name);
+            if entry.kind != FileKind::File || !is_plain || to.exists() {
+                continue;
+            }
+            if is_left_out(entry.name.as_ref()) || entry.name.ends_with(UNFINISHED) {
+                left_out.push(entry.name.into());
+                continue;
+            }
+            let from = directory.join(&entry.name);
+            let file = self.store.open(&from).map_err(|error| error.in_path(&from))?;
+            copy(&file, &to).map_err(|error| Error::from(error).in_path(&from))?;
+        }
+        left_out.sort_unstable();
+        Ok(left_out)
+    }
+}
+
+fn copy(from: &impl ReadAt, to: &Path) -> io::Result<()> {
+    use std::io::Write;
+
+    let (mut file, mut offset) = (std::fs::File::create(to)?, 0);
+    let mut piece = vec![0; PIECE];
+    while offset < from.byte_len() {
+        let len = (from.byte_len() - offset).min(PIECE as u64) as usize;
+        from.read_exact_at(&mut piece[..len], offset)?;
+        file.write_all(&piece[..len])?;
+        offset += len as u64;
+    }
+    Ok(())
+}
+
+/// Fails if the index names another version than the directory does.
+fn check_version<S>(delta: Delta<S>, expected: u64) -> Result<Delta<S>> {
+    if number(delta.version()) == Some(expected) {
+        return Ok(delta);
+    }
+    let found = delta.version().into();
+    let kind = ErrorKind::OtherVersion { expected: name(expected), found };
+    Err(Error::from(kind).in_path(delta.path()))
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), CoreKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Whether a file is one of a delta, whose index is not there yet: it has nothing but rows of
+/// bytes, with a checksum under the name of each.
+fn is_of_delta<S: ReadAt>(checkpoint: &Checkpoint<S>) -> bool {
+    !checkpoint.is_empty() && checkpoint.tensors().all(|tensor| {
+        let is_row = tensor.dtype() == Dtype::U8 && tensor.shape().len() == 1;
+        is_row && checkpoint.metadata().contains_key(tensor.name())
+    })
+}
+
+impl<S: ReadAt> Published<S> {
+    pub(crate) fn files(&self) -> &Checkpoint<S> {
+        match self {
+            Self::Full(checkpoint) => checkpoint,
+            Self::Delta(delta) => delta.files(),
+        }
+    }
+
+    /// What tells this version from another of the same number: all headers, with the checksums
+    /// that a delta has there, and the last bytes of each file.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |value: serde_json::Value| {
+            hasher.update(value.to_string().as_bytes());
+        };
+        if let Self::Delta(delta) = self {
+            let digests = delta.digests().map(|digest| digest.map(|it| it.to_hex().to_string()));
+            add(json!([delta.version(), delta.base_version(), delta.encoding().name(), digests]));
+        }
+        for file in self.files().files() {
+            let (name, archive) = (file.path().file_name(), file.safetensors());
+            add(json!([name.map(|name| name.to_string_lossy()), archive.metadata()]));
+            for tensor in archive.header().iter() {
+                let end = tensor.data_offsets().end;
+                add(json!([tensor.name(), tensor.dtype().name(), tensor.shape(), end]));
+            }
+            let source = archive.source();
+            let len = source.byte_len().min(TAIL);
+            let mut tail = vec![0; len as usize];
+            let read = source.read_exact_at(&mut tail, source.byte_len() - len);
+            read.map_err(|error| Error::from(error).in_path(file.path()))?;
+            add(json!(blake3::hash(&tail).to_hex().as_str()));
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+}
