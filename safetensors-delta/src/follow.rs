@@ -175,12 +175,16 @@ impl Follower {
                 (Err(_), Some(error)) => return Err(error),
                 (planned, _) => planned?,
             };
-            let Some(plan) = plan else { return Ok(None) };
+            let Some(plan) = plan else {
+                // Nothing else removes what a process has left that was killed.
+                AtomicDirectory::clean(&self.directory);
+                return Ok(None);
+            };
             let error = match self.carry_out(&root, &plan, here.as_ref()) {
                 Ok(update) => return Ok(Some(update)),
                 Err(error) => error,
             };
-            if !root.has(&plan.read) {
+            if root.has_changed(&plan.read) {
                 return Ok(None);
             }
             if !matches!(plan.start, Start::Here) || !is_about_base(&error) {

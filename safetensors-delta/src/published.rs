@@ -80,9 +80,9 @@ impl<T: Store + 'static> Root<T> {
     /// The numbers of all versions in descending order, also of those that are not complete.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let entries = self.list(&self.path)?;
-        let directories = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
+        // Not by their kind: what a store cannot look at counts as a file.
         let mut numbers: Vec<_> =
-            directories.filter_map(|entry| number_of_directory(&entry.name)).collect();
+            entries.iter().filter_map(|entry| number_of_directory(&entry.name)).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
         numbers.dedup();
         Ok(numbers)
@@ -124,12 +124,14 @@ impl<T: Store + 'static> Root<T> {
         Ok((!is_of_delta(&full)).then_some(Published::Full(full)))
     }
 
-    /// Whether these versions are still the same.
-    pub(crate) fn has(&self, versions: &[(u64, String)]) -> bool {
-        versions.iter().all(|(number, fingerprint)| {
-            let published = self.open(*number).ok().flatten();
-            let found = published.and_then(|published| published.fingerprint().ok());
-            found.as_ref() == Some(fingerprint)
+    /// Whether one of these versions is another one by now, or is not complete any more.
+    pub(crate) fn has_changed(&self, versions: &[(u64, String)]) -> bool {
+        versions.iter().any(|(number, fingerprint)| {
+            let found = self.open(*number).and_then(|published| {
+                published.map(|published| published.fingerprint()).transpose()
+            });
+            // What cannot be read now is not known to have changed.
+            found.is_ok_and(|found| found.as_ref() != Some(fingerprint))
         })
     }
 

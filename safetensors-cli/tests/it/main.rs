@@ -16,6 +16,7 @@ mod convert_ranks;
 mod convert_tied;
 mod dcp;
 mod delta;
+mod delta_follow;
 mod diff;
 mod digest;
 mod extract;

@@ -3,11 +3,13 @@
 //! | file | content |
 //! |---|---|
 //! | `arguments` | the options of a new delta |
+//! | `follow` | keeps a checkpoint at the newest version |
 //! | `shown` | what a delta is, for people and for programs |
 //!
 //! `safetensors_delta` does the work.
 
 mod arguments;
+mod follow;
 mod shown;
 
 use std::fmt::Display;
@@ -49,10 +51,11 @@ Examples:
   safetensors delta apply step-1/ weight_v000002 applied/
   safetensors delta verify weight_v00000[1-9] --base step-0/
   safetensors delta squash step-0/ weight_v00000[1-9] all/
+  safetensors delta follow s3://bucket/run served/
   safetensors delta help make
 
 Exit codes: 0 done, 1 a delta does not fit its base, or is malformed, unreadable or unwritable,
-2 wrong usage.";
+2 wrong usage, 124 `follow` found nothing new in time.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
@@ -61,6 +64,7 @@ enum Command {
     Verify(Verify),
     Inspect(Inspect),
     Squash(Squash),
+    Follow(follow::Follow),
 }
 
 /// Write what changed from OLD to NEW as a delta
@@ -190,7 +194,7 @@ struct Squash {
 
 impl Run for Args {
     fn writes_files(&self) -> bool {
-        matches!(self.command, Command::Make(_) | Command::Apply(_) | Command::Squash(_))
+        !matches!(self.command, Command::Verify(_) | Command::Inspect(_))
     }
 
     fn is_paged(&self) -> bool {
@@ -204,6 +208,7 @@ impl Run for Args {
             Command::Verify(verify) => return verify.run(out),
             Command::Inspect(inspect) => inspect.run(out),
             Command::Squash(squash) => squash.run(out),
+            Command::Follow(follow) => return follow.run(out),
         }?;
         Ok(ExitCode::SUCCESS)
     }
@@ -232,14 +237,7 @@ impl Apply {
         let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
         let left_out = chain.apply(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
-        if !left_out.is_empty() {
-            let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
-            warn(format!(
-                "{}: not copied, because they may belong to the old tensors: {}",
-                text::path(to),
-                names.join(", ")
-            ));
-        }
+        warn_of_left_out(to, &left_out);
         let (version, tensors) = (text::printable(chain.version()), base.len() as u64);
         let bytes = text::size(bytes_of(&base));
         let tensors = text::counted(tensors, "tensor");
@@ -390,6 +388,18 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
         warn(format!(
             "{}: names no digest of its base, so tensors that it does not change are not checked",
             text::path(delta.path())
+        ));
+    }
+}
+
+/// Warns of what lies beside a base and is not copied.
+fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
+    if !left_out.is_empty() {
+        let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
+        warn(format!(
+            "{}: not copied, because they may belong to the old tensors: {}",
+            text::path(to),
+            names.join(", ")
         ));
     }
 }

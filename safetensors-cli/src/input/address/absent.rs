@@ -37,6 +37,14 @@ pub(super) fn open(
     Err(without(address))
 }
 
+pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
+    Err(without(address))
+}
+
+pub(super) fn advise(error: Error, _: &str) -> anyhow::Error {
+    error.into()
+}
+
 pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     Err(without(address))
 }

@@ -57,6 +57,17 @@ pub(crate) fn open_or(
     there::open(address, otherwise)
 }
 
+/// The store of an address whose directories are to be listed, and the path in it.
+pub(crate) fn store(address: &str) -> anyhow::Result<(there::Files, PathBuf)> {
+    refuse_memory(address)?;
+    there::store(address)
+}
+
+/// An error of such a store, with the address and a remedy.
+pub(crate) fn explain(error: Error, address: &str) -> anyhow::Error {
+    there::advise(error, address)
+}
+
 /// The files of whole tensors at an address, each as a checkpoint of its own.
 pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     refuse_memory(address)?;

@@ -42,6 +42,20 @@ pub(super) fn open(
     }
 }
 
+/// The store of an address whose directories are to be listed, and the path in it.
+pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
+    if AddressKind::of(address) == Some(AddressKind::Web) {
+        return Err(wrong_usage(format!(
+            "{}: a web server does not list what is in a directory; expected a path, or a bucket \
+             such as s3://bucket/model",
+            printable(address)
+        )));
+    }
+    let store = RemoteStore::new(address, &RemoteOptions::new())?;
+    let path = store.path();
+    Ok((store, path))
+}
+
 /// Whether an error says nothing of the format: what was not read, or that there are several.
 fn is_of_access(error: &Error) -> bool {
     match error.kind() {
@@ -71,7 +85,7 @@ pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
 }
 
 /// Adds to an error the address, unless it names it, and a remedy.
-fn advise(error: Error, address: &str) -> anyhow::Error {
+pub(super) fn advise(error: Error, address: &str) -> anyhow::Error {
     let (shown, message) = (printable(address), error.to_string());
     let remedy = remedy(&error, address);
     if remedy.is_none() && message.contains(&shown) {

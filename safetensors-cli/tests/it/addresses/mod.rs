@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the tests of that package use the rest")]
 mod bucket;
 mod cache;
+mod deltas;
 mod download;
 #[path = "../../../../safetensors-hub/tests/it/server/mod.rs"]
 mod hub_server;

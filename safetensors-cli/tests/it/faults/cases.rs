@@ -34,6 +34,9 @@ pub(crate) struct Case {
     pub(crate) new: Found,
     /// Whether an interruption may leave a file that readers refuse until it is restored.
     pub(crate) may_tear: bool,
+    /// Whether the command does nothing where nothing is new. Then it is only killed, unless
+    /// everything is tried, and the lock of a process that was killed stays.
+    pub(crate) follows: bool,
 }
 
 /// How a run ended, and the directory that it ran in.
@@ -104,6 +107,29 @@ impl Case {
         })
     }
 
+    /// A follower applies the delta that has been published since.
+    pub(crate) fn followed_delta() -> Self {
+        let arguments = ["delta", "follow", "root", FOLDER, "--once"];
+        let case = Self::new("a delta that is followed", &arguments, FOLDER, |folder| {
+            let directory = folder.parent().unwrap();
+            let run = |arguments: &[&str]| {
+                let status = safetensors(directory).args(arguments).status().unwrap();
+                assert!(status.success());
+            };
+            let full = "root/weight_v000000";
+            fs::create_dir_all(directory.join(full)).unwrap();
+            let file = directory.join(full).join("model.safetensors");
+            old_file(&file, &SaveOptions::new());
+            run(&arguments);
+            let new = directory.join("new.safetensors");
+            let mut bytes = fs::read(file).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(new, bytes).unwrap();
+            run(&["delta", "make", full, "new.safetensors", "root/weight_v000001"]);
+        });
+        Self { follows: true, ..case }
+    }
+
     /// The header has room for the change, which is made in a copy nevertheless.
     pub(crate) fn edit() -> Self {
         Self::edit_of("an edit", 4096, &[])
@@ -150,7 +176,7 @@ impl Case {
         let target = PathBuf::from(target);
         let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
         let (old, new) = (nothing(), nothing());
-        let mut case = Self { name, arguments, target, template, old, new, may_tear: false };
+        let mut case = Self { name, arguments, target, template, old, new, may_tear: false, follows: false };
         let directory = case.directory();
         case.old = case.found(directory.path()).unwrap();
         case.run_again(directory.path()).unwrap();
@@ -229,7 +255,9 @@ impl Case {
         let entries = [directory.join(FOLDER), directory.to_owned()];
         let entries = entries.iter().flat_map(|directory| fs::read_dir(directory).unwrap());
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with('.')).collect()
+        let stays = [".safetensors-follow.json", ".safetensors.lock"];
+        let may_stay = |name: &String| self.follows && stays.contains(&&**name);
+        names.filter(|name| name.starts_with('.') && !may_stay(name)).collect()
     }
 
     fn command(&self, directory: &Path) -> Command {
