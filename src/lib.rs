@@ -132,6 +132,7 @@
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | publish what changed since the last version, and apply it | the module `delta`; `safetensors delta` |
+//! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |

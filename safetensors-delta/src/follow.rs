@@ -290,10 +290,10 @@ impl State {
         };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         let fingerprint = state["fingerprint"].as_str().map(str::to_owned);
-        Ok(state["version"].as_u64().zip(fingerprint).map(|(version, fingerprint)| Self {
-            version,
-            fingerprint,
-        }))
+        Ok(state["version"]
+            .as_u64()
+            .zip(fingerprint)
+            .map(|(version, fingerprint)| Self { version, fingerprint }))
     }
 
     fn write(&self, path: &Path) -> Result<()> {

@@ -98,6 +98,10 @@ impl<S: ReadAt> Plan<S> {
                 Published::Delta(delta) => (None, Some(delta)),
             };
             links.push(Link { number, fingerprint, delta });
+            // Those that are applied first.
+            if links.len() > MOST {
+                links.remove(0);
+            }
             if let Some(full) = full {
                 start = Some(Start::Full(number, full));
                 break;
@@ -116,9 +120,12 @@ impl<S: ReadAt> Plan<S> {
         };
         if has_unfinished {
             // What follows a version that is not complete waits for it.
-            links.truncate(if matches!(start, Start::Given(false)) { 0 } else { leading(from, &links) });
+            links.truncate(if matches!(start, Start::Given(false)) {
+                0
+            } else {
+                leading(from, &links)
+            });
         }
-        links.truncate(MOST);
         Self::of(start, from, links)
     }
 

@@ -190,10 +190,11 @@ fn is_missing(error: &Error) -> bool {
 /// Whether a file is one of a delta, whose index is not there yet: it has nothing but rows of
 /// bytes, with a checksum under the name of each.
 fn is_of_delta<S: ReadAt>(checkpoint: &Checkpoint<S>) -> bool {
-    !checkpoint.is_empty() && checkpoint.tensors().all(|tensor| {
-        let is_row = tensor.dtype() == Dtype::U8 && tensor.shape().len() == 1;
-        is_row && checkpoint.metadata().contains_key(tensor.name())
-    })
+    !checkpoint.is_empty()
+        && checkpoint.tensors().all(|tensor| {
+            let is_row = tensor.dtype() == Dtype::U8 && tensor.shape().len() == 1;
+            is_row && checkpoint.metadata().contains_key(tensor.name())
+        })
 }
 
 impl<S: ReadAt> Published<S> {

@@ -76,8 +76,7 @@ impl Follow {
         if input::is_stdin(&self.root) {
             return Err(wrong_usage("ROOT is a directory, which cannot be standard input"));
         }
-        let mut follower =
-            Follower::new(&self.out).options(Options::new().overwrite(self.force));
+        let mut follower = Follower::new(&self.out).options(Options::new().overwrite(self.force));
         if let Some(until) = self.until {
             follower = follower.until(until);
         }

@@ -34,8 +34,8 @@ pub(crate) struct Case {
     pub(crate) new: Found,
     /// Whether an interruption may leave a file that readers refuse until it is restored.
     pub(crate) may_tear: bool,
-    /// Whether the command does nothing where nothing is new. Then it is only killed, unless
-    /// everything is tried, and the lock of a process that was killed stays.
+    /// Whether the command does nothing where nothing is new. Then the lock of a process that was
+    /// killed stays. Unless everything is tried, it is only killed, at every fourth call.
     pub(crate) follows: bool,
 }
 
@@ -176,7 +176,8 @@ impl Case {
         let target = PathBuf::from(target);
         let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
         let (old, new) = (nothing(), nothing());
-        let mut case = Self { name, arguments, target, template, old, new, may_tear: false, follows: false };
+        let mut case =
+            Self { name, arguments, target, template, old, new, may_tear: false, follows: false };
         let directory = case.directory();
         case.old = case.found(directory.path()).unwrap();
         case.run_again(directory.path()).unwrap();
