@@ -32,7 +32,7 @@ pub(crate) struct Plan<S> {
 pub(crate) enum Start<S> {
     /// The checkpoint of the follower.
     Here,
-    Full(u64, Checkpoint<S>),
+    Full(u64, Box<Checkpoint<S>>),
     /// The base that the user has given, if there is one.
     Given(bool),
 }
@@ -103,7 +103,7 @@ impl<S: ReadAt> Plan<S> {
                 links.remove(0);
             }
             if let Some(full) = full {
-                start = Some(Start::Full(number, full));
+                start = Some(Start::Full(number, Box::new(full)));
                 break;
             }
         }
