@@ -36,8 +36,9 @@ const STATE: &str = ".safetensors-follow.json";
 /// A publisher may begin anew with the version 0. If the newest version is older than the one here,
 /// the one of the same number is another one, or the deltas were made of other tensors, the
 /// follower begins with a full version, too. A full version is told from another one of its number
-/// by its headers and the last 4 KiB of each file. Tensors of deltas without
-/// [digests](Delta::base_digest) are checked where they change, as by [`Chain::apply`].
+/// by its headers and the last 4 KiB of each file. Of deltas without
+/// [digests](Delta::base_digest), the tensors that change are checked, as by
+/// [`Chain::apply`](crate::Chain::apply).
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -149,7 +150,7 @@ impl Follower {
     ///
     /// [`ErrorKind::NoBase`], [`ErrorKind::Gap`] and [`ErrorKind::Fork`] if the complete versions
     /// do not lead from one to the next; [`ErrorKind::OtherVersion`]; the errors of
-    /// [`Chain::apply`]. The directory then has what it had before.
+    /// [`Chain::apply`](crate::Chain::apply). The directory then has what it had before.
     pub fn poll(&self, root: impl AsRef<Path>) -> Result<Option<Update>> {
         self.poll_in(LocalStore, root)
     }
