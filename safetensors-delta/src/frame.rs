@@ -1,10 +1,13 @@
 //! [`Frame`]: the one frame of zstd that a compressed difference is, decompressed as it is needed.
 
-use safetensors_core::{LazyTensor, ReadAt};
+use safetensors_core::save::Sink;
+use safetensors_core::{LazyTensor, ReadAt, shape};
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extra::Form;
+use crate::patched::PIECE;
 
 /// The compressed bytes that are held at a time.
 const BLOCK: usize = 64 << 10;
@@ -100,6 +103,23 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         self.blocks.tensor().locate(kind.into())
     }
+}
+
+/// Passes the content of a frame to a sink, which is a tensor of this dtype and shape, whole.
+pub(crate) fn pour<S: ReadAt>(
+    tensor: LazyTensor<'_, S>,
+    (dtype, shape): Form<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let len = shape::byte_len(dtype, shape).map_err(|kind| tensor.locate(kind.into()))?;
+    let mut frame = Frame::open(tensor, Some(len))?;
+    let mut buffer = vec![0; len.min(PIECE as u64) as usize];
+    while frame.given() < len {
+        let piece = &mut buffer[..(len - frame.given()).min(PIECE as u64) as usize];
+        frame.fill(piece, len)?;
+        sink(piece)?;
+    }
+    frame.finish(len)
 }
 
 /// Checks the header of a frame (RFC 8878, 3.1.1.1), of which zstd itself says less. Returns the

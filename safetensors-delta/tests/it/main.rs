@@ -4,6 +4,7 @@
 mod chain;
 mod destination;
 mod example;
+mod extra;
 mod failures;
 mod hostile;
 #[cfg(target_os = "linux")]

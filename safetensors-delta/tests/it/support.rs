@@ -34,7 +34,7 @@ pub(crate) fn bytes(
     (name.into(), (Dtype::U8, vec![bytes.len()], bytes))
 }
 
-fn views(tensors: &Tensors) -> impl Iterator<Item = (&str, TensorView<'_>)> {
+pub(crate) fn views(tensors: &Tensors) -> impl Iterator<Item = (&str, TensorView<'_>)> {
     tensors.iter().map(|(name, (dtype, shape, bytes))| {
         (name.as_str(), TensorView::new(*dtype, shape, bytes).unwrap())
     })
