@@ -11,13 +11,14 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::extra::{Change, Extra};
+use crate::extra::{Change, Extra, Form};
 use crate::format::{
     BASE_DIGEST, BASE_VERSION, COMPRESSION, ChecksumFormat, Encoding, RESULT_DIGEST, VERSION, ZSTD,
     digest, is_hex, text, word,
 };
 use crate::frame::pour;
 use crate::patch::Patch;
+use crate::sums::Sums;
 
 /// What changed between a checkpoint, the base, and a newer version of it: a directory with an
 /// index and files of compressed differences, in the format that slime, miles and ModelExpress
@@ -146,7 +147,8 @@ impl<S: ReadAt> Delta<S> {
     }
 
     /// Decompresses all differences, without the base. That finds damage of the frames, but not
-    /// wrong bytes in them; [`Chain::verify`](crate::Chain::verify) finds these, too.
+    /// wrong bytes in them, except those of whole tensors; [`Chain::verify`](crate::Chain::verify)
+    /// finds these, too.
     ///
     /// # Errors
     ///
@@ -154,10 +156,19 @@ impl<S: ReadAt> Delta<S> {
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
         in_parallel(tensors, 0, |tensor, _: &mut ()| match self.change_of(tensor.name()).whole() {
-            Some(form) => pour(tensor, form, &mut |_| Ok(())),
+            Some(form) => self.verify_whole(&tensor, form),
             None => Patch::verify(self.encoding, tensor),
         })?;
         self.files.check_unchanged()
+    }
+
+    fn verify_whole(&self, tensor: &LazyTensor<'_, S>, form: Form<'_>) -> Result<()> {
+        let mut sums = Sums::new(Some(self.checksum_format), false);
+        pour(*tensor, form, &mut |piece| {
+            sums.update(piece);
+            Ok(())
+        })?;
+        self.check_sums(tensor, &sums)
     }
 }
 
@@ -241,6 +252,22 @@ impl<S> Delta<S> {
     /// What happens to a tensor of which the delta has bytes.
     pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
         self.extra.of(name)
+    }
+
+    /// Compares the checksum of a tensor after the delta with that in the delta.
+    pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {
+        let expected = self.stored_checksum(bytes).unwrap_or_default();
+        let found = sums.checksum();
+        if expected == found {
+            return Ok(());
+        }
+        let kind = ErrorKind::WrongTensor {
+            version: self.version.clone(),
+            algorithm: self.checksum_format.name(),
+            expected: expected.into(),
+            found,
+        };
+        Err(bytes.locate(kind.into()))
     }
 
     pub(crate) fn digests(&self) -> [Option<blake3::Hash>; 2] {

@@ -105,14 +105,27 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     }
 }
 
-/// Passes the content of a frame to a sink, which is a tensor of this dtype and shape, whole.
+/// Begins to read a tensor of this dtype and shape, whole. Its frame has to say how large it is, so
+/// that no file is made for a tensor that is not there. Returns the number of bytes, too.
+pub(crate) fn whole<'a, S: ReadAt>(
+    tensor: LazyTensor<'a, S>,
+    (dtype, shape): Form<'_>,
+) -> Result<(Frame<'a, S>, u64)> {
+    let len = shape::byte_len(dtype, shape).map_err(|kind| tensor.locate(kind.into()))?;
+    let frame = Frame::open(tensor, Some(len))?;
+    match frame.content {
+        Some(_) => Ok((frame, len)),
+        None => Err(frame.error(ErrorKind::UnknownContentSize)),
+    }
+}
+
+/// Passes the content of the frame of a tensor, whole, to a sink.
 pub(crate) fn pour<S: ReadAt>(
     tensor: LazyTensor<'_, S>,
-    (dtype, shape): Form<'_>,
+    form: Form<'_>,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let len = shape::byte_len(dtype, shape).map_err(|kind| tensor.locate(kind.into()))?;
-    let mut frame = Frame::open(tensor, Some(len))?;
+    let (mut frame, len) = whole(tensor, form)?;
     let mut buffer = vec![0; len.min(PIECE as u64) as usize];
     while frame.given() < len {
         let piece = &mut buffer[..(len - frame.given()).min(PIECE as u64) as usize];

@@ -63,6 +63,8 @@ mod error;
 mod extra;
 mod format;
 mod frame;
+mod in_place;
+mod journal;
 mod make;
 mod options;
 mod passes;

@@ -7,7 +7,7 @@ use safetensors_core::save::Sink;
 use safetensors_core::{LazyTensor, ReadAt, TensorSource, shape};
 
 use crate::delta::Delta;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::extra::Form;
 use crate::frame::pour;
 use crate::options::Options;
@@ -102,12 +102,12 @@ impl<S: ReadAt> Pass<'_, S> {
             Ok(())
         })?;
         if let (Some(sums), Bytes::Whole(number, whole, _)) = (&sums, &bytes) {
-            self.check(*number, whole, sums)?;
+            self.deltas[*number].check_sums(whole, sums)?;
         }
         hashes.extend(sums.map(|sums| sums.blake3()));
         for step in &mut steps {
             step.patch.finish()?;
-            self.check(step.number, &step.difference, &step.sums)?;
+            self.deltas[step.number].check_sums(&step.difference, &step.sums)?;
             hashes.push(step.sums.blake3());
         }
         Ok(())
@@ -116,23 +116,6 @@ impl<S: ReadAt> Pass<'_, S> {
     /// The digests that are computed of a tensor after a delta.
     fn sums(&self, number: usize) -> Sums {
         Sums::new(Some(self.deltas[number].checksum_format()), self.has_digests)
-    }
-
-    /// Compares the checksum of a tensor after a delta with that in the delta.
-    fn check(&self, number: usize, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {
-        let delta = &self.deltas[number];
-        let expected = delta.stored_checksum(bytes).unwrap_or_default();
-        let found = sums.checksum();
-        if expected == found {
-            return Ok(());
-        }
-        let kind = ErrorKind::WrongTensor {
-            version: delta.version().into(),
-            algorithm: delta.checksum_format().name(),
-            expected: expected.into(),
-            found,
-        };
-        Err(bytes.locate(kind.into()))
     }
 }
 

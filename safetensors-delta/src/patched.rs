@@ -12,6 +12,7 @@ use crate::chain::Chain;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::{Change, Form};
+use crate::frame::whole;
 use crate::options::Options;
 use crate::passes::{Bytes, Pass};
 use crate::sums::{Line, digest_of};
@@ -58,13 +59,13 @@ pub(crate) struct Link<'a, S> {
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
-    /// Finds the tensors that each delta changes, adds and removes. No data is read. A file that
-    /// takes a tensor between two passes over a long chain has no name, and lies beside what is
+    /// Finds the tensors that each delta changes, adds and removes. No more is read than how large
+    /// those are that a delta has whole. A file that takes a tensor between two passes over a long chain has no name, and lies beside what is
     /// written, if something is.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`].
+    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`].
     pub(crate) fn new(
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
@@ -99,6 +100,9 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
                 let found = by_name.get(name).copied();
                 let is_there = found.is_some_and(|found| !tensors[found].is_removed());
                 check_change(delta, (name, change), is_there)?;
+                if let (Some(bytes), Some(form)) = (bytes, change.whole()) {
+                    whole(bytes, form)?;
+                }
                 let found = found.unwrap_or_else(|| {
                     by_name.insert(name, tensors.len());
                     tensors.push(tensor(name, None, (Dtype::U8, &[])));

@@ -7,6 +7,7 @@ mod example;
 mod extra;
 mod failures;
 mod hostile;
+mod in_place;
 #[cfg(target_os = "linux")]
 mod memory;
 mod refusals;
