@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use safetensors_core::edit::{is_torn, restore_header};
-use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 use super::strace::{self, Call, Fault, Outcome};
@@ -84,24 +84,18 @@ impl Case {
         let arguments = ["delta", "apply", "base", "delta", FOLDER, "--force"];
         Self::new("an applied delta", &arguments, FOLDER, |folder| {
             old_file(&folder.join("model.safetensors"), &SaveOptions::new());
-            let directory = folder.parent().unwrap();
-            let run = |arguments: &[&str]| {
-                let status = safetensors(directory).args(arguments).status().unwrap();
-                assert!(status.success());
-            };
-            // One file, because shards are opened by several threads, in no order.
-            fs::create_dir(directory.join("base")).unwrap();
-            run(&["convert", INPUT, "base/model.safetensors"]);
-            fs::write(directory.join("base/config.json"), "{}").unwrap();
-            let values = [9.0_f32, 1.5, 2.5, 3.5, 4.5, -1.0];
-            let shapes = [("x", [3], 0), ("y", [2], 3), ("new", [1], 5)];
-            let views = shapes.iter().map(|(name, shape, start)| {
-                let values = &values[*start..start + shape[0]];
-                (*name, TensorView::from_slice(shape, values).unwrap())
-            });
-            save(directory.join("new.safetensors"), views, &SaveOptions::new()).unwrap();
-            run(&["delta", "make", "base", "new.safetensors", "delta"]);
+            make_delta(folder, "base");
         })
+    }
+
+    /// What a delta makes of a checkpoint is written into its file.
+    pub(crate) fn delta_in_place() -> Self {
+        let arguments = ["delta", "apply", "--in-place", FOLDER, "delta"];
+        let case = Self::new("a delta in place", &arguments, FOLDER, |folder| {
+            fs::remove_dir(folder).unwrap();
+            make_delta(folder, FOLDER);
+        });
+        Self { may_tear: true, ..case }
     }
 
     /// The header has room for the change, which is made in a copy nevertheless.
@@ -216,10 +210,14 @@ impl Case {
         if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
     }
 
-    /// Restores a header that an edit in place was interrupted in, if there is one that readers
-    /// refuse. Says whether it did.
+    /// Restores what a change in place was interrupted in, if readers refuse it: a header is put
+    /// back, and data is completed by the next run. Says whether it did.
     pub(crate) fn restore(&self, directory: &Path) -> Result<bool, String> {
         let path = directory.join(&self.target);
+        let opened = Checkpoint::open(&path);
+        if opened.is_err_and(|error| matches!(error.kind(), ErrorKind::TornData)) {
+            return self.run_again(directory).map(|()| true);
+        }
         let is_torn = path.is_file() && is_torn(&path).map_err(|error| error.to_string())?;
         if is_torn { restore_header(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
@@ -276,6 +274,29 @@ fn safetensors(directory: &Path) -> Command {
     command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
+}
+
+/// Makes a checkpoint of this name beside the folder, and a delta of it.
+fn make_delta(folder: &Path, base: &str) {
+    let directory = folder.parent().unwrap();
+    let run = |arguments: &[&str]| {
+        let status = safetensors(directory).args(arguments).status().unwrap();
+        assert!(status.success());
+    };
+    // One file, because shards are opened by several threads, in no order.
+    fs::create_dir(directory.join(base)).unwrap();
+    run(&["convert", INPUT, &format!("{base}/model.safetensors")]);
+    fs::write(directory.join(base).join("config.json"), "{}").unwrap();
+    let values = [9.0_f32, 1.5, 2.5, 3.5, 4.5, -1.0];
+    let shapes = [("x", [3], 0), ("y", [2], 3), ("new", [1], 5)];
+    let views = shapes.iter().map(|(name, shape, start)| {
+        let values = &values[*start..start + shape[0]];
+        (*name, TensorView::from_slice(shape, values).unwrap())
+    });
+    let metadata = Checkpoint::open(directory.join(base)).unwrap().metadata().clone();
+    let options = SaveOptions::new().metadata(metadata);
+    save(directory.join("new.safetensors"), views, &options).unwrap();
+    run(&["delta", "make", base, "new.safetensors", "delta"]);
 }
 
 /// A file of three tensors, two of which have names that the new one has too.
