@@ -25,7 +25,10 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// The files of the result have the names, the tensors and the metadata of those of the base,
     /// but for recorded digests, which are those of the new tensors. A single file whose name does
-    /// not end in `.safetensors` becomes `model.safetensors`. If the base is a directory on the
+    /// not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other
+    /// names, dtypes or shapes, or to other metadata, the result is saved as
+    /// [`save_sharded`](safetensors_core::save_sharded) does it instead, with the metadata that the
+    /// last delta with such has. If the base is a directory on the
     /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
     /// files and directories of tensors, signatures, and what is hidden: of these the paths
     /// relative to that directory are returned. Nothing is changed in place, so the base and an
@@ -35,9 +38,9 @@ impl<S: ReadAt> Chain<S> {
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
     /// checked, too. Nothing takes its place before everything is right. Memory does not grow with
-    /// the size of the tensors, but with the number of deltas that change one of them: each takes
-    /// the window of its frame, mostly 512 KiB and at most 8 MiB, or two of overwritten bytes.
-    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time then.
+    /// the size of the tensors, nor beyond 64 deltas with their number: see the
+    /// [crate](crate#memory). [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
+    /// tensors at a time if more deltas change one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

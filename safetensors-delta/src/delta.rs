@@ -155,9 +155,11 @@ impl<S: ReadAt> Delta<S> {
     /// The [kinds](ErrorKind) of damage of a frame. They name the tensor.
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
-        in_parallel(tensors, 0, |tensor, _: &mut ()| match self.change_of(tensor.name()).whole() {
-            Some(form) => self.verify_whole(&tensor, form),
-            None => Patch::verify(self.encoding, tensor),
+        in_parallel(tensors, 0, |tensor, _: &mut ()| {
+            match self.change_of(tensor.name()).whole() {
+                Some(form) => self.verify_whole(&tensor, form),
+                None => Patch::verify(self.encoding, tensor),
+            }
         })?;
         self.files.check_unchanged()
     }

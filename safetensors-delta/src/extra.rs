@@ -64,14 +64,18 @@ pub(crate) struct Extra {
 impl Extra {
     /// The entries for the index.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let tensors = |tensors: &BTreeMap<String, (Dtype, Vec<usize>)>| {
-            lines(tensors.iter().map(|(name, (dtype, shape))| {
-                json!([name, dtype.to_string(), shape]).to_string()
-            }))
-        };
+        let tensors =
+            |tensors: &BTreeMap<String, (Dtype, Vec<usize>)>| {
+                lines(tensors.iter().map(|(name, (dtype, shape))| {
+                    json!([name, dtype.to_string(), shape]).to_string()
+                }))
+            };
         let removed = lines(self.removed.iter().map(|name| json!(name).to_string()));
-        let lists =
-            [(ADDED, tensors(&self.added)), (REPLACED, tensors(&self.replaced)), (REMOVED, removed)];
+        let lists = [
+            (ADDED, tensors(&self.added)),
+            (REPLACED, tensors(&self.replaced)),
+            (REMOVED, removed),
+        ];
         let metadata = self.metadata.as_ref().map(|metadata| {
             (METADATA, lines(metadata.iter().map(|entry| json!(entry).to_string())))
         });
@@ -89,7 +93,9 @@ impl Extra {
         let mut keys = [ADDED, REPLACED, REMOVED, METADATA].into_iter();
         if let (false, Some(key)) = (is_allowed, keys.find(|key| index.contains_key(*key))) {
             let expected = "absent unless the encoding is xor-or-whole or overwrite-or-whole";
-            return Err(ErrorKind::BadField { key, expected, found: index.get(key).cloned() }.into());
+            return Err(
+                ErrorKind::BadField { key, expected, found: index.get(key).cloned() }.into()
+            );
         }
         let extra = Self {
             added: tensors(index, ADDED, limits)?,
@@ -134,9 +140,7 @@ impl Extra {
             }
         }
         match self.removed.iter().find(|name| has_bytes.contains(name.as_str())) {
-            Some(name) => {
-                error(name, ErrorKind::TwoChanges { one: "changed", other: "removed" })
-            }
+            Some(name) => error(name, ErrorKind::TwoChanges { one: "changed", other: "removed" }),
             None => Ok(()),
         }
     }
@@ -232,7 +236,10 @@ mod tests {
         let shapes = [vec![], vec![2, 3], vec![0], vec![1 << 20; 2]];
         let added = shapes.into_iter().enumerate();
         let extra = Extra {
-            added: added.map(|(i, shape)| (format!("a\n[{i}\""), (Dtype::F4, shape))).skip(1).collect(),
+            added: added
+                .map(|(i, shape)| (format!("a\n[{i}\""), (Dtype::F4, shape)))
+                .skip(1)
+                .collect(),
             replaced: BTreeMap::from([("r".into(), (Dtype::F64, vec![7]))]),
             removed: ["", "x\u{2028}y", "[]"].map(String::from).into(),
             metadata: Some(Metadata::from([("k\n".into(), "v\r\n".into())])),

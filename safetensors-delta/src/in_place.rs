@@ -82,7 +82,11 @@ impl<S: ReadAt> Chain<S> {
         let unchanged = check_unchanged(&base).and_then(|()| journal.begin(&mut files));
         if let Err(error) = unchanged {
             // Nothing is written yet. What stays is completed or removed by the next call.
-            return files.iter_mut().try_for_each(end).and_then(|()| journal.remove()).and(Err(error));
+            return files
+                .iter_mut()
+                .try_for_each(end)
+                .and_then(|()| journal.remove())
+                .and(Err(error));
         }
         drop(base);
         journal.write(&mut files, options)?;

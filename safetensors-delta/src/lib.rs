@@ -7,6 +7,7 @@
 //! | make a delta of two checkpoints, or of a checkpoint and tensors in memory | [`make`] |
 //! | look at a delta, and check that it is not damaged | [`Delta`] |
 //! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
+//! | change the files of a base in place | [`Chain::apply_in_place`] |
 //!
 //! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
 //! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
@@ -45,10 +46,23 @@
 //! Files are not trusted. Names, sizes, positions and frames of zstd are checked, each frame gives
 //! no byte more than its tensor has, and its window is limited to 8 MiB.
 //!
-//! # What a delta cannot say
+//! # What only this crate reads
 //!
-//! The format has neither dtypes nor shapes, so both checkpoints have the same tensors. Metadata
-//! and the files beside the tensors are those of the base.
+//! The shared format has neither dtypes nor shapes. Where tensors are added, removed, reshaped or of
+//! another dtype, or the [metadata](Options::metadata) differs, [`make`] writes an encoding that
+//! other programs refuse: `xor-or-whole` or `overwrite-or-whole`. [`Delta::changes`] and
+//! [`Delta::metadata`] tell what it has. [`Options::for_slime`] and [`Options::for_modelexpress`]
+//! make such differences an error.
+//!
+//! The files beside the tensors, such as `config.json`, are those of the base.
+//!
+//! # Memory
+//!
+//! At most 64 differences are decompressed at a time, by all threads together. Each takes the window
+//! of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A tensor that
+//! more deltas of a chain change goes through files without a name after each 64, which take its
+//! size on the disk: beside what is written, or in the system's directory for temporary files if
+//! nothing is. [`Chain::squash`] makes one delta of many.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

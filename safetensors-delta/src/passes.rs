@@ -68,7 +68,8 @@ impl<S: ReadAt> Pass<'_, S> {
     ) -> Result<()> {
         let len = bytes.len()?;
         let mut steps = Vec::with_capacity(differences.len());
-        for (number, difference) in differences.iter().filter_map(|it| Some((it.number, it.bytes?))) {
+        for (number, difference) in differences.iter().filter_map(|it| Some((it.number, it.bytes?)))
+        {
             let patch = Patch::open(self.deltas[number].encoding(), difference, len)?;
             steps.push(Step { number, difference, patch, sums: self.sums(number) });
         }

@@ -275,7 +275,10 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
                 pass.run(bytes, differences, sink, &mut hashes)?;
             }
             let Some((link, rest)) = rest.split_first() else { break };
-            bytes = link.change.whole().and_then(|form| Some(Bytes::Whole(link.number, link.bytes?, form)));
+            bytes = link
+                .change
+                .whole()
+                .and_then(|form| Some(Bytes::Whole(link.number, link.bytes?, form)));
             if bytes.is_none() {
                 hashes.push(None);
             }

@@ -321,7 +321,7 @@ fn tensors_are_added_replaced_and_removed() {
     let shown = text(&shown.get_output().stdout).to_owned();
     assert!(shown.contains("\nmetadata: 1 entry\n"), "{shown}");
     let words = |line: &str| line.split_whitespace().take(2).map(String::from).collect::<Vec<_>>();
-    let rows: Vec<_> = shown.lines().skip(6).map(words).collect();
+    let rows: Vec<_> = shown.lines().skip(7).map(words).collect();
     let expected = [["added", "added"], ["w", "replaced"], ["bias", "removed"]];
     assert_eq!(rows, expected, "{shown}");
     let json = run(&["delta", "inspect", "d", "--json"]).success();

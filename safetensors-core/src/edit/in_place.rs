@@ -112,7 +112,8 @@ impl InPlace {
     /// [`ErrorKind::Io`].
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.number.is_none() || offset < self.header.data_start() {
-            let error = io::Error::other("nothing is written before the change begins, or into the header");
+            let error =
+                io::Error::other("nothing is written before the change begins, or into the header");
             return Err(self.error(error));
         }
         write_all_at(self.source.file(), bytes, offset).map_err(|error| self.error(error))

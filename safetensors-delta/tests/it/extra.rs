@@ -89,7 +89,10 @@ fn other_tensors_and_other_metadata_come_back() {
         chain.apply(&base, scratch.path("applied"), &quick().overwrite(true)).unwrap();
         assert_eq!(read(&scratch.path("applied")), new());
         let applied = Checkpoint::open(scratch.path("applied")).unwrap();
-        assert_eq!(applied.metadata(), &Metadata::from(metadata().map(|(k, v)| (k.into(), v.into()))));
+        assert_eq!(
+            applied.metadata(),
+            &Metadata::from(metadata().map(|(k, v)| (k.into(), v.into())))
+        );
         assert_eq!(fs::read(scratch.path("applied/config.json")).unwrap(), b"{}");
 
         // One delta of one is the same, and it leads on.
@@ -139,16 +142,18 @@ fn a_sharded_base_is_saved_anew_and_one_that_comes_back_keeps_its_files() {
     let chain = Chain::new([back, Delta::open(path("1")).unwrap()]).unwrap();
     chain.verify(&base, &quick()).unwrap();
     chain.apply(&base, path("back"), &quick()).unwrap();
-    assert_eq!(files(&path("back")).into_values().collect::<Vec<_>>(), files(&path("base")).into_values().collect::<Vec<_>>());
+    assert_eq!(
+        files(&path("back")).into_values().collect::<Vec<_>>(),
+        files(&path("base")).into_values().collect::<Vec<_>>()
+    );
 }
 
 /// What each link of a chain does to the tensor `x`.
 #[test]
 fn a_later_link_may_remove_what_an_earlier_one_added() {
     let kept = || bytes("kept", [1, 2, 3]);
-    let x = |dtype, shape: &[usize], value: u8| {
-        ("x".into(), (dtype, shape.to_vec(), vec![value; 8]))
-    };
+    let x =
+        |dtype, shape: &[usize], value: u8| ("x".into(), (dtype, shape.to_vec(), vec![value; 8]));
     let steps = [
         Tensors::from([kept()]),
         Tensors::from([kept(), x(Dtype::U8, &[8], 1)]),
@@ -184,24 +189,28 @@ fn a_later_link_may_remove_what_an_earlier_one_added() {
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let error = scratch.apply(&names).unwrap_err();
     assert_eq!(error.tensor(), Some("x"));
-    assert!(matches!(error.other(), Some(ErrorKind::WrongTensor { version, .. }) if version == "2"));
+    assert!(
+        matches!(error.other(), Some(ErrorKind::WrongTensor { version, .. }) if version == "2")
+    );
 }
 
 /// More deltas than are applied at a time go through a file without a name.
 #[test]
 fn a_long_chain_is_applied_in_passes() {
     let scratch = Scratch::new(&Tensors::from([bytes("w", [0; 9]), bytes("v", [3; 5])]));
-    let names: Vec<_> = (1..=150_u8).map(|number| {
-        let mut new = [0; 9];
-        new[0] = number;
-        let mut difference = [0; 9];
-        difference[0] = number ^ (number - 1);
-        let mut parts = Parts::new("xor", &[("w", &frame(&difference), &new)]);
-        parts.metadata["base_version"] = (number - 1).to_string().into();
-        parts.metadata["version"] = number.to_string().into();
-        scratch.write_delta(&format!("d{number}"), &parts);
-        format!("d{number}")
-    }).collect();
+    let names: Vec<_> = (1..=150_u8)
+        .map(|number| {
+            let mut new = [0; 9];
+            new[0] = number;
+            let mut difference = [0; 9];
+            difference[0] = number ^ (number - 1);
+            let mut parts = Parts::new("xor", &[("w", &frame(&difference), &new)]);
+            parts.metadata["base_version"] = (number - 1).to_string().into();
+            parts.metadata["version"] = number.to_string().into();
+            scratch.write_delta(&format!("d{number}"), &parts);
+            format!("d{number}")
+        })
+        .collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     assert_eq!(scratch.apply(&names).unwrap()["w"].2, [150, 0, 0, 0, 0, 0, 0, 0, 0]);
     // Each link is checked, whatever pass it is in.
@@ -212,7 +221,9 @@ fn a_long_chain_is_applied_in_passes() {
         let kept = files(&scratch.path(wrong));
         scratch.write_delta(wrong, &parts);
         let error = scratch.apply(&names).unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::WrongTensor { version, .. }) if version == by));
+        assert!(
+            matches!(error.other(), Some(ErrorKind::WrongTensor { version, .. }) if version == by)
+        );
         kept.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     }
     let left: Vec<_> = fs::read_dir(scratch.directory.path()).unwrap().collect();
@@ -227,7 +238,8 @@ fn hostile(key: &str, value: &str) -> (Scratch, Result<Tensors, Error>) {
     let whole = frame(&[5; 4]);
     let parts = [("w", &frame(&[4])[..], &[5][..]), ("r", &whole, &[5; 4]), ("a", &whole, &[5; 4])];
     let mut parts = Parts::new("xor-or-whole", &parts);
-    let sound = [("added", r#"["a","F32",[1]]"#), ("replaced", r#"["r","U8",[4]]"#), ("removed", "\"g\"")];
+    let sound =
+        [("added", r#"["a","F32",[1]]"#), ("replaced", r#"["r","U8",[4]]"#), ("removed", "\"g\"")];
     for (key, value) in sound {
         parts.metadata[format!("{KEY}{key}")] = value.into();
     }
@@ -255,7 +267,8 @@ fn refused(key: &str, value: &str, tensor: Option<&str>, message: &str) {
 #[test]
 fn hostile_entries_are_named() {
     let (scratch, sound) = hostile("", "");
-    let expected = [bytes("w", [5]), bytes("r", [5; 4]), ("a".into(), (Dtype::F32, vec![1], vec![5; 4]))];
+    let expected =
+        [bytes("w", [5]), bytes("r", [5; 4]), ("a".into(), (Dtype::F32, vec![1], vec![5; 4]))];
     assert_eq!(sound.unwrap(), expected.into());
     drop(scratch);
     let [added, replaced, removed, metadata] =
@@ -263,7 +276,12 @@ fn hostile_entries_are_named() {
     refused(&added, r#"["a","F33",[1]]"#, Some("a"), "unknown dtype \"F33\"");
     refused(&added, r#"["a","F4",[3]]"#, Some("a"), "do not fill whole bytes");
     refused(&added, r#"["a","F64",[4294967296,4294967296]]"#, Some("a"), "overflows 64 bits");
-    refused(&added, r#"["a","F64",[1152921504606846976]]"#, Some("a"), "a content of 9223372036854775808 bytes, found 4");
+    refused(
+        &added,
+        r#"["a","F64",[1152921504606846976]]"#,
+        Some("a"),
+        "a content of 9223372036854775808 bytes, found 4",
+    );
     refused(&added, r#"["a","F32",[2]]"#, Some("a"), "a content of 8 bytes, found 4");
     refused(&added, r#"["a","F32",[0]]"#, Some("a"), "a content of 0 bytes, found 4");
     refused(&replaced, r#"["r","U8",[3]]"#, Some("r"), "a content of 3 bytes, found 4");
@@ -284,9 +302,24 @@ fn hostile_entries_are_named() {
     refused(&removed, "\"w\"", Some("w"), "the delta has it as changed and as removed");
     refused(&added, r#"["r","U8",[4]]"#, Some("r"), "the delta has it as added and as replaced");
     refused(&added, "", Some("a"), "changes or removes it, but the base has no such tensor");
-    refused(&added, "[\"a\",\"F32\",[1]]\n[\"q\",\"U8\",[0]]", Some("q"), "it is added, but no file has its bytes");
-    refused(&added, "[\"a\",\"F32\",[1]]\n[\"w\",\"U8\",[1]]", Some("w"), "adds it, but the base has a tensor of this name");
-    refused(&replaced, "[\"r\",\"U8\",[4]]\n[\"g\",\"U8\",[4]]", Some("g"), "replaced and as removed");
+    refused(
+        &added,
+        "[\"a\",\"F32\",[1]]\n[\"q\",\"U8\",[0]]",
+        Some("q"),
+        "it is added, but no file has its bytes",
+    );
+    refused(
+        &added,
+        "[\"a\",\"F32\",[1]]\n[\"w\",\"U8\",[1]]",
+        Some("w"),
+        "adds it, but the base has a tensor of this name",
+    );
+    refused(
+        &replaced,
+        "[\"r\",\"U8\",[4]]\n[\"g\",\"U8\",[4]]",
+        Some("g"),
+        "replaced and as removed",
+    );
     // The metadata.
     refused(&metadata, "[\"k\"]", None, "lines of [key, value] in JSON, found");
     refused(&metadata, "[\"k\",\"1\"]\n[\"k\",\"2\"]", None, "duplicate key \"k\" in __metadata__");
@@ -295,7 +328,12 @@ fn hostile_entries_are_named() {
     for plain in ["xor", "overwrite"] {
         refused("delta_encoding", plain, None, "added in the index should be absent unless");
     }
-    refused("delta_encoding", "whole", None, "xor, overwrite, xor-or-whole or overwrite-or-whole, found \"whole\"");
+    refused(
+        "delta_encoding",
+        "whole",
+        None,
+        "xor, overwrite, xor-or-whole or overwrite-or-whole, found \"whole\"",
+    );
 }
 
 /// Whole tensors are checked without a base, too.

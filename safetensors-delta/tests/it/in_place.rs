@@ -45,7 +45,9 @@ fn scratch() -> Scratch {
 #[test]
 fn a_base_becomes_the_result_and_keeps_its_files() {
     let scratch = scratch();
-    for (base, is_directory) in [("base", true), ("sharded", true), ("base/model.safetensors", false)] {
+    for (base, is_directory) in
+        [("base", true), ("sharded", true), ("base/model.safetensors", false)]
+    {
         let path = scratch.path(base);
         let before = files(scratch.directory.path());
         apply(&scratch, &path, &["1"]).unwrap();
@@ -76,7 +78,11 @@ fn what_does_not_fit_changes_nothing() {
     recorded.record_digests(&Default::default()).unwrap().apply().unwrap();
     let before = files(scratch.directory.path());
     for (base, delta, message) in [
-        ("base", "reshaped", "other tensors or other metadata; apply the deltas to a new directory"),
+        (
+            "base",
+            "reshaped",
+            "other tensors or other metadata; apply the deltas to a new directory",
+        ),
         ("base", "metadata", "other tensors or other metadata"),
         ("recorded", "1", "recorded digests in it would become wrong"),
         ("other", "1", "was made of another base"),

@@ -22,7 +22,8 @@ fn other_readers_get_no_delta_of_other_tensors_and_all_differences_are_listed() 
     for reader in &readers {
         let error = scratch.make("delta", &new, reader).unwrap_err();
         let message = error.to_string();
-        for part in ["missing: \"a\"", "not needed: \"c\"", "\"b\" should have dtype U8, found I8"] {
+        for part in ["missing: \"a\"", "not needed: \"c\"", "\"b\" should have dtype U8, found I8"]
+        {
             assert!(message.contains(part), "{message}");
         }
     }
