@@ -29,9 +29,9 @@ impl<S: ReadAt> Chain<S> {
     /// `.NAME.delta-journal`. Then a mark in each header makes readers refuse the files
     /// ([`TornData`](CoreKind::TornData)), the bytes are written, the marks are removed, and then
     /// the journal is. Each step is on the disk before the next begins, unless
-    /// [`Options::durable`] is off. A call that finds marked files and their journal writes it again
-    /// and completes that change, before it applies its own deltas, if these are others. If the
-    /// base already has the digest that they lead to, nothing is done.
+    /// [`Options::durable`] is off. A call that finds marked files and their journal writes it
+    /// again and completes that change, before it applies its own deltas, if these are others. If
+    /// the base already has the digest that they lead to, nothing is done.
     ///
     /// Files are changed under all their names (hard links). Programs that have the files open or
     /// mapped see the bytes change, so there should be none. The journal takes space: about that of
@@ -58,7 +58,7 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`apply`](Chain::apply) about the deltas and their base, before a byte changes;
+    /// Before a byte changes, the errors of [`apply`](Chain::apply) about the deltas and their base;
     /// [`ErrorKind::NotInPlace`] if the result has other tensors or metadata, or the base has
     /// recorded [digests](safetensors_core::digest), which would become wrong;
     /// [`ErrorKind::OtherJournal`]; [`InHubCache`](CoreKind::InHubCache);

@@ -58,11 +58,11 @@
 //!
 //! # Memory
 //!
-//! At most 64 differences are decompressed at a time, by all threads together. Each takes the window
-//! of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A tensor that
-//! more deltas of a chain change goes through files without a name after each 64, which take its
-//! size on the disk: beside what is written, or in the system's directory for temporary files if
-//! nothing is. [`Chain::squash`] makes one delta of many.
+//! At most 64 differences are decompressed at a time, by all threads together. Each takes the
+//! window of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A
+//! tensor that more deltas of a chain change goes through files without a name after each 64, which
+//! take its size on the disk: beside what is written, or in the system's directory for temporary
+//! files if nothing is. [`Chain::squash`] makes one delta of many.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -40,10 +40,10 @@ const INDEX: &str = "model.safetensors.index.json";
 /// trains. How either is divided into files makes no difference. Values are compared bit by bit.
 ///
 /// Each tensor that differs is compressed by zstd at its first level, independent of the others. If
-/// both checkpoints have tensors of the same names, dtypes and shapes, and
-/// [`Options::metadata`] tells of no other metadata, the delta is in the format that slime, miles and
-/// ModelExpress share. If not, these programs refuse it: tensors may be whole in it then, also where
-/// that is smaller than their difference.
+/// both checkpoints have tensors of the same names, dtypes and shapes, and [`Options::metadata`]
+/// tells of no other metadata, the delta is in the format that slime, miles and ModelExpress share.
+/// If not, these programs refuse it: tensors may be whole in it then, also where that is smaller
+/// than their difference.
 ///
 /// The index has a digest of each whole checkpoint, by which another base is found when the delta
 /// is applied: the BLAKE3 of one line for each tensor, in the order of their names, such as
@@ -56,7 +56,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// # Errors
 ///
 /// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes,
-/// if the delta is [for](Options::for_slime) a program that cannot be told; [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
+/// if the delta is [for](Options::for_slime) a program that cannot be told;
+/// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
 /// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
 /// of [`save`](safetensors_core::save()) and of
 /// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).

@@ -60,8 +60,8 @@ pub(crate) struct Link<'a, S> {
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     /// Finds the tensors that each delta changes, adds and removes. No more is read than how large
-    /// those are that a delta has whole. A file that takes a tensor between two passes over a long chain has no name, and lies beside what is
-    /// written, if something is.
+    /// those are that a delta has whole. A file that takes a tensor between two passes over a long
+    /// chain has no name, and lies beside what is written, if something is.
     ///
     /// # Errors
     ///
