@@ -124,12 +124,13 @@ fn every_step_is_completed_by_the_next_call() {
                 break;
             }
             torn.write(marked);
+            let files: Vec<_> = torn.files.iter().map(|it| it.source().path().to_owned()).collect();
+            // Opening waits for a process that has the files locked.
+            torn.files.clear();
             assert_eq!(torn.is_refused(), marked > 0);
             if marked == 0 {
                 assert_eq!(read(&torn.base()), old());
             }
-            let files: Vec<_> = torn.files.iter().map(|it| it.source().path().to_owned()).collect();
-            torn.files.clear();
             for file in &files[..marked] {
                 // No edit takes it for one of its own.
                 assert!(matches!(restore_header(file).unwrap_err().kind(), CoreKind::TornData));
