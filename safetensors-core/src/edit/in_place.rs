@@ -154,3 +154,52 @@ impl InPlace {
         Error::io(error, &self.path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::edit::{Edit, is_torn, restore_header};
+    use crate::{SafeTensors, SaveOptions, TensorView, save};
+
+    #[test]
+    fn readers_refuse_the_file_from_the_beginning_to_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w.safetensors");
+        let view = TensorView::from_slice(&[2], &[1_u8, 2]).unwrap();
+        save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+        let old = fs::read(&path).unwrap();
+        let mut file = InPlace::open(&path, true).unwrap();
+        let start = file.header().data_start();
+        assert!(file.write_all_at(&[3], start).is_err() && file.number().is_none());
+        file.begin(7).unwrap();
+        assert!(file.write_all_at(&[3], start - 1).is_err());
+        file.write_all_at(&[3], start + 1).unwrap();
+        let torn = fs::read(&path).unwrap();
+        let error = SafeTensors::parse(&torn).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TornData), "{error}");
+        assert!(u64::from_le_bytes(torn[..LENGTH_BYTES].try_into().unwrap()) > u64::MAX >> 4);
+        drop(file);
+        assert!(!is_torn(&path).unwrap());
+        for error in [Edit::open(&path).unwrap_err(), restore_header(&path).unwrap_err()] {
+            assert!(matches!(error.kind(), ErrorKind::TornData), "{error}");
+        }
+        let mut file = InPlace::open(&path, true).unwrap();
+        assert_eq!((file.number(), file.header().len()), (Some(7), 1));
+        file.end().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [&old[..old.len() - 1], &[3]].concat());
+        drop(file);
+
+        // A file that was written to since it was opened is another one.
+        let mut file = InPlace::open(&path, true).unwrap();
+        fs::write(&path, &old).unwrap();
+        assert!(file.begin(8).is_err());
+        assert_eq!(fs::read(&path).unwrap(), old);
+        // A header that says less than the file has.
+        fs::write(&path, [&old[..], &[0]].concat()).unwrap();
+        drop(file);
+        let error = InPlace::open(&path, true).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TrailingData { .. }), "{error}");
+    }
+}
