@@ -11,8 +11,9 @@ Checkpoints of random weights change from step to step. ModelExpress publishes t
 class, to a store in memory in place of S3, and the command applies what it published. The command
 makes deltas, and ModelExpress's receiver applies them, one and a chain of them. The result is the
 new checkpoint, bit for bit. What ModelExpress does not read (the encoding `overwrite`, XXH3-128 and
-BLAKE3) is decoded here with zstandard, xxhash and blake3, as slime's reader does it. With a second
-argument, a number of MiB, making and applying are timed beside ModelExpress.
+BLAKE3) is decoded here with zstandard, xxhash and blake3, as slime's reader does it. Deltas of other
+tensors, which only the command reads, are refused by ModelExpress. With a second argument, a number
+of MiB, making and applying are timed beside ModelExpress.
 """
 
 import json
@@ -272,6 +273,38 @@ def ours_by_slime(scratch, steps):
     print(f"{count} deltas of ours are what slime's reader expects")
 
 
+def refused_by_them(scratch, steps):
+    """A delta of other tensors, of another shape and of other metadata: no other program makes a
+    wrong checkpoint of it."""
+    name = next(iter(steps[0]))
+    reshaped = {**steps[0], name: steps[0][name].reshape(-1)}
+    added = {**steps[0], "added": torch.ones(3)}
+    removed = {key: tensor for key, tensor in steps[0].items() if key != name}
+    for number, tensors in enumerate([reshaped, added, removed]):
+        write(scratch / f"other{number}", tensors)
+        for encoding in ["xor", "overwrite"]:
+            delta = scratch / "refused" / f"{number}-{encoding}"
+            delta.parent.mkdir(exist_ok=True)
+            arguments = [scratch / "s0", scratch / f"other{number}", delta, "--encoding", encoding,
+                         "--to-version", "000001"]
+            run("delta", "make", *arguments, "--for", "slime", fails=True)
+            run("delta", "make", *arguments, "--checksums", "adler32")
+            run("delta", "apply", scratch / "s0", delta, scratch / "applied", "--force")
+            same(read(scratch / "applied"), tensors)
+            word = json.loads((delta / INDEX).read_text())["metadata"]["delta_encoding"]
+            assert word not in ("xor", "overwrite"), word
+            s3 = MemoryS3()
+            s3.upload("000001", delta)
+            cache = scratch / f"refused-{number}-{encoding}"
+            try:
+                receive(s3, scratch / "s0", cache, [("000000", "000001")])
+            except Exception as error:
+                assert "encoding" in str(error), error
+            else:
+                raise AssertionError("ModelExpress takes what it cannot read")
+    print("ModelExpress refuses deltas of ours with other tensors")
+
+
 def timed(work):
     start = time.perf_counter()
     done = work()
@@ -337,6 +370,7 @@ def main():
         theirs_by_us(scratch, steps)
         ours_by_them(scratch, steps)
         ours_by_slime(scratch, steps)
+        refused_by_them(scratch, steps)
 
 
 main()

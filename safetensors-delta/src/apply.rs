@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{KEY, remove_record};
-use safetensors_core::framework::in_parallel;
 use safetensors_core::save::Order;
-use safetensors_core::{Checkpoint, Limits, ReadAt, SaveOptions, TensorSource, save};
+use safetensors_core::{
+    Checkpoint, Limits, ReadAt, SaveOptions, ShardOptions, TensorSource, save, save_sharded,
+};
 
 use crate::beside::Beside;
 use crate::chain::Chain;
@@ -24,7 +25,10 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// The files of the result have the names, the tensors and the metadata of those of the base,
     /// but for recorded digests, which are those of the new tensors. A single file whose name does
-    /// not end in `.safetensors` becomes `model.safetensors`. If the base is a directory on the
+    /// not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other
+    /// names, dtypes or shapes, or to other metadata, the result is saved as
+    /// [`save_sharded`](safetensors_core::save_sharded) does it instead, with the metadata that the
+    /// last delta with such has. If the base is a directory on the
     /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
     /// files and directories of tensors, signatures, and what is hidden: of these the paths
     /// relative to that directory are returned. Nothing is changed in place, so the base and an
@@ -34,9 +38,9 @@ impl<S: ReadAt> Chain<S> {
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
     /// checked, too. Nothing takes its place before everything is right. Memory does not grow with
-    /// the size of the tensors, but with the number of deltas that change one of them: each takes
-    /// the window of its frame, mostly 512 KiB and at most 8 MiB, or two of overwritten bytes.
-    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time then.
+    /// the size of the tensors, nor beyond 64 deltas with their number: see the
+    /// [crate](crate#memory). [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
+    /// tensors at a time if more deltas change one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -76,18 +80,18 @@ impl<S: ReadAt> Chain<S> {
         options.check_destination(directory, New::Checkpoint)?;
         refuse_inside(directory, base, base.is_of_directory())?;
         self.refuse_inside(directory)?;
-        let patched = Patched::new(base, self, options)?;
+        let patched = Patched::new(base, self, options, Some(directory))?;
         let names = base.files().iter().map(|file| name_below(base, file.path()));
         let names = names.collect::<Result<Vec<_>>>()?;
         let beside = Beside::of(base, &names, directory)?;
         let new = options.create(directory)?;
-        for (number, file) in base.files().iter().enumerate() {
-            let path = new.path().join(&names[number]);
-            let saved = save_file(&path, number, file, &patched, options);
-            saved.map_err(|error| new.locate(error))?;
-        }
-        copy_index(base, new.path()).map_err(|error| new.locate(error))?;
-        let left_out = beside.copy(new.path()).map_err(|error| new.locate(error))?;
+        let saved = match patched.is_like_base() {
+            true => save_files(new.path(), base, &names, &patched, options),
+            false => save_anew(new.path(), base, &patched, options),
+        };
+        let left_out = saved.and_then(|()| beside.copy(new.path()));
+        let left_out = left_out.map_err(|error| new.locate(error))?;
+        patched.read_removed()?;
         patched.check()?;
         base.check_unchanged()?;
         self.check_unchanged()?;
@@ -102,9 +106,8 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// The errors of [`apply`](Chain::apply) that are not about writing.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
-        let patched = Patched::new(base, self, options)?;
-        let read = |tensor: &PatchedTensor<'_, B, S>, _: &mut ()| tensor.write_to(&mut |_| Ok(()));
-        in_parallel(patched.tensors(), patched.threads(), read)?;
+        let patched = Patched::new(base, self, options, None)?;
+        patched.read_all()?;
         patched.check()?;
         base.check_unchanged()?;
         self.check_unchanged()
@@ -123,15 +126,30 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<()> {
-        self.refuse_inside(directory.as_ref())?;
+        self.squash_if(base, directory.as_ref(), options.clone(), |_| Ok(()))
+    }
+
+    /// [`squash`](Chain::squash) with a check, which is called when the delta is complete in the
+    /// directory that it gets, and not in its place.
+    pub(crate) fn squash_if<B: ReadAt>(
+        &self,
+        base: &Checkpoint<B>,
+        directory: &Path,
+        options: Options,
+        check: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        self.refuse_inside(directory)?;
         let silent = Options::new();
-        let patched = Patched::new(base, self, &silent)?;
-        let new = patched.tensors().iter().map(|tensor| (tensor.name(), tensor));
-        let mut options = options.clone().versions(self.base_version(), self.version());
+        let patched = Patched::new(base, self, &silent, Some(directory))?;
+        let new = patched.result().map(|tensor| (tensor.name(), tensor));
+        let mut options = options.versions(self.base_version(), self.version());
         options.threads = patched.threads();
-        make_if(base, new, directory.as_ref(), &options, || {
+        options.metadata = patched.metadata().cloned();
+        make_if(base, new, directory, &options, |new| {
+            patched.read_removed()?;
             patched.check()?;
-            self.check_unchanged()
+            self.check_unchanged()?;
+            check(new)
         })
     }
 
@@ -158,16 +176,45 @@ fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<PathBuf> {
     name.ok_or_else(|| Error::from(ErrorKind::FileElsewhere).in_path(file))
 }
 
-/// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index
-/// does not place in the file stay as they are.
-fn save_file<B: ReadAt, S: ReadAt>(
-    path: &Path,
-    number: usize,
-    file: &CheckpointFile<B>,
+/// Saves the files of the base under these names, with their tensors as they are after the deltas.
+fn save_files<B: ReadAt, S: ReadAt>(
+    directory: &Path,
+    base: &Checkpoint<B>,
+    names: &[PathBuf],
     patched: &Patched<'_, B, S>,
     how: &Options,
 ) -> Result<()> {
-    let of_file = patched.tensors().iter().filter(|tensor| tensor.file_index() == number);
+    for (number, (file, name)) in base.files().iter().zip(names).enumerate() {
+        let of_file = patched.result().filter(|tensor| tensor.file_index() == Some(number));
+        save_file(&directory.join(name), file, of_file, how)?;
+    }
+    copy_index(base, directory)
+}
+
+/// Saves the result as any checkpoint is: in a file, or in several with an index.
+fn save_anew<B: ReadAt, S: ReadAt>(
+    directory: &Path,
+    base: &Checkpoint<B>,
+    patched: &Patched<'_, B, S>,
+    how: &Options,
+) -> Result<()> {
+    let mut metadata = patched.metadata().unwrap_or(base.metadata()).clone();
+    remove_record(&mut metadata);
+    let has_digests = base.metadata().contains_key(KEY);
+    let each = SaveOptions::new().metadata(metadata).digests(has_digests);
+    let options = ShardOptions::new().save_options(how.of_file(each));
+    let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
+    save_sharded(directory, tensors, &options).map(drop)
+}
+
+/// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index
+/// does not place in the file stay as they are.
+fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
+    path: &Path,
+    file: &CheckpointFile<B>,
+    of_file: impl Iterator<Item = &'p PatchedTensor<'a, B, S>>,
+    how: &Options,
+) -> Result<()> {
     let patched: HashMap<_, _> = of_file.map(|tensor| (tensor.name(), tensor)).collect();
     let tensors = file.safetensors().tensors().map(|stored| {
         let name = stored.name();

@@ -1,17 +1,18 @@
 //! Compares an old tensor with a new one, and compresses how they differ.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
+use safetensors_core::error::Mismatch;
 use safetensors_core::framework::write_exactly;
-use safetensors_core::{LazyTensor, ReadAt, TensorSource};
+use safetensors_core::{LazyTensor, ReadAt, TensorSource, shape};
 use zstd::stream::write::Encoder;
 
 use crate::blocks::Blocks;
 use crate::error::Result;
 use crate::format::Encoding;
 use crate::options::Options;
-use crate::patch::xor;
+use crate::patch::{LARGEST, xor};
 use crate::patched::PIECE;
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
@@ -29,18 +30,51 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
 }
 
-/// What becomes of a tensor.
-pub(crate) struct Compared {
-    pub(crate) old: blake3::Hash,
-    pub(crate) new: blake3::Hash,
-    /// `None` if all bytes are equal.
-    pub(crate) change: Option<Change>,
+/// A tensor of the older checkpoint, of the newer one, or of both.
+pub(crate) struct Pair<'a, S, T> {
+    pub(crate) name: String,
+    pub(crate) old: Option<LazyTensor<'a, S>>,
+    pub(crate) new: Option<T>,
 }
 
-/// A compressed difference.
-pub(crate) struct Change {
+impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
+    /// What the shared format cannot say of the pair.
+    pub(crate) fn mismatch(&self) -> Option<Mismatch> {
+        let name = self.name.clone();
+        let (old, new) = match (&self.old, &self.new) {
+            (Some(old), Some(new)) => (old, new),
+            (Some(_), None) => return Some(Mismatch::Missing { name }),
+            (None, _) => return Some(Mismatch::Extra { name }),
+        };
+        if new.shape() != old.shape() {
+            let (expected, found) = (old.shape().to_vec(), new.shape().to_vec());
+            return Some(Mismatch::Shape { name, expected, found });
+        }
+        let (expected, found) = (old.dtype(), new.dtype());
+        (expected != found).then_some(Mismatch::Dtype { name, expected, found })
+    }
+
+    /// The bytes of both.
+    pub(crate) fn byte_len(&self) -> u64 {
+        let old = self.old.as_ref().map_or(0, |old| old.byte_len());
+        let new = self.new.as_ref().map(|new| shape::byte_len(new.dtype(), new.shape()));
+        old.saturating_add(new.and_then(Result::ok).unwrap_or_default())
+    }
+}
+
+/// What becomes of a tensor. The hash of one that is not there is `None`.
+pub(crate) struct Compared {
+    pub(crate) old: Option<blake3::Hash>,
+    pub(crate) new: Option<blake3::Hash>,
+    /// `None` if all bytes are equal, or if there is no new tensor.
+    pub(crate) difference: Option<Difference>,
+}
+
+/// A compressed difference, or a compressed tensor.
+pub(crate) struct Difference {
     pub(crate) compressed: Spooled,
     pub(crate) checksum: String,
+    pub(crate) is_whole: bool,
 }
 
 /// Both tensors.
@@ -50,10 +84,10 @@ struct Sides {
     is_changed: bool,
 }
 
-/// Compares two tensors of the same dtype and shape. A change is compressed to a file in the
-/// directory.
+/// Compares two tensors. A difference is compressed to a file in the directory, or the new tensor
+/// is, if that is smaller or the only way.
 pub(crate) fn compare<S: ReadAt, T: TensorSource>(
-    (old, new): (LazyTensor<'_, S>, &T),
+    pair: &Pair<'_, S, T>,
     worker: &mut Worker,
     directory: &Path,
     options: &Options,
@@ -63,20 +97,104 @@ pub(crate) fn compare<S: ReadAt, T: TensorSource>(
         Some(spool) => spool,
         none => none.insert(Spool::create_in(directory)?),
     };
-    let start = spool.len();
-    let compared = match options.encoding {
-        Encoding::Xor => by_xor((old, new), spool, scratch, options),
-        Encoding::Overwrite => by_position((old, new), spool, options),
+    let compared = match (&pair.old, &pair.new) {
+        (Some(old), Some(new)) if pair.mismatch().is_none() => {
+            by_bytes((*old, new), spool, scratch, options)
+        }
+        (old, new) => apart((old.as_ref(), new.as_ref()), spool, options),
     };
     // Errors of reading are located by then.
-    let sides = compared.map_err(|error| error.in_tensor(old.name()))?;
-    let change = sides.is_changed.then(|| spool.since(start)).transpose()?;
-    let hash = |sums: &Sums| sums.blake3().unwrap_or_else(|| blake3::hash(b""));
-    Ok(Compared {
-        old: hash(&sides.old),
-        new: hash(&sides.new),
-        change: change.map(|compressed| Change { compressed, checksum: sides.new.checksum() }),
-    })
+    compared.map_err(|error| error.in_tensor(&pair.name))
+}
+
+/// Compares two tensors of the same dtype and shape.
+fn by_bytes<S: ReadAt, T: TensorSource>(
+    (old, new): (LazyTensor<'_, S>, &T),
+    spool: &mut Spool,
+    scratch: &mut Vec<u8>,
+    options: &Options,
+) -> Result<Compared> {
+    let start = spool.len();
+    let sides = match options.encoding {
+        // A tensor of which no position could be written.
+        Encoding::Overwrite if options.whole && old.byte_len() > LARGEST => {
+            return apart((Some(&old), Some(new)), spool, options);
+        }
+        Encoding::Xor => by_xor((old, new), spool, scratch, options),
+        Encoding::Overwrite => by_position((old, new), spool, options),
+    }?;
+    let hash = |sums: &Sums| Some(sums.blake3().unwrap_or_else(|| blake3::hash(b"")));
+    let (old, new_hash) = (hash(&sides.old), hash(&sides.new));
+    if !sides.is_changed {
+        return Ok(Compared { old, new: new_hash, difference: None });
+    }
+    let (difference, end) = (spool.since(start)?, spool.len());
+    let is_whole = options.whole && is_smaller_whole(new, spool, difference.len())?;
+    let compressed = if is_whole { spool.since(end)? } else { difference };
+    let difference = Difference { compressed, checksum: sides.new.checksum(), is_whole };
+    Ok(Compared { old, new: new_hash, difference: Some(difference) })
+}
+
+/// Compresses the new tensor, if there is one, whatever the old one is.
+fn apart<S: ReadAt, T: TensorSource>(
+    (old, new): (Option<&LazyTensor<'_, S>>, Option<&T>),
+    spool: &mut Spool,
+    options: &Options,
+) -> Result<Compared> {
+    let mut compared = Compared { old: None, new: None, difference: None };
+    if let Some(old) = old {
+        let mut sums = Sums::new(None, true);
+        old.write_to(&mut |bytes| {
+            sums.update(bytes);
+            options.advance(bytes.len());
+            Ok(())
+        })?;
+        compared.old = sums.blake3();
+    }
+    if let Some(new) = new {
+        let start = spool.len();
+        let mut sums = Sums::new(Some(options.checksums), true);
+        compress(new, spool, |piece, _| {
+            sums.update(piece);
+            Ok(())
+        })?;
+        let (compressed, checksum) = (spool.since(start)?, sums.checksum());
+        compared.new = sums.blake3();
+        compared.difference = Some(Difference { compressed, checksum, is_whole: true });
+    }
+    Ok(compared)
+}
+
+/// Compresses a tensor if that makes fewer bytes than these. Returns whether it does.
+fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> Result<bool> {
+    let start = spool.len();
+    let mut is_smaller = true;
+    let compressed = compress(new, spool, |_, len| {
+        is_smaller = len - start < most;
+        if is_smaller { Ok(()) } else { Err(io::Error::other("it is larger whole").into()) }
+    });
+    if is_smaller {
+        compressed?;
+    }
+    Ok(is_smaller && spool.len() - start < most)
+}
+
+/// Compresses a tensor. Before each piece is, `each` gets it, and the bytes of the spool so far.
+fn compress<T: TensorSource>(
+    new: &T,
+    spool: &mut Spool,
+    mut each: impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<()> {
+    let len = shape::byte_len(new.dtype(), new.shape())?;
+    let mut encoder = encoder(spool, len)?;
+    write_exactly(new, len, &mut |bytes| {
+        bytes.chunks(PIECE).try_for_each(|piece| {
+            each(piece, encoder.get_ref().len())?;
+            Ok(encoder.write_all(piece)?)
+        })
+    })?;
+    encoder.finish()?;
+    Ok(())
 }
 
 /// Compresses the XOR of both, from the first difference on: before it, all bytes are 0.

@@ -1,5 +1,6 @@
 //! [`Delta`]: an open delta, whose index and files are checked.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,11 +11,14 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::extra::{Change, Extra, Form};
 use crate::format::{
     BASE_DIGEST, BASE_VERSION, COMPRESSION, ChecksumFormat, Encoding, RESULT_DIGEST, VERSION, ZSTD,
     digest, is_hex, text, word,
 };
+use crate::frame::pour;
 use crate::patch::Patch;
+use crate::sums::Sums;
 
 /// What changed between a checkpoint, the base, and a newer version of it: a directory with an
 /// index and files of compressed differences, in the format that slime, miles and ModelExpress
@@ -54,6 +58,7 @@ pub struct Delta<S = FileSource> {
     checksum_format: ChecksumFormat,
     base_digest: Option<blake3::Hash>,
     result_digest: Option<blake3::Hash>,
+    extra: Extra,
 }
 
 impl Delta {
@@ -83,25 +88,29 @@ impl<S: ReadAt> Delta<S> {
         let store = Arc::new(store);
         let (files, index) = Checkpoint::open_delta_in(Arc::clone(&store), path, limits)?;
         let path = files.index_path().unwrap_or(Path::new("")).to_owned();
-        let delta = Self::read(files, &index).map_err(|error| error.in_path(path))?;
+        let delta = Self::read(files, &index, limits).map_err(|error| error.in_path(path))?;
         let home = delta.path().parent().unwrap_or(Path::new(""));
         delta.refuse_others(&store.list(home).map_err(|error| error.in_path(home))?)?;
         delta.files.tensors().try_for_each(|tensor| {
             delta.check_tensor(&tensor).map_err(|kind| tensor.locate(kind.into()))
         })?;
+        let names: BTreeSet<_> = delta.files.tensors().map(|tensor| tensor.name()).collect();
+        delta.extra.check_names(&names).map_err(|error| error.in_path(delta.path()))?;
         Ok(delta)
     }
 
-    fn read(files: Checkpoint<S>, index: &Metadata) -> Result<Self> {
+    fn read(files: Checkpoint<S>, index: &Metadata, limits: &Limits) -> Result<Self> {
         word(index, COMPRESSION, ZSTD, &[ZSTD], |word| word)?;
+        let (encoding, has_extra) = Encoding::read(index)?;
         Ok(Self {
             files,
             version: text(index, VERSION, "a version")?,
             base_version: text(index, BASE_VERSION, "a version")?,
-            encoding: Encoding::read(index)?,
+            encoding,
             checksum_format: ChecksumFormat::read(index)?,
             base_digest: digest(index, BASE_DIGEST)?,
             result_digest: digest(index, RESULT_DIGEST)?,
+            extra: Extra::read(index, has_extra, limits)?,
         })
     }
 
@@ -138,15 +147,30 @@ impl<S: ReadAt> Delta<S> {
     }
 
     /// Decompresses all differences, without the base. That finds damage of the frames, but not
-    /// wrong bytes in them; [`Chain::verify`](crate::Chain::verify) finds these, too.
+    /// wrong bytes in them, except those of whole tensors; [`Chain::verify`](crate::Chain::verify)
+    /// finds these, too.
     ///
     /// # Errors
     ///
     /// The [kinds](ErrorKind) of damage of a frame. They name the tensor.
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
-        in_parallel(tensors, 0, |tensor, _: &mut ()| Patch::verify(self.encoding, tensor))?;
+        in_parallel(tensors, 0, |tensor, _: &mut ()| {
+            match self.change_of(tensor.name()).whole() {
+                Some(form) => self.verify_whole(&tensor, form),
+                None => Patch::verify(self.encoding, tensor),
+            }
+        })?;
         self.files.check_unchanged()
+    }
+
+    fn verify_whole(&self, tensor: &LazyTensor<'_, S>, form: Form<'_>) -> Result<()> {
+        let mut sums = Sums::new(Some(self.checksum_format), false);
+        pour(*tensor, form, &mut |piece| {
+            sums.update(piece);
+            Ok(())
+        })?;
+        self.check_sums(tensor, &sums)
     }
 }
 
@@ -182,7 +206,24 @@ impl<S> Delta<S> {
         self.result_digest.map(|digest| digest.to_hex().to_string())
     }
 
-    /// The compressed differences, under the names of the tensors that they change.
+    /// What the delta does to each tensor that it names, in no order. Deltas of other programs can
+    /// only change tensors.
+    pub fn changes(&self) -> impl Iterator<Item = (&str, Change<'_>)> {
+        let removed = self.extra.removed.iter().map(|name| (name.as_str(), Change::Removed));
+        let changes = self.files.tensors().map(|tensor| {
+            let name = tensor.name();
+            (name, self.change_of(name))
+        });
+        changes.chain(removed)
+    }
+
+    /// The metadata of the result, if it differs from that of the base.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.extra.metadata.as_ref()
+    }
+
+    /// The compressed differences and whole tensors, under the names of the tensors that they
+    /// change.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.files.tensors()
     }
@@ -202,6 +243,33 @@ impl<S> Delta<S> {
     pub(crate) fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
         let file = self.files.files().get(tensor.file_index())?;
         file.safetensors().metadata().get(tensor.name()).map(String::as_str)
+    }
+
+    /// The difference or the whole tensor of this name.
+    pub(crate) fn bytes_of(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        // A checksum that is the name of a tensor looks as if its key were an alias.
+        self.files.get(name).filter(|tensor| tensor.name() == name)
+    }
+
+    /// What happens to a tensor of which the delta has bytes.
+    pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
+        self.extra.of(name)
+    }
+
+    /// Compares the checksum of a tensor after the delta with that in the delta.
+    pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {
+        let expected = self.stored_checksum(bytes).unwrap_or_default();
+        let found = sums.checksum();
+        if expected == found {
+            return Ok(());
+        }
+        let kind = ErrorKind::WrongTensor {
+            version: self.version.clone(),
+            algorithm: self.checksum_format.name(),
+            expected: expected.into(),
+            found,
+        };
+        Err(bytes.locate(kind.into()))
     }
 
     pub(crate) fn digests(&self) -> [Option<blake3::Hash>; 2] {

@@ -41,6 +41,12 @@ pub enum ErrorKind {
     /// The checksum is not hex digits of the right number.
     #[error("its checksum should be {expected} lower-case hex digits, found {}", Quoted(.found))]
     BadChecksum { expected: usize, found: String },
+    /// The index says that the tensor is added or replaced, and no file has it.
+    #[error("the index says that it is {change}, but no file has its bytes")]
+    NoBytes { change: &'static str },
+    /// The delta does two things to one tensor.
+    #[error("the delta has it as {one} and as {other}")]
+    TwoChanges { one: &'static str, other: &'static str },
 
     // One compressed difference.
     /// The bytes are no frame of zstd.
@@ -84,9 +90,12 @@ pub enum ErrorKind {
     PositionOutside { len: u64, found: u64 },
 
     // A delta and a base.
-    /// The base has no tensor of the name.
-    #[error("the delta {} changes it, but the base has no such tensor", Quoted(.version))]
+    /// The base, or what the deltas before make of it, has no tensor of the name.
+    #[error("the delta {} changes or removes it, but the base has no such tensor", Quoted(.version))]
     NotInBase { version: String },
+    /// The base, or what the deltas before make of it, has a tensor of the name already.
+    #[error("the delta {} adds it, but the base has a tensor of this name", Quoted(.version))]
+    InBase { version: String },
     /// The tensor is not what it should be after the delta: the base is another, or the delta is
     /// damaged.
     #[error(
@@ -106,6 +115,12 @@ pub enum ErrorKind {
     /// A file that is read lies in the directory that is to be replaced.
     #[error("it lies in the directory that is to be replaced with all that is in it")]
     InsideDestination,
+    /// The deltas cannot be applied in place.
+    #[error("it cannot be changed in place: {why}; apply the deltas to a new directory")]
+    NotInPlace { why: &'static str },
+    /// The journal of an interrupted change does not fit the file.
+    #[error("the journal {} is of another file; it is not applied", Quoted(.journal))]
+    OtherJournal { journal: String },
     /// A file of the base does not lie below the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,

@@ -17,6 +17,12 @@ pub(crate) const CHECKSUM: &str = "checksum_format";
 pub(crate) const BASE_DIGEST: &str = "safetensors_bridge.base_blake3";
 pub(crate) const RESULT_DIGEST: &str = "safetensors_bridge.result_blake3";
 
+/// The keys of what the shared format cannot say: see [`Extra`](crate::extra::Extra).
+pub(crate) const ADDED: &str = "safetensors_bridge.added";
+pub(crate) const REPLACED: &str = "safetensors_bridge.replaced";
+pub(crate) const REMOVED: &str = "safetensors_bridge.removed";
+pub(crate) const METADATA: &str = "safetensors_bridge.metadata";
+
 /// The one compression.
 pub(crate) const ZSTD: &str = "zstd";
 
@@ -35,7 +41,7 @@ pub enum Encoding {
 impl Encoding {
     const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
 
-    /// The word in the index.
+    /// The word in the index of a delta that other programs read.
     pub fn name(self) -> &'static str {
         match self {
             Self::Xor => "xor",
@@ -43,8 +49,25 @@ impl Encoding {
         }
     }
 
-    pub(crate) fn read(index: &Metadata) -> Result<Self> {
-        word(index, ENCODING, "xor or overwrite", &Self::ALL, Self::name)
+    /// The word in the index. Other readers refuse that of a delta with [`Extra`], which they would
+    /// misread.
+    ///
+    /// [`Extra`]: crate::extra::Extra
+    pub(crate) fn word(self, has_extra: bool) -> &'static str {
+        match (self, has_extra) {
+            (_, false) => self.name(),
+            (Self::Xor, true) => "xor-or-whole",
+            (Self::Overwrite, true) => "overwrite-or-whole",
+        }
+    }
+
+    /// The encoding, and whether the delta has [`Extra`](crate::extra::Extra).
+    pub(crate) fn read(index: &Metadata) -> Result<(Self, bool)> {
+        let all = [false, true].map(|has_extra| Self::ALL.map(|encoding| (encoding, has_extra)));
+        let expected = "xor, overwrite, xor-or-whole or overwrite-or-whole";
+        word(index, ENCODING, expected, all.as_flattened(), |(encoding, has_extra)| {
+            encoding.word(has_extra)
+        })
     }
 }
 

@@ -1,10 +1,13 @@
 //! [`Frame`]: the one frame of zstd that a compressed difference is, decompressed as it is needed.
 
-use safetensors_core::{LazyTensor, ReadAt};
+use safetensors_core::save::Sink;
+use safetensors_core::{LazyTensor, ReadAt, shape};
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extra::Form;
+use crate::patched::PIECE;
 
 /// The compressed bytes that are held at a time.
 const BLOCK: usize = 64 << 10;
@@ -100,6 +103,36 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         self.blocks.tensor().locate(kind.into())
     }
+}
+
+/// Begins to read a tensor of this dtype and shape, whole. Its frame has to say how large it is, so
+/// that no file is made for a tensor that is not there. Returns the number of bytes, too.
+pub(crate) fn whole<'a, S: ReadAt>(
+    tensor: LazyTensor<'a, S>,
+    (dtype, shape): Form<'_>,
+) -> Result<(Frame<'a, S>, u64)> {
+    let len = shape::byte_len(dtype, shape).map_err(|kind| tensor.locate(kind.into()))?;
+    let frame = Frame::open(tensor, Some(len))?;
+    match frame.content {
+        Some(_) => Ok((frame, len)),
+        None => Err(frame.error(ErrorKind::UnknownContentSize)),
+    }
+}
+
+/// Passes the content of the frame of a tensor, whole, to a sink.
+pub(crate) fn pour<S: ReadAt>(
+    tensor: LazyTensor<'_, S>,
+    form: Form<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let (mut frame, len) = whole(tensor, form)?;
+    let mut buffer = vec![0; len.min(PIECE as u64) as usize];
+    while frame.given() < len {
+        let piece = &mut buffer[..(len - frame.given()).min(PIECE as u64) as usize];
+        frame.fill(piece, len)?;
+        sink(piece)?;
+    }
+    frame.finish(len)
 }
 
 /// Checks the header of a frame (RFC 8878, 3.1.1.1), of which zstd itself says less. Returns the

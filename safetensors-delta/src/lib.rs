@@ -8,6 +8,7 @@
 //! | look at a delta, and check that it is not damaged | [`Delta`] |
 //! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
 //! | keep a checkpoint at the newest version that a trainer publishes | [`Follower`] |
+//! | change the files of a base in place | [`Chain::apply_in_place`] |
 //!
 //! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
 //! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
@@ -46,10 +47,23 @@
 //! Files are not trusted. Names, sizes, positions and frames of zstd are checked, each frame gives
 //! no byte more than its tensor has, and its window is limited to 8 MiB.
 //!
-//! # What a delta cannot say
+//! # What only this crate reads
 //!
-//! The format has neither dtypes nor shapes, so both checkpoints have the same tensors. Metadata
-//! and the files beside the tensors are those of the base.
+//! The shared format has neither dtypes nor shapes. Where tensors are added, removed, reshaped or of
+//! another dtype, or the [metadata](Options::metadata) differs, [`make`] writes an encoding that
+//! other programs refuse: `xor-or-whole` or `overwrite-or-whole`. [`Delta::changes`] and
+//! [`Delta::metadata`] tell what it has. [`Options::for_slime`] and [`Options::for_modelexpress`]
+//! make such differences an error.
+//!
+//! The files beside the tensors, such as `config.json`, are those of the base.
+//!
+//! # Memory
+//!
+//! At most 64 differences are decompressed at a time, by all threads together. Each takes the
+//! window of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A
+//! tensor that more deltas of a chain change goes through files without a name after each 64, which
+//! take its size on the disk: beside what is written, or in the system's directory for temporary
+//! files if nothing is. [`Chain::squash`] makes one delta of many.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -61,11 +75,15 @@ mod compare;
 mod delta;
 mod destination;
 mod error;
+mod extra;
 mod follow;
 mod format;
 mod frame;
+mod in_place;
+mod journal;
 mod make;
 mod options;
+mod passes;
 mod patch;
 mod patched;
 mod plan;
@@ -76,6 +94,7 @@ mod sums;
 pub use chain::Chain;
 pub use delta::Delta;
 pub use error::{Error, ErrorKind, Result};
+pub use extra::Change;
 pub use follow::{Follower, Update};
 pub use format::{ChecksumFormat, Encoding};
 pub use make::make;

@@ -5,18 +5,21 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::error::{IndexProblem, Mismatch};
+use safetensors_core::digest::remove_record;
+use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::shape;
 use safetensors_core::{
-    Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, SaveOptions, TensorSource, save,
+    Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, Metadata, ReadAt, SaveOptions,
+    TensorSource, save,
 };
 use serde_json::{Value, json};
 
-use crate::compare::{Change, Compared, Worker, compare};
+use crate::compare::{Compared, Difference, Pair, Worker, compare};
 use crate::delta::Delta;
 use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
+use crate::extra::Extra;
 use crate::format::{
     BASE_DIGEST, BASE_VERSION, CHECKSUM, COMPRESSION, ENCODING, Encoding, RESULT_DIGEST, VERSION,
     ZSTD,
@@ -34,10 +37,14 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Saves what changed between two checkpoints as a delta, in a new directory.
 ///
 /// `new` are the tensors of the newer checkpoint in any order: of an open one, or of a program that
-/// trains. They have the names, dtypes and shapes of those of `old`; how either is divided into
-/// files makes no difference, nor does their metadata. Values are compared bit by bit.
+/// trains. How either is divided into files makes no difference. Values are compared bit by bit.
 ///
-/// Each tensor that differs is compressed by zstd at its first level, independent of the others.
+/// Each tensor that differs is compressed by zstd at its first level, independent of the others. If
+/// both checkpoints have tensors of the same names, dtypes and shapes, and [`Options::metadata`]
+/// tells of no other metadata, the delta is in the format that slime, miles and ModelExpress share.
+/// If not, these programs refuse it: tensors may be whole in it then, also where that is smaller
+/// than their difference.
+///
 /// The index has a digest of each whole checkpoint, by which another base is found when the delta
 /// is applied: the BLAKE3 of one line for each tensor, in the order of their names, such as
 /// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. The same checkpoints and options
@@ -48,7 +55,8 @@ const INDEX: &str = "model.safetensors.index.json";
 ///
 /// # Errors
 ///
-/// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes;
+/// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes,
+/// if the delta is [for](Options::for_slime) a program that cannot be told;
 /// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
 /// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
 /// of [`save`](safetensors_core::save()) and of
@@ -59,82 +67,73 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     directory: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Delta> {
-    make_if(old, new, directory.as_ref(), options, || Ok(()))?;
+    make_if(old, new, directory.as_ref(), options, |_| Ok(()))?;
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// [`make`] with a check, which is called when the delta is complete and not in its place.
+/// [`make`] with a check, which is called when the delta is complete in the directory that it gets,
+/// and not in its place.
 pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
     directory: &Path,
     options: &Options,
-    check: impl FnOnce() -> Result<()>,
+    check: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<()> {
     options.check_reader()?;
     options.check_destination(directory, New::Delta)?;
     refuse_inside(directory, old, old.is_of_directory())?;
     let pairs = pairs(old, new).map_err(|error| old.in_first_path(error))?;
-    if options.encoding == Encoding::Overwrite {
-        pairs.iter().try_for_each(|(old, _)| check_positions(old))?;
+    let metadata = other_metadata(old, options);
+    let mismatches: Vec<_> = pairs.iter().filter_map(Pair::mismatch).collect();
+    let mut options = options.clone();
+    options.whole |= !mismatches.is_empty() || metadata.is_some();
+    let options = &options;
+    let checked = options.check_extra(mismatches, metadata.as_ref());
+    checked.map_err(|error| old.in_first_path(error))?;
+    if options.encoding == Encoding::Overwrite && !options.whole {
+        pairs.iter().filter_map(|pair| pair.old.as_ref()).try_for_each(check_positions)?;
     }
     let target = options.create(directory)?;
     let compared = compare_all(&pairs, target.path(), options);
     let compared = compared.map_err(|error| target.locate(error))?;
-    let digest = |of: fn(&Compared) -> blake3::Hash| {
-        let compared = pairs.iter().zip(&compared);
-        let lines = compared.map(|((old, _), it)| (old.name(), old.dtype(), old.shape(), of(it)));
-        digest_of(lines).to_hex().to_string()
-    };
-    let digests = [digest(|it| it.old), digest(|it| it.new)];
-    let names = pairs.iter().map(|(old, _)| old.name());
-    let changes: Vec<_> = names
-        .zip(&compared)
-        .filter_map(|(name, compared)| Some((name, compared.change.as_ref()?)))
-        .collect();
-    let saved = save_files(&changes, target.path(), options, digests);
+    let saved = save_files(&pairs, &compared, target.path(), (options, metadata));
     saved.map_err(|error| target.locate(error))?;
     // Some systems cannot move a directory with open files in it.
-    drop(changes);
     drop(compared);
-    check()?;
+    check(target.path())?;
     old.check_unchanged()?;
     target.commit()
 }
 
-/// The tensors of both checkpoints by name, which have to be the same.
+/// The metadata of the newer checkpoint, if it is another than that of the older one.
+fn other_metadata<S: ReadAt>(old: &Checkpoint<S>, options: &Options) -> Option<Metadata> {
+    let mut before = old.metadata().clone();
+    remove_record(&mut before);
+    options.metadata.clone().filter(|metadata| *metadata != before)
+}
+
+/// The tensors of both checkpoints by name.
 fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
-) -> Result<Vec<(LazyTensor<'_, S>, T)>> {
-    let mut by_name: BTreeMap<String, T> = BTreeMap::new();
+) -> Result<Vec<Pair<'_, S, T>>> {
+    let mut by_name: BTreeMap<String, Pair<'_, S, T>> = BTreeMap::new();
+    for old in old.tensors() {
+        let name = old.name().to_owned();
+        by_name.insert(name.clone(), Pair { name, old: Some(old), new: None });
+    }
     for (name, tensor) in new {
         let name = name.as_ref();
-        if by_name.insert(name.to_owned(), tensor).is_some() {
+        let size = shape::byte_len(tensor.dtype(), tensor.shape());
+        size.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        let pair = by_name.entry(name.to_owned());
+        let pair = pair.or_insert_with(|| Pair { name: name.to_owned(), old: None, new: None });
+        if pair.new.replace(tensor).is_some() {
             return Err(Error::from(CoreKind::DuplicateTensor).in_tensor(name));
         }
     }
-    let mut stored: Vec<_> = old.tensors().collect();
-    stored.sort_unstable_by_key(LazyTensor::name);
-    let (mut pairs, mut mismatches) = (Vec::with_capacity(stored.len()), Vec::new());
-    for old in stored {
-        let name = old.name().to_owned();
-        let Some(new) = by_name.remove(&name) else {
-            mismatches.push(Mismatch::Missing { name });
-            continue;
-        };
-        if new.shape() != old.shape() {
-            let (expected, found) = (old.shape().to_vec(), new.shape().to_vec());
-            mismatches.push(Mismatch::Shape { name, expected, found });
-        } else if new.dtype() != old.dtype() {
-            let (expected, found) = (old.dtype(), new.dtype());
-            mismatches.push(Mismatch::Dtype { name, expected, found });
-        } else {
-            pairs.push((old, new));
-        }
-    }
-    mismatches.extend(by_name.into_keys().map(|name| Mismatch::Extra { name }));
-    if mismatches.is_empty() { Ok(pairs) } else { Err(CoreKind::Mismatches { mismatches }.into()) }
+    Ok(by_name.into_values().collect())
 }
 
 /// Fails for a tensor whose positions do not fit 32 bits. Other writers then write wrong ones.
@@ -148,49 +147,98 @@ fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
 
 /// Compares all pairs, the largest first, so that no thread is left with a large one at the end.
 fn compare_all<S: ReadAt, T: TensorSource>(
-    pairs: &[(LazyTensor<'_, S>, T)],
+    pairs: &[Pair<'_, S, T>],
     directory: &Path,
     options: &Options,
 ) -> Result<Vec<Compared>> {
     let mut order: Vec<usize> = (0..pairs.len()).collect();
-    order.sort_by_key(|&number| std::cmp::Reverse(pairs[number].0.byte_len()));
+    order.sort_by_key(|&number| std::cmp::Reverse(pairs[number].byte_len()));
     let compared = in_parallel(&order, options.threads, |&number, worker: &mut Worker| {
-        let (old, new) = &pairs[number];
-        compare((*old, new), worker, directory, options)
+        compare(&pairs[number], worker, directory, options)
     })?;
     let mut by_number: Vec<_> = order.into_iter().zip(compared).collect();
     by_number.sort_unstable_by_key(|(number, _)| *number);
     Ok(by_number.into_iter().map(|(_, compared)| compared).collect())
 }
 
-/// Saves the changes in files, numbered from 0, and the index.
-fn save_files(
-    changes: &[(&str, &Change)],
+/// Saves the differences in files, numbered from 0, and the index.
+fn save_files<S: ReadAt, T: TensorSource>(
+    pairs: &[Pair<'_, S, T>],
+    compared: &[Compared],
     directory: &Path,
-    options: &Options,
-    [base, result]: [String; 2],
+    (options, metadata): (&Options, Option<Metadata>),
 ) -> Result<()> {
-    let shards = divide(changes, MAX_SHARD_SIZE);
+    let names = pairs.iter().map(|pair| pair.name.as_str());
+    let differences: Vec<_> = names
+        .zip(compared)
+        .filter_map(|(name, compared)| Some((name, compared.difference.as_ref()?)))
+        .collect();
+    let shards = divide(&differences, MAX_SHARD_SIZE);
     let mut weight_map = BTreeMap::new();
     for (number, shard) in shards.iter().enumerate() {
         let file = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
-        let checksums = shard.iter().map(|(name, change)| (*name, change.checksum.as_str()));
+        let checksums = shard.iter().map(|(name, it)| (*name, it.checksum.as_str()));
         let each = options.of_file(SaveOptions::new().metadata(checksums));
-        let tensors = shard.iter().map(|(name, change)| (name, &change.compressed));
+        let tensors = shard.iter().map(|(name, it)| (name, &it.compressed));
         save(directory.join(&file), tensors, &each)?;
         weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));
     }
-    let metadata = BTreeMap::from([
-        (VERSION, options.version.as_str()),
-        (BASE_VERSION, &options.base_version),
-        (ENCODING, options.encoding.name()),
-        (COMPRESSION, ZSTD),
-        (CHECKSUM, options.checksums.name()),
-        (BASE_DIGEST, &base),
-        (RESULT_DIGEST, &result),
+    let [base, result] = digests(pairs, compared);
+    let mut entries = BTreeMap::from([
+        (VERSION, options.version.clone()),
+        (BASE_VERSION, options.base_version.clone()),
+        (ENCODING, options.encoding.word(options.whole).into()),
+        (COMPRESSION, ZSTD.into()),
+        (CHECKSUM, options.checksums.name().into()),
+        (BASE_DIGEST, base),
+        (RESULT_DIGEST, result),
     ]);
-    let index = json!({ "metadata": metadata, "weight_map": weight_map });
-    write_index(&directory.join(INDEX), &format!("{index:#}\n"), weight_map.len())
+    let extra = extra(pairs, compared, metadata);
+    entries.extend(extra.entries());
+    let index = json!({ "metadata": entries, "weight_map": weight_map });
+    let entries = weight_map.len().max(extra.removed.len());
+    write_index(&directory.join(INDEX), &format!("{index:#}\n"), entries)
+}
+
+/// The digests of both checkpoints.
+fn digests<S: ReadAt, T: TensorSource>(
+    pairs: &[Pair<'_, S, T>],
+    compared: &[Compared],
+) -> [String; 2] {
+    let both = || pairs.iter().zip(compared);
+    let old = digest_of(both().filter_map(|(pair, compared)| {
+        let old = pair.old.as_ref()?;
+        Some((old.name(), old.dtype(), old.shape(), compared.old?))
+    }));
+    let new = digest_of(both().filter_map(|(pair, compared)| {
+        let new = pair.new.as_ref()?;
+        Some((pair.name.as_str(), new.dtype(), new.shape(), compared.new?))
+    }));
+    [old, new].map(|digest| digest.to_hex().to_string())
+}
+
+/// What the shared format cannot say of the checkpoints.
+fn extra<S: ReadAt, T: TensorSource>(
+    pairs: &[Pair<'_, S, T>],
+    compared: &[Compared],
+    metadata: Option<Metadata>,
+) -> Extra {
+    let mut extra = Extra { metadata, ..Extra::default() };
+    for (pair, compared) in pairs.iter().zip(compared) {
+        let name = pair.name.clone();
+        let Some(new) = &pair.new else {
+            extra.removed.insert(name);
+            continue;
+        };
+        let form = (new.dtype(), new.shape().to_vec());
+        let is_whole = compared.difference.as_ref().is_some_and(|it| it.is_whole);
+        match &pair.old {
+            None => _ = extra.added.insert(name, form),
+            Some(_) if is_whole => _ = extra.replaced.insert(name, form),
+            Some(_) => {}
+        }
+    }
+    extra
 }
 
 fn write_index(path: &Path, index: &str, tensors: usize) -> Result<()> {
@@ -203,14 +251,14 @@ fn write_index(path: &Path, index: &str, tensors: usize) -> Result<()> {
     Err(Error::from(CoreKind::BadIndex { problem }).in_path(path))
 }
 
-/// Divides the changes into files of at most so many bytes, in their order.
+/// Divides the differences into files of at most so many bytes, in their order.
 fn divide<'c, 'n>(
-    changes: &'c [(&'n str, &'c Change)],
+    changes: &'c [(&'n str, &'c Difference)],
     most: u64,
-) -> Vec<&'c [(&'n str, &'c Change)]> {
+) -> Vec<&'c [(&'n str, &'c Difference)]> {
     let (mut shards, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (number, (_, change)) in changes.iter().enumerate() {
-        let len = change.compressed.shape().iter().product::<usize>() as u64;
+        let len = change.compressed.len();
         if number > start && bytes + len > most {
             shards.push(&changes[start..number]);
             (start, bytes) = (number, 0);

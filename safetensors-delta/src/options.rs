@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::SaveOptions;
+use safetensors_core::digest::remove_record;
+use safetensors_core::error::Mismatch;
 use safetensors_core::framework::synced_later;
 use safetensors_core::save::AtomicDirectory;
+use safetensors_core::{ErrorKind as CoreKind, Metadata, SaveOptions};
 
 use crate::error::{ErrorKind, Result};
 use crate::format::{ChecksumFormat, Encoding};
@@ -31,6 +33,10 @@ pub struct Options {
     reader: Option<Reader>,
     pub(crate) overwrite: bool,
     pub(crate) durable: bool,
+    /// The metadata of the newer checkpoint, if it is to be compared.
+    pub(crate) metadata: Option<Metadata>,
+    /// Whether a tensor may be whole in a new delta although no more than its bytes differ.
+    pub(crate) whole: bool,
     progress: Option<Arc<Callback>>,
     /// The most tensors that are worked on at a time; 0 for the default.
     pub(crate) threads: usize,
@@ -55,6 +61,8 @@ impl Default for Options {
             reader: None,
             overwrite: false,
             durable: true,
+            metadata: None,
+            whole: false,
             progress: None,
             threads: 0,
         }
@@ -71,6 +79,7 @@ impl fmt::Debug for Options {
             .field("reader", &self.reader)
             .field("overwrite", &self.overwrite)
             .field("durable", &self.durable)
+            .field("metadata", &self.metadata)
             .finish_non_exhaustive()
     }
 }
@@ -107,7 +116,7 @@ impl Options {
 
     /// A new delta is one that slime and miles apply: with XXH3-128, their default, unless the
     /// [checksums](Options::checksums) are set afterwards. Versions that are no decimal numbers are
-    /// then an error.
+    /// then an error, and so are other tensors and other [metadata](Options::metadata).
     #[must_use]
     pub fn for_slime(self) -> Self {
         Self { checksums: ChecksumFormat::Xxh3, reader: Some(Reader::Slime), ..self }
@@ -119,6 +128,21 @@ impl Options {
     pub fn for_modelexpress(self) -> Self {
         let (checksums, reader) = (ChecksumFormat::Adler32, Some(Reader::ModelExpress));
         Self { checksums, reader, ..self }
+    }
+
+    /// The metadata of the newer checkpoint. If it differs from that of the older one, a new delta
+    /// has it, and only this crate applies that delta. Recorded [digests](safetensors_core::digest)
+    /// do not count. By default nothing is compared, and the metadata of the base stays.
+    #[must_use]
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let mut metadata: Metadata =
+            entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        remove_record(&mut metadata);
+        self.metadata = Some(metadata);
+        self
     }
 
     /// Whether what lies at the destination is replaced, with all that is in it: an older delta by
@@ -153,6 +177,18 @@ impl Options {
         }
     }
 
+    /// The options of a journal, which can be applied any number of times.
+    pub(crate) fn of_journal(&self) -> Self {
+        Self {
+            encoding: Encoding::Overwrite,
+            whole: true,
+            overwrite: true,
+            durable: self.durable,
+            progress: self.progress.clone(),
+            ..Self::default()
+        }
+    }
+
     /// The directory that will be the output.
     pub(crate) fn create(&self, directory: &Path) -> Result<AtomicDirectory> {
         let new = AtomicDirectory::create(directory)?;
@@ -162,6 +198,26 @@ impl Options {
     /// The options of a file in a directory that is synchronised as a whole.
     pub(crate) fn of_file(&self, options: SaveOptions) -> SaveOptions {
         if self.durable { synced_later(options) } else { options.durable(false) }
+    }
+
+    /// Checks that the reader which a delta is made for can be told these differences between two
+    /// checkpoints: other tensors, and other metadata.
+    pub(crate) fn check_extra(
+        &self,
+        mismatches: Vec<Mismatch>,
+        metadata: Option<&Metadata>,
+    ) -> Result<()> {
+        let reader = match self.reader {
+            Some(Reader::Slime) => "slime",
+            Some(Reader::ModelExpress) => "ModelExpress",
+            None => return Ok(()),
+        };
+        if !mismatches.is_empty() {
+            return Err(CoreKind::Mismatches { mismatches }.into());
+        }
+        let Some(metadata) = metadata else { return Ok(()) };
+        let found = format!("{metadata:?}");
+        Err(ErrorKind::NotForReader { reader, expected: "the metadata of the base", found }.into())
     }
 
     /// Checks that the reader which a delta is made for takes it.

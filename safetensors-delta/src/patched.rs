@@ -1,88 +1,163 @@
-//! [`Patched`]: the tensors of a base as they are after the deltas of a chain.
+//! [`Patched`]: the tensors that the deltas of a chain make of a base.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use safetensors_core::framework::default_threads;
+use safetensors_core::framework::{default_threads, in_parallel};
 use safetensors_core::save::Sink;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, ReadAt, TensorSource};
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource};
 
 use crate::chain::Chain;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extra::{Change, Form};
+use crate::frame::whole;
 use crate::options::Options;
-use crate::patch::Patch;
-use crate::sums::{Sums, digest_of};
+use crate::passes::{Bytes, Pass};
+use crate::sums::{Line, digest_of};
 
 /// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// The most frames that are decompressed at a time, by all threads, unless one tensor has more.
-const FRAMES: usize = 64;
+/// The most frames that are decompressed at a time, by all threads.
+pub(crate) const FRAMES: usize = 64;
 
-/// The tensors of a base as they are after the deltas of a chain. They are computed while they are
-/// read, and checked then; [`check`](Patched::check) compares what concerns all of them together.
+/// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
+/// are computed while they are read, and checked then; [`check`](Patched::check) compares what
+/// concerns all of them together.
 pub(crate) struct Patched<'a, B, S> {
     chain: &'a Chain<S>,
     tensors: Vec<PatchedTensor<'a, B, S>>,
 }
 
-/// One of them.
+/// One of them, or one that a delta removes.
 pub(crate) struct PatchedTensor<'a, B, S> {
-    base: LazyTensor<'a, B>,
-    /// The deltas that change it, by their numbers in the chain, with their differences.
-    links: Vec<(usize, LazyTensor<'a, S>)>,
+    name: &'a str,
+    base: Option<LazyTensor<'a, B>>,
+    /// The deltas that change it, by their numbers in the chain.
+    links: Vec<Link<'a, S>>,
+    /// Its dtype and shape after the deltas, or before it was removed.
+    form: Form<'a>,
     chain: &'a Chain<S>,
     options: &'a Options,
+    /// Where files without names lie.
+    directory: PathBuf,
     /// Whether the chain has digests of whole checkpoints.
     has_digests: bool,
-    /// The BLAKE3 of the base and of what it is after each link, once it is read.
-    hashes: Mutex<Vec<blake3::Hash>>,
+    /// The BLAKE3 of the base and of what it is after each link, once it is read; `None` where
+    /// there is no such tensor.
+    hashes: Mutex<Vec<Option<blake3::Hash>>>,
+}
+
+/// What a delta does to a tensor.
+pub(crate) struct Link<'a, S> {
+    pub(crate) number: usize,
+    pub(crate) change: Change<'a>,
+    /// The difference or the whole tensor; `None` if the tensor is removed.
+    pub(crate) bytes: Option<LazyTensor<'a, S>>,
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
-    /// Finds the tensors that each delta changes. No data is read.
+    /// Finds the tensors that each delta changes, adds and removes. No more is read than how large
+    /// those are that a delta has whole. A file that takes a tensor between two passes over a long
+    /// chain has no name, and lies beside what is written, if something is.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotInBase`].
+    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`].
     pub(crate) fn new(
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
         options: &'a Options,
+        beside: Option<&Path>,
     ) -> Result<Self> {
-        let mut links: HashMap<&str, Vec<_>> = HashMap::new();
-        for (number, delta) in chain.deltas().iter().enumerate() {
-            for difference in delta.tensors() {
-                // An alias is no name that a delta can change.
-                if base.get(difference.name()).is_none_or(|it| it.name() != difference.name()) {
-                    let kind = ErrorKind::NotInBase { version: delta.version().into() };
-                    return Err(difference.locate(kind.into()));
-                }
-                links.entry(difference.name()).or_default().push((number, difference));
-            }
-        }
+        let directory = match beside.and_then(Path::parent) {
+            Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+            Some(parent) => parent.to_owned(),
+            None => std::env::temp_dir(),
+        };
         let has_digests = chain.deltas().iter().any(|it| it.digests() != [None; 2]);
-        let patched = |base: LazyTensor<'a, B>| PatchedTensor {
+        let tensor = |name, base, form| PatchedTensor {
+            name,
             base,
-            links: links.remove(base.name()).unwrap_or_default(),
+            links: Vec::new(),
+            form,
             chain,
             options,
+            directory: directory.clone(),
             has_digests,
             hashes: Mutex::default(),
         };
-        Ok(Self { chain, tensors: base.tensors().map(patched).collect() })
+        let stored = base.tensors();
+        let mut tensors: Vec<_> =
+            stored.map(|it| tensor(it.name(), Some(it), (it.dtype(), it.shape()))).collect();
+        let mut by_name: HashMap<_, _> =
+            tensors.iter().enumerate().map(|(number, it)| (it.name, number)).collect();
+        for (number, delta) in chain.deltas().iter().enumerate() {
+            for (name, change) in delta.changes() {
+                let bytes = delta.bytes_of(name);
+                let found = by_name.get(name).copied();
+                let is_there = found.is_some_and(|found| !tensors[found].is_removed());
+                check_change(delta, (name, change), is_there)?;
+                if let (Some(bytes), Some(form)) = (bytes, change.whole()) {
+                    whole(bytes, form)?;
+                }
+                let found = found.unwrap_or_else(|| {
+                    by_name.insert(name, tensors.len());
+                    tensors.push(tensor(name, None, (Dtype::U8, &[])));
+                    tensors.len() - 1
+                });
+                let tensor = &mut tensors[found];
+                tensor.form = change.whole().unwrap_or(tensor.form);
+                tensor.links.push(Link { number, change, bytes });
+            }
+        }
+        Ok(Self { chain, tensors })
     }
 
-    /// The tensors, in the order of those of the base.
-    pub(crate) fn tensors(&self) -> &[PatchedTensor<'a, B, S>] {
-        &self.tensors
+    /// The tensors of the result: those of the base in their order, then those that are added.
+    pub(crate) fn result(&self) -> impl Iterator<Item = &PatchedTensor<'a, B, S>> {
+        self.tensors.iter().filter(|tensor| !tensor.is_removed())
+    }
+
+    /// The metadata of the result, if a delta has it.
+    pub(crate) fn metadata(&self) -> Option<&'a Metadata> {
+        self.chain.deltas().iter().rev().find_map(Delta::metadata)
+    }
+
+    /// Whether the result has the names, the dtypes, the shapes and the metadata of the base.
+    pub(crate) fn is_like_base(&self) -> bool {
+        self.metadata().is_none()
+            && self.tensors.iter().all(|tensor| match &tensor.base {
+                Some(base) => !tensor.is_removed() && tensor.form == (base.dtype(), base.shape()),
+                None => tensor.is_removed(),
+            })
     }
 
     /// The number of threads that may read tensors at a time: fewer for a long chain, because each
     /// delta that changes a tensor takes memory while that is read.
     pub(crate) fn threads(&self) -> usize {
         threads(self.tensors.iter().map(|tensor| tensor.links.len()).max().unwrap_or_default())
+    }
+
+    /// Reads tensors that do not become part of the result, so that they are checked.
+    pub(crate) fn read_removed(&self) -> Result<()> {
+        self.read(self.tensors.iter().filter(|tensor| tensor.is_removed()))
+    }
+
+    /// Reads all tensors, so that they are checked.
+    pub(crate) fn read_all(&self) -> Result<()> {
+        self.read(self.tensors.iter())
+    }
+
+    fn read<'t>(&'t self, tensors: impl Iterator<Item = &'t PatchedTensor<'a, B, S>>) -> Result<()>
+    where
+        'a: 't,
+    {
+        let tensors: Vec<_> = tensors.collect();
+        let read = |tensor: &PatchedTensor<'a, B, S>, _: &mut ()| tensor.write_to(&mut |_| Ok(()));
+        in_parallel(tensors, self.threads(), read).map(drop)
     }
 
     /// Compares the digests of the base and of each result with those in the chain. All tensors
@@ -112,10 +187,7 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         if result.is_none() && base.is_none() {
             return Ok(());
         }
-        let found = digest_of(self.tensors.iter().filter_map(|tensor| {
-            let (name, dtype, shape) = (tensor.base.name(), tensor.dtype(), tensor.shape());
-            Some((name, dtype, shape, tensor.hash_after(stage)?))
-        }));
+        let found = digest_of(self.tensors.iter().filter_map(|tensor| tensor.line_after(stage)));
         let hex = |digest: blake3::Hash| digest.to_hex().to_string();
         let compare = |(delta, expected): (&Delta<S>, blake3::Hash), is_base: bool| {
             if found == expected {
@@ -133,53 +205,84 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     }
 }
 
-impl<B: ReadAt, S: ReadAt> PatchedTensor<'_, B, S> {
+/// Fails if a delta changes or removes a tensor that is not there, or adds one that is.
+fn check_change<S: ReadAt>(
+    delta: &Delta<S>,
+    (name, change): (&str, Change<'_>),
+    is_there: bool,
+) -> Result<()> {
+    let version = || delta.version().into();
+    let kind = match (change, is_there) {
+        (Change::Added { .. }, true) => ErrorKind::InBase { version: version() },
+        (Change::Added { .. }, false) | (_, true) => return Ok(()),
+        (_, false) => ErrorKind::NotInBase { version: version() },
+    };
+    Err(match delta.bytes_of(name) {
+        Some(bytes) => bytes.locate(kind.into()),
+        None => Error::from(kind).in_tensor(name).in_path(delta.path()),
+    })
+}
+
+impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
     /// The name.
-    pub(crate) fn name(&self) -> &str {
-        self.base.name()
+    pub(crate) fn name(&self) -> &'a str {
+        self.name
     }
 
-    /// The number of the base's file that has it.
-    pub(crate) fn file_index(&self) -> usize {
-        self.base.file_index()
+    /// The number of the base's file that has it; `None` if none has.
+    pub(crate) fn file_index(&self) -> Option<usize> {
+        self.base.as_ref().map(LazyTensor::file_index)
     }
 
-    /// The BLAKE3 after so many deltas of the chain.
-    fn hash_after(&self, stage: usize) -> Option<blake3::Hash> {
+    /// Whether the result does not have it.
+    fn is_removed(&self) -> bool {
+        self.links.last().map_or(self.base.is_none(), |link| link.change == Change::Removed)
+    }
+
+    /// What the digest after so many deltas of the chain takes of it.
+    fn line_after(&self, stage: usize) -> Option<Line<'_>> {
         let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
-        hashes.get(self.links.partition_point(|(number, _)| *number < stage)).copied()
+        let count = self.links.partition_point(|link| link.number < stage);
+        let hash = hashes.get(count).copied()??;
+        let whole = self.links[..count].iter().rev().find_map(|link| link.change.whole());
+        let base = || self.base.as_ref().map(|base| (base.dtype(), base.shape()));
+        let (dtype, shape) = whole.or_else(base)?;
+        Some((self.name, dtype, shape, hash))
     }
 
+    /// Passes what the tensor becomes to the sink. Up to the last link that has the tensor whole,
+    /// bytes are only checked.
     fn read(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let len = self.base.byte_len();
-        let mut steps = self.links.iter().map(|link| Step::new(self, link, len));
-        let mut steps = steps.by_ref().collect::<Result<Vec<_>>>()?;
-        let mut sums = Sums::new(None, self.has_digests);
-        let (mut offset, mut changed, mut scratch) = (0, Vec::new(), Vec::new());
-        self.base.write_to(&mut |bytes| {
-            for piece in bytes.chunks(PIECE) {
-                sums.update(piece);
-                if steps.is_empty() {
-                    sink(piece)?;
-                } else {
-                    changed.clear();
-                    changed.extend_from_slice(piece);
-                    for step in &mut steps {
-                        step.patch.apply(offset, &mut changed, &mut scratch)?;
-                        step.sums.update(&changed);
-                    }
-                    sink(&changed)?;
-                }
-                offset += piece.len() as u64;
-                self.options.advance(piece.len());
+        let is_difference = |link: &Link<'a, S>| link.change == Change::Changed;
+        let pass = Pass {
+            deltas: self.chain.deltas(),
+            options: self.options,
+            directory: &self.directory,
+            has_digests: self.has_digests,
+        };
+        let mut hashes = Vec::with_capacity(self.links.len() + 1);
+        let (mut links, mut bytes) = (&self.links[..], self.base.map(Bytes::Base));
+        if bytes.is_none() {
+            hashes.push(None);
+        }
+        loop {
+            let len = links.iter().position(|link| !is_difference(link)).unwrap_or(links.len());
+            let (differences, rest) = links.split_at(len);
+            let is_result = rest.iter().all(|link| link.bytes.is_none());
+            let mut nowhere = |_: &[u8]| Ok(());
+            let sink: &mut Sink<'_> = if is_result { &mut *sink } else { &mut nowhere };
+            if let Some(bytes) = bytes.take() {
+                pass.run(bytes, differences, sink, &mut hashes)?;
             }
-            Ok(())
-        })?;
-        let mut hashes = Vec::from_iter(sums.blake3());
-        for step in &mut steps {
-            step.patch.finish()?;
-            step.check()?;
-            hashes.extend(step.sums.blake3().filter(|_| self.has_digests));
+            let Some((link, rest)) = rest.split_first() else { break };
+            bytes = link
+                .change
+                .whole()
+                .and_then(|form| Some(Bytes::Whole(link.number, link.bytes?, form)));
+            if bytes.is_none() {
+                hashes.push(None);
+            }
+            links = rest;
         }
         *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = hashes;
         Ok(())
@@ -190,50 +293,13 @@ fn threads(links: usize) -> usize {
     default_threads().min(FRAMES / links.clamp(1, FRAMES))
 }
 
-/// One delta, while a tensor is read.
-struct Step<'t, 'a, S> {
-    delta: &'t Delta<S>,
-    difference: &'t LazyTensor<'a, S>,
-    patch: Patch<'a, S>,
-    /// What the tensor is after it.
-    sums: Sums,
-}
-
-impl<'t, 'a, S: ReadAt> Step<'t, 'a, S> {
-    fn new<B>(
-        tensor: &'t PatchedTensor<'a, B, S>,
-        (number, difference): &'t (usize, LazyTensor<'a, S>),
-        len: u64,
-    ) -> Result<Self> {
-        let delta = &tensor.chain.deltas()[*number];
-        let patch = Patch::open(delta.encoding(), *difference, len)?;
-        let sums = Sums::new(Some(delta.checksum_format()), tensor.has_digests);
-        Ok(Self { delta, difference, patch, sums })
-    }
-
-    fn check(&self) -> Result<()> {
-        let expected = self.delta.stored_checksum(self.difference).unwrap_or_default();
-        let found = self.sums.checksum();
-        if expected == found {
-            return Ok(());
-        }
-        let kind = ErrorKind::WrongTensor {
-            version: self.delta.version().into(),
-            algorithm: self.delta.checksum_format().name(),
-            expected: expected.into(),
-            found,
-        };
-        Err(self.difference.locate(kind.into()))
-    }
-}
-
 impl<B: ReadAt, S: ReadAt> TensorSource for PatchedTensor<'_, B, S> {
     fn dtype(&self) -> Dtype {
-        self.base.dtype()
+        self.form.0
     }
 
     fn shape(&self) -> &[usize] {
-        self.base.shape()
+        self.form.1
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {

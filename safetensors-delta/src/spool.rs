@@ -68,6 +68,13 @@ pub(crate) struct Spooled {
     shape: [usize; 1],
 }
 
+impl Spooled {
+    /// The number of bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.shape[0] as u64
+    }
+}
+
 impl TensorSource for Spooled {
     fn dtype(&self) -> Dtype {
         Dtype::U8

@@ -64,7 +64,7 @@ impl Sums {
 }
 
 /// What the digest of a whole checkpoint takes of each tensor.
-type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
+pub(crate) type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
 
 /// The digest of a whole checkpoint: the BLAKE3 of one line of JSON for each tensor, in the order
 /// of the names: `["name","F32",[2,3],"BLAKE3 of its bytes"]`. Neither the division into files nor

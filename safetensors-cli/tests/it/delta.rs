@@ -268,11 +268,17 @@ fn what_a_delta_does_not_have_is_warned_of() {
     make_deltas(dir.path());
     checkpoint(&dir.path().join("other"), [1.0, 2.5, 3.0], "np");
     fs::write(dir.path().join("other/config.json"), "{ }").unwrap();
-    let differs =
-        |what: &str| format!("warning: other: {what} differs from that of OLD; no delta has it\n");
+    let config = "warning: other: config.json differs from that of OLD; no delta has it\n";
     run_in(dir.path(), &["delta", "make", "old", "other", "made"])
         .success()
-        .stderr(differs("the metadata") + &differs("config.json"));
+        .stdout(predicate::str::ends_with("as xor and zstd; other metadata\n"))
+        .stderr(config);
+    let metadata = "warning: other: the metadata differs from that of OLD; no delta with --for has \
+                    it\n";
+    run_in(dir.path(), &["delta", "make", "old", "other", "slime", "--for", "slime"])
+        .success()
+        .stdout(predicate::str::ends_with("as xor and zstd\n"))
+        .stderr(config.to_owned() + metadata);
     // Without the digest of the base, tensors that do not change are not known to be right.
     let unchecked = predicate::str::contains(
         "names no digest of its base, so tensors that it does not change are not checked",
@@ -283,6 +289,83 @@ fn what_a_delta_does_not_have_is_warned_of() {
     run_in(dir.path(), &["delta", "verify", "theirs", "weight_v000002", "--base", "old"])
         .success()
         .stderr("");
+}
+
+#[test]
+fn tensors_are_added_replaced_and_removed() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    let (w, added) = ([1.0_f32, 2.0, 3.5], [7_u8; 5]);
+    let tensors = [
+        ("w", TensorView::from_slice(&[3, 1], &w).unwrap()),
+        ("added", TensorView::from_slice(&[5], &added).unwrap()),
+    ];
+    let options = SaveOptions::new().metadata([("format", "np")]).durable(false);
+    save(dir.path().join("other.safetensors"), tensors, &options).unwrap();
+    let summary = "a delta from 000000 to 000001: 2 tensors, ";
+    let extra = " as xor and zstd; 1 added, 1 replaced, 1 removed, other metadata\n";
+    run(&["delta", "make", "old", "other.safetensors", "d"])
+        .success()
+        .stdout(predicate::str::starts_with(format!("d: {summary}")))
+        .stdout(predicate::str::ends_with(extra))
+        .stderr("");
+    for reader in ["slime", "modelexpress"] {
+        run(&["delta", "make", "old", "other.safetensors", "no", "--for", reader]).code(1).stderr(
+            predicate::str::contains("not needed: \"added\"")
+                .and(predicate::str::contains("missing: \"bias\""))
+                .and(predicate::str::contains("\"w\" should have shape [3], found [3, 1]")),
+        );
+    }
+    let shown = run(&["delta", "inspect", "d"]).success();
+    let shown = text(&shown.get_output().stdout).to_owned();
+    assert!(shown.contains("\nmetadata: 1 entry\n"), "{shown}");
+    let words = |line: &str| line.split_whitespace().take(2).map(String::from).collect::<Vec<_>>();
+    let rows: Vec<_> = shown.lines().skip(7).map(words).collect();
+    let expected = [["added", "added"], ["w", "replaced"], ["bias", "removed"]];
+    assert_eq!(rows, expected, "{shown}");
+    let json = run(&["delta", "inspect", "d", "--json"]).success();
+    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    let delta = &json["deltas"][0];
+    assert_eq!(delta["tensors"][1]["shape"], serde_json::json!([3, 1]));
+    assert_eq!(delta["removed"], serde_json::json!(["bias"]));
+    assert_eq!(delta["metadata"], serde_json::json!({"format": "np"}));
+    run(&["delta", "verify", "d", "--base", "old"]).success();
+    run(&["delta", "apply", "old", "d", "out"])
+        .success()
+        .stdout("out: version 000001, 2 tensors, 17 B\n");
+    run(&["diff", "out", "other.safetensors"]).success();
+    run(&["delta", "apply", "--in-place", "old", "d"])
+        .code(1)
+        .stderr(predicate::str::contains("it cannot be changed in place: the result has other"));
+}
+
+#[test]
+fn a_delta_is_applied_in_place() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    for again in [false, true] {
+        run(&["delta", "apply", "--in-place", "old", "delta"])
+            .success()
+            .stdout("old: version 000001, 2 tensors, 28 B\n")
+            .stderr("");
+        run(&["diff", "old", "new"]).success();
+        assert_eq!(fs::read_dir(dir.path().join("old")).unwrap().count(), 2, "{again}");
+    }
+    // What a killed command leaves.
+    let file = dir.path().join("old/model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[4..8].copy_from_slice(b"\x01\x02\xee\xff");
+    fs::write(&file, bytes).unwrap();
+    let torn = "the data is half written: it is being changed, or a change of it was interrupted; \
+                `safetensors delta apply --in-place`, run again, completes it";
+    for args in [&["inspect", "old"][..], &["metadata", "set", "old/model.safetensors", "a=b"]] {
+        run(args).code(1).stderr(predicate::str::contains(torn));
+    }
+    run(&["delta", "apply", "--in-place", "old", "delta", "--force"]).code(2);
+    run(&["delta", "apply", "--in-place", "s3://bucket/old", "delta"]).code(2);
+    run(&["delta", "apply", "--in-place", "-", "delta"]).code(2);
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
 }
 
 /// A random number for the mark, so that the backup of an earlier edit does not match.
-fn random() -> u16 {
+pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::header::HeaderState;
 use super::{Edit, header};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::header::Metadata;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
@@ -63,14 +63,18 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`]; [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`], also if another edit
-/// has locked the file; [`ErrorKind::TornHeader`] if the header is half written and no matching
-/// backup lies beside the file, because the file was moved or copied without it.
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+/// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+/// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
+/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
+/// matching backup lies beside the file, because the file was moved or copied without it;
+/// [`ErrorKind::TornData`](crate::ErrorKind::TornData).
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
-    let found = destination(path).and_then(|destination| match open_and_restore(&destination)?.1 {
-        HeaderState::Torn => Err(ErrorKind::TornHeader.into()),
-        found => Ok(found == HeaderState::Restored),
+    let found = destination(path).and_then(|destination| match open_and_restore(&destination)? {
+        // This fails, and says what is torn.
+        (source, HeaderState::Torn) => SafeTensors::from_source(source).map(|_| false),
+        (_, found) => Ok(found == HeaderState::Restored),
     });
     found.map_err(|error| error.in_path(path))
 }
@@ -81,7 +85,7 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let is_torn = || {
@@ -92,7 +96,7 @@ pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     is_torn().map_err(|error| error.in_path(path))
 }
 
-fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
+pub(super) fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
     refuse_special(destination)?;
     replaceable(destination, &SaveOptions::new())?;
     let mut source = FileSource::open_to_edit(destination)?;

@@ -38,6 +38,10 @@ pub enum ErrorKind {
     /// [`edit::restore_header`](crate::edit::restore_header) restores it.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
+    /// The data is half written: a delta is being applied to the file in place, or that was
+    /// interrupted. Then applying the delta again completes it.
+    #[error("the data is half written: it is being changed, or a change of it was interrupted")]
+    TornData,
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more tensors than the limit of {limit}")]
     TooManyTensors { limit: usize },

@@ -45,9 +45,9 @@ pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain, telling};
-pub(crate) use mark::is_marked;
 #[cfg(feature = "std")]
-pub(crate) use mark::mark;
+pub(crate) use mark::{data_mark, mark, parse_data_mark};
+pub(crate) use mark::{is_data_marked, is_marked};
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 #[cfg(feature = "std")]

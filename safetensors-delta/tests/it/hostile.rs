@@ -203,10 +203,11 @@ fn a_delta_of_another_base() {
 
 #[test]
 fn fields_that_are_missing_or_unknown() {
+    const ENCODINGS: &str = "xor, overwrite, xor-or-whole or overwrite-or-whole";
     let fields = [
         ("version", "a version", None),
         ("base_version", "a version", None),
-        ("delta_encoding", "xor or overwrite", Some("bsdiff")),
+        ("delta_encoding", ENCODINGS, Some("bsdiff")),
         ("compression_format", "zstd", Some("lz4")),
         ("checksum_format", "blake3, xxh3-128 or adler32", Some("md5")),
         ("safetensors_bridge.base_blake3", "64 lower-case hex digits", Some("00")),

@@ -4,11 +4,13 @@
 mod chain;
 mod destination;
 mod example;
+mod extra;
 mod failures;
 mod follow;
 mod follow_racing;
 mod followed;
 mod hostile;
+mod in_place;
 #[cfg(target_os = "linux")]
 mod memory;
 mod refusals;

@@ -12,21 +12,30 @@ fn base() -> Tensors {
 }
 
 #[test]
-fn checkpoints_of_other_tensors_have_no_delta_and_all_differences_are_listed() {
+fn other_readers_get_no_delta_of_other_tensors_and_all_differences_are_listed() {
     let scratch = Scratch::new(&base());
+    let readers = [quick().for_slime(), quick().for_modelexpress()];
     let mut new = base();
     new.remove("a");
     new.insert("c".into(), (Dtype::U8, vec![1], vec![1]));
     new.insert("b".into(), (Dtype::I8, vec![2], vec![3, 4]));
-    let error = scratch.make("delta", &new, &quick()).unwrap_err();
-    let message = error.to_string();
-    for part in ["missing: \"a\"", "not needed: \"c\"", "\"b\" should have dtype U8, found I8"] {
-        assert!(message.contains(part), "{message}");
+    for reader in &readers {
+        let error = scratch.make("delta", &new, reader).unwrap_err();
+        let message = error.to_string();
+        for part in ["missing: \"a\"", "not needed: \"c\"", "\"b\" should have dtype U8, found I8"]
+        {
+            assert!(message.contains(part), "{message}");
+        }
     }
     new = base();
     new.insert("b".into(), (Dtype::U8, vec![1, 2], vec![3, 4]));
-    let error = scratch.make("delta", &new, &quick()).unwrap_err();
-    assert!(error.to_string().contains("should have shape [2], found [1, 2]"), "{error}");
+    for reader in &readers {
+        let error = scratch.make("delta", &new, reader).unwrap_err();
+        assert!(error.to_string().contains("should have shape [2], found [1, 2]"), "{error}");
+        let other = reader.clone().metadata([("format", "np")]);
+        let error = scratch.make("delta", &base(), &other).unwrap_err();
+        assert!(error.to_string().contains("needs the metadata of the base, found"), "{error}");
+    }
     assert!(!scratch.path("delta").exists());
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
+use safetensors_core::Metadata;
 use safetensors_delta::{ChecksumFormat, Encoding, Options};
 
 use crate::terminal::report::wrong_usage;
@@ -19,7 +20,8 @@ pub(super) struct Making {
     /// Write a delta that this program applies, or fail
     ///
     /// slime, and miles, need decimal versions. They read all checksums; xxh3-128 is their default.
-    /// modelexpress needs xor and adler32
+    /// modelexpress needs xor and adler32. No program is told of tensors that are added, removed,
+    /// reshaped or of another dtype, so these are then an error
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
     reader: Option<Reader>,
     /// Replace the delta that is there
@@ -59,6 +61,11 @@ impl From<Unversioned> for Options {
 }
 
 impl Making {
+    /// Whether the delta may say what only this program reads.
+    pub(super) fn is_for_any(&self) -> bool {
+        self.reader.is_none()
+    }
+
     pub(super) fn options(&self) -> Unversioned {
         let options = Options::new().overwrite(self.force).encoding(match self.encoding {
             Encoded::Xor => Encoding::Xor,
@@ -79,6 +86,11 @@ impl Making {
 }
 
 impl Unversioned {
+    /// Compares the metadata with that of the newer checkpoint.
+    pub(super) fn with_metadata(self, new: &Metadata) -> Self {
+        Self(self.0.metadata(new.clone()))
+    }
+
     /// Sets the versions: those that are given, or else the number in the name of the directory, as
     /// in `weight_v000002`, and the number before it.
     pub(super) fn with_versions(

@@ -2,12 +2,14 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `apply` | what deltas make of a checkpoint, in a new directory or in place |
 //! | `arguments` | the options of a new delta |
 //! | `follow` | keeps a checkpoint at the newest version |
 //! | `shown` | what a delta is, for people and for programs |
 //!
 //! `safetensors_delta` does the work.
 
+mod apply;
 mod arguments;
 mod follow;
 mod shown;
@@ -19,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use apply::Apply;
 use arguments::Making;
 use safetensors_delta::{Chain, Options};
 pub(crate) use shown::{Document, summary, write};
@@ -35,8 +38,9 @@ use crate::terminal::{json, text};
 ///
 /// A delta is a directory with what changed from one version of a checkpoint, its base, to
 /// another: an index, and a compressed difference for each tensor that changed. It is in the
-/// format that slime, miles and ModelExpress share. Every other command refuses a delta, but
-/// for `inspect` and `verify`, which say what it is.
+/// format that slime, miles and ModelExpress share, unless tensors were added, removed or
+/// reshaped, or the metadata differs: these programs refuse such a delta. Every other command
+/// refuses a delta, but for `inspect` and `verify`, which say what it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -69,9 +73,10 @@ enum Command {
 
 /// Write what changed from OLD to NEW as a delta
 ///
-/// Both have tensors of the same names, dtypes and shapes; each may be divided into files in its
-/// own way. The delta names a digest of all of OLD and one of all of NEW. Metadata and the files
-/// beside the tensors, such as config.json, are not in it: a warning says if they differ.
+/// Each may be divided into files in its own way. The delta names a digest of all of OLD and one of
+/// all of NEW. Where tensors are added, removed, reshaped or of another dtype, or the metadata
+/// differs, slime, miles and ModelExpress refuse it; with --for, that is an error. The files beside
+/// the tensors, such as config.json, are not in it: a warning says if they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -79,8 +84,8 @@ Examples:
   safetensors delta make old new delta --base-version a --to-version b
   safetensors delta make step-1/ step-2/ weight_v000002 --for slime
 
-Exit codes: 0 made, 1 OLD and NEW have other tensors, or a file cannot be read or written, 2 wrong
-usage.")]
+Exit codes: 0 made, 1 the program named by --for cannot be told what differs, or a file cannot be
+read or written, 2 wrong usage.")]
 struct Make {
     /// The older checkpoint: what `inspect` takes as PATH
     #[arg(value_name = "OLD", value_parser = address::parser())]
@@ -101,33 +106,6 @@ struct Make {
     base_version: Option<String>,
     #[command(flatten)]
     making: Making,
-}
-
-/// Write what deltas make of BASE to a new directory
-///
-/// OUT gets the files of BASE with the new values, under the same names, and a copy of what lies in
-/// the directory BASE beside them, but for other files of tensors, signatures and hidden files: a
-/// warning names what is left out. The deltas may be given in any order. Nothing appears at OUT
-/// before everything is checked; BASE is never changed. OUT may be BASE, which --force replaces.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "\
-Examples:
-  safetensors delta apply step-1/ weight_v000002 applied/
-  safetensors delta apply hf://owner/model weight_v000001 applied/
-  safetensors delta apply served/ weight_v000003 served/ --force
-
-Exit codes: 0 applied, 1 a delta does not fit BASE, or a file is malformed or cannot be read or
-written, 2 wrong usage.",
-    override_usage = "safetensors delta apply [OPTIONS] <BASE> <DELTA>... <OUT>"
-)]
-struct Apply {
-    /// BASE, the deltas, and OUT last
-    #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
-    paths: Vec<PathBuf>,
-    /// Replace the checkpoint in OUT, with all that is in that directory
-    #[arg(long)]
-    force: bool,
 }
 
 /// Check deltas: their structure and every compressed difference and, with --base, every checksum
@@ -224,24 +202,21 @@ impl Make {
         let options = self.making.options().with_versions(&self.delta, base, to)?;
         let (old, new) = (input::open(&self.old)?, input::open(&self.new)?);
         warn_of_others(&old, &new, &self.new)?;
+        let options = match self.making.is_for_any() {
+            true => options.with_metadata(new.metadata()),
+            false if old.metadata() == new.metadata() => options,
+            false => {
+                warn(format!(
+                    "{}: the metadata differs from that of OLD; no delta with --for has it",
+                    input::name(&self.new)
+                ));
+                options
+            }
+        };
         let options = counted(options.into(), bytes_of(&old));
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         safetensors_delta::make(&old, tensors, &self.delta, &options).map_err(advise)?;
         told(&self.delta, out)
-    }
-}
-
-impl Apply {
-    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let (base, chain, to) = opened(&self.paths)?;
-        let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
-        let left_out = chain.apply(&base, to, &options).map_err(advise)?;
-        warn_of_unchecked(&chain);
-        warn_of_left_out(to, &left_out);
-        let (version, tensors) = (text::printable(chain.version()), base.len() as u64);
-        let bytes = text::size(bytes_of(&base));
-        let tensors = text::counted(tensors, "tensor");
-        tell(to, format_args!("version {version}, {tensors}, {bytes}"), out)
     }
 }
 
@@ -321,10 +296,12 @@ fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Delta>> {
 
 /// The base, the deltas, and the path of the output.
 fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path)> {
-    let ([base, deltas @ ..], Some(to)) = (&paths[..paths.len().saturating_sub(1)], paths.last())
-    else {
+    let [base, deltas @ .., to] = paths else {
         return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
     };
+    if deltas.is_empty() {
+        return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
+    }
     refuse_address(to, "OUT")?;
     let checkpoint = input::open(base)?;
     if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {
@@ -415,18 +392,13 @@ fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Re
         "special_tokens_map.json",
     ];
     const MOST: u64 = 64 << 20;
-    let told = |what: &str| {
-        warn(format!("{}: {what} differs from that of OLD; no delta has it", input::name(path)));
-    };
-    if old.metadata() != new.metadata() {
-        told("the metadata");
-    }
     for name in BESIDE {
         let [before, now] = [old, new].map(|checkpoint| checkpoint.read_beside(name, MOST));
         if let (Some((_, before)), Some((_, now))) = (before?, now?)
             && before != now
         {
-            told(name);
+            let path = input::name(path);
+            warn(format!("{path}: {name} differs from that of OLD; no delta has it"));
         }
     }
     Ok(())

@@ -1,8 +1,11 @@
 //! What a delta is, for people and for programs.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
+use safetensors_core::{Dtype, Metadata};
+use safetensors_delta::Change;
 use serde::Serialize;
 
 use crate::input;
@@ -23,21 +26,37 @@ pub(crate) struct Document<'a> {
     /// The compressed bytes of all tensors.
     bytes: u64,
     tensors: Vec<TensorEntry<'a>>,
+    /// The names of tensors that the result does not have.
+    removed: Vec<&'a str>,
+    /// That of the result, if it differs from that of the base.
+    metadata: Option<&'a Metadata>,
 }
 
 #[derive(Serialize)]
 struct TensorEntry<'a> {
     name: &'a str,
+    change: &'static str,
+    /// Those of a tensor that is whole.
+    dtype: Option<String>,
+    shape: Option<&'a [usize]>,
     bytes: u64,
     checksum: &'a str,
 }
 
 impl<'a> Document<'a> {
     pub(crate) fn of(path: &Path, delta: &'a Delta) -> Self {
-        let entry = |(tensor, checksum): (input::Tensor<'a>, &'a str)| TensorEntry {
-            name: tensor.name(),
-            bytes: tensor.byte_len(),
-            checksum,
+        let changes: HashMap<_, _> = delta.changes().collect();
+        let entry = |(tensor, checksum): (input::Tensor<'a>, &'a str)| {
+            let change = changes.get(tensor.name()).copied().unwrap_or(Change::Changed);
+            let (dtype, shape) = form(change).unzip();
+            TensorEntry {
+                name: tensor.name(),
+                change: word(change),
+                dtype: dtype.map(|dtype| dtype.to_string()),
+                shape,
+                bytes: tensor.byte_len(),
+                checksum,
+            }
         };
         Self {
             path: input::name(path),
@@ -49,8 +68,45 @@ impl<'a> Document<'a> {
             result_digest: delta.result_digest(),
             bytes: bytes(delta),
             tensors: delta.checksums().map(entry).collect(),
+            removed: removed(delta).collect(),
+            metadata: delta.metadata(),
         }
     }
+}
+
+/// The dtype and the shape of a tensor that a delta has whole.
+fn form(change: Change<'_>) -> Option<(Dtype, &[usize])> {
+    match change {
+        Change::Added { dtype, shape } | Change::Replaced { dtype, shape } => Some((dtype, shape)),
+        _ => None,
+    }
+}
+
+fn word(change: Change<'_>) -> &'static str {
+    match change {
+        Change::Added { .. } => "added",
+        Change::Replaced { .. } => "replaced",
+        Change::Removed => "removed",
+        _ => "changed",
+    }
+}
+
+/// The names of the tensors that the result does not have.
+fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
+    delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
+}
+
+/// What only this program reads in a delta, in a few words; empty if there is nothing.
+fn extra(delta: &Delta) -> String {
+    let words = delta.changes().map(|(_, change)| word(change));
+    let words: Vec<_> = words.filter(|word| *word != "changed").collect();
+    let counted = ["added", "replaced", "removed"].map(|word| {
+        let count = words.iter().filter(|it| **it == word).count();
+        (count > 0).then(|| format!("{count} {word}"))
+    });
+    let metadata = delta.metadata().map(|_| "other metadata".to_owned());
+    let parts: Vec<_> = counted.into_iter().flatten().chain(metadata).collect();
+    if parts.is_empty() { String::new() } else { format!("; {}", parts.join(", ")) }
 }
 
 /// The compressed bytes.
@@ -63,7 +119,8 @@ pub(crate) fn summary(delta: &Delta) -> String {
     let [from, to] = [delta.base_version(), delta.version()].map(text::printable);
     let tensors = text::counted(delta.tensors().count() as u64, "tensor");
     let size = text::size(bytes(delta));
-    format!("a delta from {from} to {to}: {tensors}, {size} as {} and zstd", delta.encoding())
+    let (encoding, extra) = (delta.encoding(), extra(delta));
+    format!("a delta from {from} to {to}: {tensors}, {size} as {encoding} and zstd{extra}")
 }
 
 /// Writes what a delta is, and its tensors.
@@ -73,20 +130,37 @@ pub(crate) fn write(delta: &Delta, mut out: &mut dyn Write) -> anyhow::Result<()
         let digest = digest.unwrap_or_else(|| "not named".into());
         writeln!(out, "digest of the {of}: {digest}")?;
     }
-    if delta.tensors().next().is_none() {
+    if let Some(metadata) = delta.metadata() {
+        writeln!(out, "metadata: {}", text::counted(metadata.len() as u64, "entry"))?;
+    }
+    if delta.changes().next().is_none() {
         return Ok(());
     }
     writeln!(out)?;
+    let changes: HashMap<_, _> = delta.changes().collect();
+    let is_plain = changes.values().all(|change| *change == Change::Changed);
     let checksum = delta.checksum_format().name();
-    let columns = [
+    let mut columns = vec![
         Column::name("name").rank(0).distinct(),
         Column::number("size").rank(1),
         Column::word(checksum).rank(2),
     ];
+    if !is_plain {
+        columns.insert(1, Column::word("change").rank(1));
+    }
     let written = table::write(&columns, &mut out, |rows| {
+        let mut row = |name: &str, size: &str, checksum: &str| {
+            let change = changes.get(name).map_or("", |change| word(*change));
+            let name = &*text::name(name);
+            match is_plain {
+                true => rows.row([name, size, checksum]),
+                false => rows.row([name, change, size, checksum]),
+            };
+        };
         for (tensor, checksum) in delta.checksums() {
-            rows.row([&*text::name(tensor.name()), &*text::size(tensor.byte_len()), checksum]);
+            row(tensor.name(), &text::size(tensor.byte_len()), checksum);
         }
+        removed(delta).for_each(|name| row(name, "", ""));
     });
     Ok(written?)
 }

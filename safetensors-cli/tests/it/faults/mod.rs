@@ -3,8 +3,9 @@
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
 //! one, which every library reads as it is. Exit code 0 means the new one, and the same command
-//! succeeds when it is run again. Only an edit in place may also leave a header that all readers
-//! refuse, and that the next edit restores. The next run removes what a failed one left behind.
+//! succeeds when it is run again. Only a change in place may also leave a file that all readers
+//! refuse: the next edit restores its header, and the next run completes its data. The next run
+//! removes what a failed one left behind.
 //!
 //! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
 //! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
@@ -38,7 +39,7 @@ struct Tally {
     /// Failed, with the new checkpoint in place.
     late: usize,
     killed: usize,
-    /// Left with half a header, which was refused and could be restored.
+    /// Left with half a header or half the data, which was refused and could be restored.
     restored: usize,
     /// Runs of which a hidden file stayed behind, mostly because removing it failed.
     leftovers: usize,
@@ -174,6 +175,11 @@ fn an_applied_delta_over_an_older_directory() {
 #[test]
 fn a_delta_that_a_follower_applies() {
     check(&Case::followed_delta());
+}
+
+#[test]
+fn a_delta_in_place() {
+    check(&Case::delta_in_place());
 }
 
 #[test]

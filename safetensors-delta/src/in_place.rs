@@ -1,0 +1,164 @@
+//! Applying deltas to their base in place.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::digest::KEY;
+use safetensors_core::edit::InPlace;
+use safetensors_core::framework::in_parallel;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, ReadAt, TensorSource};
+
+use crate::chain::Chain;
+use crate::error::{Error, ErrorKind, Result};
+use crate::journal::Journal;
+use crate::options::Options;
+use crate::patched::Patched;
+use crate::sums::{Sums, digest_of};
+
+impl<S: ReadAt> Chain<S> {
+    /// Applies the deltas to a base on the local disk in place: of its files, the bytes that differ
+    /// are written, and no copy is made. Whatever interrupts it, the base is the old checkpoint,
+    /// the new one, or refused by every reader until the next call completes it.
+    ///
+    /// First everything is checked as [`apply`](Chain::apply) does it, and what is to be written is
+    /// saved as a journal, a hidden directory beside the index or the file of the base:
+    /// `.NAME.delta-journal`. Then a mark in each header makes readers refuse the files
+    /// ([`TornData`](CoreKind::TornData)), the bytes are written, the marks are removed, and then
+    /// the journal is. Each step is on the disk before the next begins, unless
+    /// [`Options::durable`] is off. A call that finds marked files and their journal writes it
+    /// again and completes that change, before it applies its own deltas, if these are others. If
+    /// the base already has the digest that they lead to, nothing is done.
+    ///
+    /// Files are changed under all their names (hard links). Programs that have the files open or
+    /// mapped see the bytes change, so there should be none. The journal takes space: about that of
+    /// the positions and values of the bytes that differ, compressed, and never more than the
+    /// compressed tensors.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    /// use safetensors_delta::{Chain, Options, make};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// # let old = [1.0_f32, 2.0];
+    /// # save(&path, [("w", TensorView::from_slice(&[2], &old)?)], &SaveOptions::new())?;
+    /// let base = Checkpoint::open(&path)?;
+    /// let new = [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.5])?)];
+    /// let delta = make(&base, new, dir.path().join("delta"), &Options::new())?;
+    /// drop(base);
+    /// Chain::new([delta])?.apply_in_place(&path, &Options::new())?;
+    /// let base = Checkpoint::open(&path)?;
+    /// assert_eq!(base.tensor("w")?.read()?.as_slice::<f32>()?, [1.0, 2.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Before a byte changes, the errors of [`apply`](Chain::apply) about the deltas and their base;
+    /// [`ErrorKind::NotInPlace`] if the result has other tensors or metadata, or the base has
+    /// recorded [digests](safetensors_core::digest), which would become wrong;
+    /// [`ErrorKind::OtherJournal`]; [`InHubCache`](CoreKind::InHubCache);
+    /// [`Io`](CoreKind::Io), also if an edit has locked a file. If writing fails, the base stays
+    /// marked until the next call.
+    pub fn apply_in_place(&self, base: impl AsRef<Path>, options: &Options) -> Result<()> {
+        let place = place_of(base.as_ref())?;
+        let journal = Journal::beside(&place);
+        if let Some([from, to]) = journal.complete(options)?
+            && (from.as_str(), to.as_str()) == (self.base_version(), self.version())
+        {
+            return Ok(());
+        }
+        let base = Checkpoint::open(&place)?;
+        let files = base.files().iter().map(|file| InPlace::open(file.path(), options.durable));
+        let mut files = files.collect::<Result<Vec<_>>>()?;
+        match self.write_journal(&base, &journal, &files, options) {
+            Err(error) if is_other_base(&error) && self.is_applied(&base)? => return Ok(()),
+            written => written?,
+        }
+        let unchanged = check_unchanged(&base).and_then(|()| journal.begin(&mut files));
+        if let Err(error) = unchanged {
+            // Nothing is written yet. What stays is completed or removed by the next call.
+            return files
+                .iter_mut()
+                .try_for_each(end)
+                .and_then(|()| journal.remove())
+                .and(Err(error));
+        }
+        drop(base);
+        journal.write(&mut files, options)?;
+        journal.remove()
+    }
+
+    /// Checks everything, and saves what is to be written.
+    fn write_journal(
+        &self,
+        base: &Checkpoint<FileSource>,
+        journal: &Journal,
+        files: &[InPlace],
+        options: &Options,
+    ) -> Result<()> {
+        let refused = |why| Err(base.in_first_path(ErrorKind::NotInPlace { why }.into()));
+        if !Patched::new(base, self, options, None)?.is_like_base() {
+            return refused("the result has other tensors or other metadata");
+        }
+        if base.files().iter().any(|file| file.safetensors().metadata().contains_key(KEY)) {
+            return refused("recorded digests in it would become wrong");
+        }
+        self.squash_if(base, journal.path(), options.of_journal(), |new| {
+            journal.add_files(new, base, files)
+        })
+    }
+
+    /// Whether the base is what the deltas lead to.
+    fn is_applied(&self, base: &Checkpoint<FileSource>) -> Result<bool> {
+        let last = self.deltas().last().and_then(|delta| delta.digests()[1]);
+        let Some(expected) = last else { return Ok(false) };
+        let tensors: Vec<_> = base.tensors().collect();
+        let hashes = in_parallel(&tensors, 0, |tensor, _: &mut ()| {
+            let mut sums = Sums::new(None, true);
+            tensor.write_to(&mut |bytes| {
+                sums.update(bytes);
+                Ok(())
+            })?;
+            Ok(sums.blake3())
+        })?;
+        let lines = tensors.iter().zip(hashes);
+        let lines = lines.filter_map(|(it, hash)| Some((it.name(), it.dtype(), it.shape(), hash?)));
+        Ok(digest_of(lines) == expected)
+    }
+}
+
+/// The index or the file that a path means, under the name that the journal goes by.
+fn place_of(base: &Path) -> Result<PathBuf> {
+    let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = CheckpointPath::find(base)?;
+    path.canonicalize().map_err(|error| Error::from(error).in_path(&path))
+}
+
+/// Whether an error says that the base is another one than that of the deltas.
+fn is_other_base(error: &Error) -> bool {
+    let other = error.other::<ErrorKind>();
+    matches!(other, Some(ErrorKind::WrongTensor { .. } | ErrorKind::WrongBase { .. }))
+}
+
+/// Fails if a file of the base was changed or replaced since it was opened.
+fn check_unchanged(base: &Checkpoint<FileSource>) -> Result<()> {
+    base.check_unchanged()?;
+    for file in base.files() {
+        let replaced = file.safetensors().source().is_replaced();
+        let error = match replaced {
+            Ok(false) => continue,
+            Ok(true) => std::io::Error::other("the file has been replaced since it was opened"),
+            Err(error) => error,
+        };
+        return Err(Error::from(CoreKind::Io(error)).in_path(file.path()));
+    }
+    Ok(())
+}
+
+fn end(file: &mut InPlace) -> Result<()> {
+    if file.number().is_some() { file.end() } else { Ok(()) }
+}

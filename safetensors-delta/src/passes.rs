@@ -1,0 +1,150 @@
+//! [`Pass`]: deltas applied to the bytes of a tensor piece by piece, at most [`FRAMES`] at a time.
+
+use std::io::Write;
+use std::path::Path;
+
+use safetensors_core::save::Sink;
+use safetensors_core::{LazyTensor, ReadAt, TensorSource, shape};
+
+use crate::delta::Delta;
+use crate::error::Result;
+use crate::extra::Form;
+use crate::frame::pour;
+use crate::options::Options;
+use crate::patch::Patch;
+use crate::patched::{FRAMES, Link, PIECE};
+use crate::spool::{Spool, Spooled};
+use crate::sums::Sums;
+
+/// Bytes of a tensor that differences are applied to.
+pub(crate) enum Bytes<'a, B, S> {
+    /// Those of the base.
+    Base(LazyTensor<'a, B>),
+    /// Those that the delta of this number has whole.
+    Whole(usize, LazyTensor<'a, S>, Form<'a>),
+    /// Those of the pass before.
+    Spooled(Spooled),
+}
+
+/// What all passes over one tensor share.
+pub(crate) struct Pass<'p, S> {
+    pub(crate) deltas: &'p [Delta<S>],
+    pub(crate) options: &'p Options,
+    /// Where files without names lie.
+    pub(crate) directory: &'p Path,
+    /// Whether the BLAKE3 after each delta is needed.
+    pub(crate) has_digests: bool,
+}
+
+impl<S: ReadAt> Pass<'_, S> {
+    /// Passes what the differences make of the bytes to a sink, and checks what the tensor is after
+    /// each of them. The hashes get that of the bytes and one after each difference.
+    ///
+    /// Each difference takes memory while it is applied. So of more than [`FRAMES`], the first ones
+    /// are applied to a file without a name.
+    pub(crate) fn run<B: ReadAt>(
+        &self,
+        mut bytes: Bytes<'_, B, S>,
+        mut differences: &[Link<'_, S>],
+        sink: &mut Sink<'_>,
+        hashes: &mut Vec<Option<blake3::Hash>>,
+    ) -> Result<()> {
+        while let Some((first, rest)) = differences.split_at_checked(FRAMES)
+            && !rest.is_empty()
+        {
+            let mut spool = Spool::create_in(self.directory)?;
+            self.once(bytes, first, &mut |piece| Ok(spool.write_all(piece)?), hashes)?;
+            (bytes, differences) = (Bytes::Spooled(spool.since(0)?), rest);
+        }
+        self.once(bytes, differences, sink, hashes)
+    }
+
+    fn once<B: ReadAt>(
+        &self,
+        bytes: Bytes<'_, B, S>,
+        differences: &[Link<'_, S>],
+        sink: &mut Sink<'_>,
+        hashes: &mut Vec<Option<blake3::Hash>>,
+    ) -> Result<()> {
+        let len = bytes.len()?;
+        let mut steps = Vec::with_capacity(differences.len());
+        for (number, difference) in differences.iter().filter_map(|it| Some((it.number, it.bytes?)))
+        {
+            let patch = Patch::open(self.deltas[number].encoding(), difference, len)?;
+            steps.push(Step { number, difference, patch, sums: self.sums(number) });
+        }
+        let mut sums = match bytes {
+            Bytes::Base(_) => Some(Sums::new(None, self.has_digests)),
+            Bytes::Whole(number, ..) => Some(self.sums(number)),
+            Bytes::Spooled(_) => None,
+        };
+        let (mut offset, mut changed, mut scratch) = (0, Vec::new(), Vec::new());
+        bytes.write_to(&mut |taken| {
+            for piece in taken.chunks(PIECE) {
+                if let Some(sums) = &mut sums {
+                    sums.update(piece);
+                }
+                if steps.is_empty() {
+                    sink(piece)?;
+                } else {
+                    changed.clear();
+                    changed.extend_from_slice(piece);
+                    for step in &mut steps {
+                        step.patch.apply(offset, &mut changed, &mut scratch)?;
+                        step.sums.update(&changed);
+                    }
+                    sink(&changed)?;
+                }
+                offset += piece.len() as u64;
+                if matches!(bytes, Bytes::Base(_)) {
+                    self.options.advance(piece.len());
+                }
+            }
+            Ok(())
+        })?;
+        if let (Some(sums), Bytes::Whole(number, whole, _)) = (&sums, &bytes) {
+            self.deltas[*number].check_sums(whole, sums)?;
+        }
+        hashes.extend(sums.map(|sums| sums.blake3()));
+        for step in &mut steps {
+            step.patch.finish()?;
+            self.deltas[step.number].check_sums(&step.difference, &step.sums)?;
+            hashes.push(step.sums.blake3());
+        }
+        Ok(())
+    }
+
+    /// The digests that are computed of a tensor after a delta.
+    fn sums(&self, number: usize) -> Sums {
+        Sums::new(Some(self.deltas[number].checksum_format()), self.has_digests)
+    }
+}
+
+/// One delta, while a tensor is read.
+struct Step<'a, S> {
+    number: usize,
+    difference: LazyTensor<'a, S>,
+    patch: Patch<'a, S>,
+    /// What the tensor is after it.
+    sums: Sums,
+}
+
+impl<B: ReadAt, S: ReadAt> Bytes<'_, B, S> {
+    fn len(&self) -> Result<u64> {
+        match self {
+            Self::Base(tensor) => Ok(tensor.byte_len()),
+            Self::Whole(_, whole, (dtype, shape)) => {
+                shape::byte_len(*dtype, shape).map_err(|kind| whole.locate(kind.into()))
+            }
+            Self::Spooled(spooled) => Ok(spooled.len()),
+        }
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match self {
+            Self::Base(tensor) => tensor.write_to(sink),
+            Self::Whole(_, whole, form) => pour(*whole, *form, sink),
+            Self::Spooled(spooled) => spooled.write_to(sink),
+        }
+    }
+}
