@@ -367,6 +367,11 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
+    /// Another [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, in this program
+    /// or another one.
+    #[cfg(feature = "std")]
+    #[error("another writer is adding steps to this file, and must finish first")]
+    FileBusy,
     /// Another writer changed the files of the directory at the same time as a save.
     #[cfg(feature = "std")]
     #[error(

@@ -19,6 +19,9 @@ const NAME_MAX: usize = 255;
 /// How many random characters tell the temporary files of one file apart.
 pub(crate) const ID_LEN: usize = 6;
 
+/// What stands in place of random characters in the name of a [`growing_lock`].
+const GROWING_ID: &str = "growth";
+
 /// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
@@ -51,6 +54,15 @@ pub(crate) fn directory(path: &Path) -> &Path {
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
+    directory(path).join(name)
+}
+
+/// The file that is locked while a file is written step by step. Every save to that path removes
+/// it if it is not locked, as it does with other temporary files.
+pub(crate) fn growing_lock(path: &Path) -> PathBuf {
+    let mut name = temporary_prefix(path.file_name().unwrap_or_default());
+    name.push(GROWING_ID);
+    name.push(TEMPORARY_SUFFIX);
     directory(path).join(name)
 }
 
@@ -202,6 +214,7 @@ mod tests {
         let backup = header_backup(Path::new("models/model.safetensors"));
         assert_eq!(backup, Path::new("models/.model.safetensors.header-backup"));
         assert_eq!(header_backup(Path::new("a")), Path::new("./.a.header-backup"));
+        assert!(is_temporary_name(growing_lock(Path::new("a")).file_name().unwrap()));
         let prefix = temporary_prefix(OsStr::new("model.safetensors"));
         assert_eq!(prefix, ".model.safetensors.");
         for (name, expected) in [
