@@ -32,7 +32,7 @@ use serde::de::DeserializeOwned;
 use super::EpochError;
 use super::container::{self, Content};
 use super::error::of_record;
-use super::names::{Ids, NewIds};
+use super::names::{Ids, NewIds, check_owners};
 use super::packed::Described;
 use super::reading::{Job, threads_for};
 use super::states::States;
@@ -196,8 +196,13 @@ impl RecordFile {
 
     /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
     /// if burn can be given it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read`](RecordFile::read) and of [`check_owners`].
     pub(super) fn read_optimizer(self) -> Result<(OptimizerRecord, Content)> {
         let (content, names) = self.adapted()?;
+        check_owners(&content)?;
         // Without the container in between, each tensor is held once instead of twice.
         let Some(states) = States::of(&content) else { return self.read() };
         let mut jobs = Vec::with_capacity(content.tensors.len());
