@@ -6,10 +6,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use super::failpoint;
-use super::hidden::growing_lock;
-
-/// The name of the lock file. It exists while a writer holds the lock.
-const NAME: &str = ".safetensors.lock";
+use super::hidden::{LOCK_NAME as NAME, growing_lock};
 
 /// How many milliseconds lie between the attempts of one who does not wait.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
