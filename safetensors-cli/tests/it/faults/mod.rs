@@ -2,7 +2,7 @@
 //!
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
-//! one, which every library reads as it is. Exit code 0 means the new one, and the same command
+//! one, which every library reads as it is; and a signature is the old one or the new one. Exit code 0 means the new one, and the same command
 //! succeeds when it is run again. Only an edit in place may also leave a header that all readers
 //! refuse, and that the next edit restores. The next run removes what a failed one left behind.
 //!
@@ -66,7 +66,7 @@ fn check(case: &Case) {
         return;
     }
     let calls = case.calls();
-    let faults = faults(&calls);
+    let faults = faults(case, &calls);
     let (tally, problems) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -88,14 +88,16 @@ fn check(case: &Case) {
 }
 
 /// What is tried, and at which calls.
-fn faults(calls: &[Call]) -> Vec<(&Call, Fault)> {
+fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let all = tries_all();
+    // A signature is put in place as any file is, so all errors are a sample there.
+    let always = if all || !case.is_signature() { &ALWAYS[..] } else { &[Fault::Killed] };
     let mut faults = Vec::new();
     for (number, call) in calls.iter().enumerate() {
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
-        let here = ALWAYS.iter().chain(sampled.map(|(_, fault)| fault)).chain(seldom);
+        let here = always.iter().chain(sampled.map(|(_, fault)| fault)).chain(seldom);
         faults.extend(here.map(|&fault| (call, fault)));
     }
     faults
@@ -164,6 +166,12 @@ fn a_save_for_ranks_over_an_older_checkpoint() {
 #[test]
 fn an_applied_delta_over_an_older_directory() {
     check(&Case::applied_delta());
+}
+
+#[cfg(feature = "sign")]
+#[test]
+fn a_signature_over_an_older_one() {
+    check(&Case::signature());
 }
 
 #[test]
