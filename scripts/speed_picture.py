@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/speed.svg, and prints the table of the README beside it, from BENCHMARKS.md.
+"""Writes docs/speed.svg, and the table of the README beside it, from BENCHMARKS.md.
 
-    scripts/speed_picture.py            writes the picture, prints the table
+    scripts/speed_picture.py            writes both, as `cargo bench -p benches -- --into` does
     scripts/speed_picture.py --check    fails if the picture or the README have other numbers
 
 Needs Python 3.9 and nothing else.
@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "speed.svg"
+README = ROOT / "README.md"
+HEAD = "| work | instead of | warm |  | first load |  |"
 
 # The work, as the README names it; the peer, as it names it and as BENCHMARKS.md does; the row of
 # files and memory that are warm, and the row of a process that does the work once.
@@ -87,8 +89,7 @@ def measured(lines, row, peer):
 
 
 def table(lines):
-    head = ["work", "instead of", "warm", "", "first load", ""]
-    rows = [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|"]
+    rows = [HEAD, "|---|---|---|---|---|---|"]
     for work, (name, peer), warm, first in ROWS:
         cells = [work, name]
         for found in (measured(lines, warm, peer), measured(lines, first, peer)):
@@ -159,16 +160,17 @@ def picture(lines):
 def main():
     lines = read_table()
     if sys.argv[1:] == ["--check"]:
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        if table(lines) not in readme:
+        if table(lines) not in README.read_text(encoding="utf-8"):
             sys.exit(f"README.md should have this table:\n\n{table(lines)}")
         if PICTURE.read_text(encoding="utf-8") != picture(lines):
             sys.exit("docs/speed.svg has other numbers: run scripts/speed_picture.py")
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:
+        before, old = README.read_text(encoding="utf-8").split(HEAD)
+        after = old[old.index("\n\n") :]
+        README.write_text(before + table(lines) + after, encoding="utf-8")
         PICTURE.write_text(picture(lines), encoding="utf-8")
-        print(table(lines))
 
 
 main()

@@ -6,7 +6,8 @@
 //! cargo bench -p benches -- header burn               # the rows whose name contains one of these words
 //! cargo bench -p benches -- --list                    # the names of the rows
 //! cargo bench -p benches -- --json table.json         # the file for the numbers, besides the printed table
-//! cargo bench -p benches -- --into BENCHMARKS.md      # replaces the table in that file
+//! cargo bench -p benches -- --into BENCHMARKS.md      # replaces the table in that file, and what
+//!                                                     # the README shows of it
 //! cargo bench -p benches -- --dir /mnt/disk           # the folder for the test data, not the temporary one
 //! ```
 //!
@@ -14,9 +15,11 @@
 
 mod rows;
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use harness::args::{Args, Child};
 use harness::data::Data;
 use harness::report::Report;
@@ -55,6 +58,11 @@ fn main() -> Result<()> {
     println!("As JSON: {}", args.json.display());
     if let Some(file) = args.into {
         report.write_into(&file)?;
+        if file == Path::new("BENCHMARKS.md") {
+            let drawn = Command::new("scripts/speed_picture.py").status();
+            let drawn = drawn.context("scripts/speed_picture.py draws docs/speed.svg")?;
+            ensure!(drawn.success(), "docs/speed.svg and the table of the README are the old ones");
+        }
     }
     Ok(())
 }

@@ -270,39 +270,42 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
 fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<TensorFile<S>> {
-    if !source.may_change_unseen() {
-        return open_input(Input::new(source, path), path, options);
-    }
-    let before = open_input(Input::new(Window::whole(&source), path), path, options)?.into_layout();
-    let file = open_input(Input::new(source, path), path, options)?;
-    if !file.has_layout(&before) {
-        let error = std::io::Error::other("the file changed while it was opened");
-        return Err(Error::from(error).in_file(error::label(path)));
-    }
-    Ok(file)
+    let open = || {
+        if !source.may_change_unseen() {
+            return open_input(Input::new(source, path), path, options);
+        }
+        let before = Input::new(Window::whole(&source), path);
+        let before = open_input(before, path, options)?.into_layout();
+        let file = open_input(Input::new(source, path), path, options)?;
+        if !file.has_layout(&before) {
+            return Err(std::io::Error::other("the file changed while it was opened").into());
+        }
+        Ok(file)
+    };
+    open().map_err(|error: Error| error.in_file(error::label(path)))
 }
 
+/// Errors need not name the file yet.
 fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
-    let located = |error: Error| error.in_file(error::label(path));
     // One that has a single part looks like a whole file.
     if Format::from_name(path) == Some(Format::Dcp) {
-        return Err(located(ErrorKind::PartOfDirectory.into()));
+        return Err(ErrorKind::PartOfDirectory.into());
     }
     let mut start = [0; START];
     let len = input.source.byte_len().min(START as u64) as usize;
     let start = &mut start[..len];
-    input.source.read_exact_at(start, 0).map_err(|error| located(error.into()))?;
+    input.source.read_exact_at(start, 0)?;
     let begins = Start::of(start);
     if matches!(begins, Start::Format(_)) {
-        polyglot::check_polyglot(&input.source).map_err(located)?;
+        polyglot::check_polyglot(&input.source)?;
     }
     match begins {
         Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
         #[cfg(feature = "gguf")]
-        Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
+        Start::Format(Format::Gguf) => crate::gguf::open(input, options),
         #[cfg(feature = "burn")]
         Start::Format(format @ (Format::Burn | Format::Burnpack)) => {
-            crate::burn::open(format, input, path, options)
+            crate::burn::open(format, input, options)
         }
         #[cfg(feature = "pytorch")]
         Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
@@ -314,11 +317,11 @@ fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Res
                 #[cfg(feature = "pytorch")]
                 Some(Format::Pytorch) => crate::pytorch::open_archive(zipped, path, options),
                 Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
-                _ => Err(located(unknown(format))),
+                _ => Err(unknown(format)),
             }
         }
-        Start::Format(other) => Err(located(unknown(Some(other)))),
-        Start::Other => Err(located(unknown(None))),
+        Start::Format(other) => Err(unknown(Some(other))),
+        Start::Other => Err(unknown(None)),
     }
 }
 

@@ -182,8 +182,11 @@ fn range(
             0.. => Some(index.unsigned_abs()),
             _ => len.checked_sub(index.unsigned_abs()),
         };
-        let out_of_bounds = ErrorKind::IndexOutOfBounds { dim, len, index };
-        position.filter(|&position| position <= len).ok_or(out_of_bounds)
+        let out_of_bounds = || {
+            let asked = Index::Range { start: Some(start), end, step: 1 }.to_string();
+            ErrorKind::IndexOutOfBounds { dim, len, asked }
+        };
+        position.filter(|&position| position <= len).ok_or_else(out_of_bounds)
     };
     let first = resolve(start)?;
     let end = end.map_or(Ok(len), resolve)?.max(first);

@@ -148,6 +148,9 @@ impl Signer {
             is_left_out: &is_left_out,
             is_tolerated: &|_| false,
         };
+        let options = SaveOptions::new().overwrite(self.overwrite).replace_cached(self.overwrite);
+        // Removes what a process left that was killed here before. Errors come back below.
+        _ = AtomicFile::create(signature, &options);
         let listing = list(model, &rules)?;
         self.check_replaced(signature, &listing)?;
         let (bundle, report) = self.bundle(model, &listing, ignored.iter().cloned().collect())?;
@@ -157,7 +160,6 @@ impl Signer {
             return Err(changed.in_path(first_difference(&listing, &after, model)));
         }
         self.check_replaced(signature, &after)?;
-        let options = SaveOptions::new().overwrite(self.overwrite).replace_cached(self.overwrite);
         let mut file = AtomicFile::create(signature, &options)?;
         file.write_all(bundle.as_bytes()).map_err(|error| Error::from(error).in_path(signature))?;
         file.commit()?;

@@ -97,9 +97,55 @@
 //! | read a part by positions | [`slice`](crate::ndarray::Reader::slice), with steps and reversed axes as in `s![]` |
 //! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array of one axis that has the dimension's name |
 //! | read rows by their numbers | `r.array("table")?.rows(&[7, 3, 7])?`, then `read_array` |
-//! | keep the state of a program as a struct of arrays | `#[derive(SafeTensors)]` of the module `ndarray` with `#[safetensors(crate = "safetensors_bridge::ndarray")]` on the struct, feature `derive`; the file has only these arrays |
-//! | keep the parameters of a run | `w.metadata([("dt", dt.to_string())])`; read by `r.checkpoint().metadata()`, whose values are text |
+//! | keep the state of a program, with the parameters of its run | [a struct](#the-state-of-a-program) |
+//! | keep one parameter beside the arrays | `w.metadata([("dt", dt.to_string())])`; read by `r.checkpoint().metadata()`, whose values are text |
 //! | take `.npz` archives along | `npz::to_safetensors(archive, file)` of the module `ndarray::npz`, feature `npz` |
+//!
+//! # The state of a program
+//!
+//! With the feature `derive`, a struct is a file. Its arrays are tensors. Numbers, booleans and texts
+//! are entries in the metadata, where `safetensors metadata get` shows them, and every bit of a float
+//! comes back. The file is compared with the struct before anything is read: each field must be
+//! there, and no other array. [`ndarray::fields`](crate::ndarray::fields) lists the types of fields.
+//!
+#![cfg_attr(feature = "derive", doc = "```")]
+#![cfg_attr(not(feature = "derive"), doc = "```ignore")]
+//! use ndarray::{Array1, Array2};
+//! use safetensors_bridge::ndarray::{NamedArrays, Reader, SafeTensors};
+//!
+//! /// The parameters of a run, and how far it is.
+//! #[derive(SafeTensors, Debug, PartialEq)]
+//! #[safetensors(crate = "safetensors_bridge::ndarray")]
+//! struct Plate {
+//!     dt: f64,
+//!     steps: i64,
+//!     scheme: String,
+//!     is_periodic: bool,
+//!     #[safetensors(units = "m")]
+//!     x: Array1<f64>,
+//!     #[safetensors(dimensions("y", "x"), units = "K")]
+//!     heat: Array2<f64>,
+//!     /// A file of an earlier version of the program does not have it.
+//!     #[safetensors(default)]
+//!     seed: u64,
+//! }
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("plate.safetensors");
+//! let plate = Plate {
+//!     dt: 0.1,
+//!     steps: 100,
+//!     scheme: "explicit".into(),
+//!     is_periodic: false,
+//!     x: Array1::linspace(0.0, 2.9, 30),
+//!     heat: Array2::from_elem((20, 30), 280.0),
+//!     seed: 7,
+//! };
+//! plate.save_to(&path)?;
+//! assert_eq!(Plate::load_from(&path)?, plate);
+//! assert_eq!(Reader::open(&path)?.checkpoint().metadata()["dt"], "0.1");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # When a run is killed
 //!
@@ -135,8 +181,9 @@
 //! ```
 //!
 //! Recovering twice changes nothing, and a run that appended is recovered in the same way. Only one
-//! program may write to a path, so do not recover a run that is alive: `recover_synced(&path, &other,
-//! …)` with another path makes a copy of what it has synced so far.
+//! program at a time may add steps to a path: a second writer is an error as soon as it is made, and
+//! so is the recovery of a run that is alive. `recover_synced(&path, &other, …)` with another path
+//! makes a copy of what it has synced so far.
 //!
 //! # What goes wrong
 //!

@@ -7,8 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn_store::burn_pack::Scalar;
+use safetensors_core::{Error, Result};
 
+use super::EpochError;
 use super::container::Content;
+
+/// The scalar in which burn keeps the number of dimensions of a parameter.
+pub(super) const RANK: &str = "__rank";
 
 /// Which ids the parameters have.
 #[derive(Clone, Debug, PartialEq)]
@@ -205,6 +210,34 @@ fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u
 /// An id in the only form that burn writes it in.
 pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
+}
+
+/// Refuses a record that has the state of parameters, and a tensor that belongs to none. burn would
+/// panic when it is loaded into an optimizer. L-BFGS, whose tensors belong to none, has no others.
+///
+/// # Errors
+///
+/// [`EpochError::Record`], which names the tensor.
+pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
+    let mut tensors = optimizer.tensors.iter();
+    let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {
+        return Ok(());
+    };
+    if owners(optimizer).is_empty() {
+        return Ok(());
+    }
+    let problem = "the tensor belongs to no parameter, and others do";
+    Err(Error::from(EpochError::Record(problem.into())).in_tensor(name))
+}
+
+/// The ids of the parameters that a record has a state of.
+pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
+    let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
+    let of_scalars = optimizer.scalars.keys().filter_map(|name| {
+        let (first, rest) = name.split_once('.')?;
+        parse_id(first).filter(|_| rest == RANK)
+    });
+    of_tensors.chain(of_scalars).collect()
 }
 
 #[cfg(test)]

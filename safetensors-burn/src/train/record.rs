@@ -21,18 +21,18 @@ use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
 use safetensors_core::framework::{
-    PARAM_IDS_KEY as PARAM_IDS, SCALARS_KEY as SCALARS, in_parallel, synced_later,
+    PARAM_IDS_KEY as PARAM_IDS, RecordScalar, SCALARS_KEY as SCALARS, in_parallel, synced_later,
 };
 use safetensors_core::header::Metadata;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions, TensorSource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 use super::container::{self, Content};
 use super::error::of_record;
-use super::names::{Ids, NewIds};
+use super::names::{Ids, NewIds, check_owners};
 use super::packed::Described;
 use super::reading::{Job, threads_for};
 use super::states::States;
@@ -45,48 +45,6 @@ const DTYPES: &str = "safetensors_bridge.dtypes";
 const TEXTS: &str = "safetensors_bridge.texts";
 
 const VERSION: &str = "1";
-
-/// A scalar, so that it comes back with the same type and the same bits.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Typed {
-    U64(u64),
-    I64(i64),
-    Bool(bool),
-    /// The value is for people. JSON has no NaN and no infinity, so it is a text.
-    F64 {
-        value: String,
-        bits: String,
-    },
-}
-
-impl From<Scalar> for Typed {
-    fn from(scalar: Scalar) -> Self {
-        match scalar {
-            Scalar::UInt(number) => Self::U64(number),
-            Scalar::Int(number) => Self::I64(number),
-            Scalar::Bool(value) => Self::Bool(value),
-            Scalar::Float(number) => {
-                // The bits are what is read back. The number stands there for people.
-                Self::F64 { value: number.to_string(), bits: format!("{:016x}", number.to_bits()) }
-            }
-        }
-    }
-}
-
-impl Typed {
-    fn scalar(&self) -> Option<Scalar> {
-        Some(match self {
-            Self::U64(number) => Scalar::UInt(*number),
-            Self::I64(number) => Scalar::Int(*number),
-            Self::Bool(value) => Scalar::Bool(*value),
-            Self::F64 { bits, .. } => {
-                let bits = u64::from_str_radix(bits, 16).ok().filter(|_| bits.len() == 16)?;
-                Scalar::Float(f64::from_bits(bits))
-            }
-        })
-    }
-}
 
 /// Saves a record. The file is not synchronised. Returns the number of tensors.
 ///
@@ -111,8 +69,8 @@ pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
         tensors.push((name, packed));
     }
 
-    let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), (*scalar).into()));
-    let scalars: BTreeMap<&str, Typed> = scalars.collect();
+    let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), saved_scalar(*scalar)));
+    let scalars: BTreeMap<_, _> = scalars.collect();
     let ids_key = match &ids {
         Ids::OfTensors(_) => PARAM_IDS,
         Ids::OfPaths(_) => PATH_IDS,
@@ -180,10 +138,9 @@ impl RecordFile {
             Ids::OfTensors(map(metadata, PARAM_IDS)?)
         };
         let dtypes: BTreeMap<String, DType> = map(metadata, DTYPES)?;
-        let typed: BTreeMap<String, Typed> = map(metadata, SCALARS)?;
-        let scalars = typed.into_iter().map(|(name, typed)| Some((name, typed.scalar()?)));
-        let scalars = scalars.collect::<Option<_>>();
-        let scalars = scalars.ok_or_else(|| not_a_record(SCALARS, "typed scalars".into()))?;
+        let saved: BTreeMap<String, RecordScalar> = map(metadata, SCALARS)?;
+        let scalars = saved.into_iter().map(|(name, scalar)| (name, burns_scalar(scalar)));
+        let scalars = scalars.collect();
         let mut tensors = BTreeMap::new();
         for tensor in checkpoint.tensors() {
             // The metadata may be wrong about a dtype, and the bytes would be read as another one.
@@ -239,8 +196,13 @@ impl RecordFile {
 
     /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
     /// if burn can be given it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read`](RecordFile::read) and of [`check_owners`].
     pub(super) fn read_optimizer(self) -> Result<(OptimizerRecord, Content)> {
         let (content, names) = self.adapted()?;
+        check_owners(&content)?;
         // Without the container in between, each tensor is held once instead of twice.
         let Some(states) = States::of(&content) else { return self.read() };
         let mut jobs = Vec::with_capacity(content.tensors.len());
@@ -276,6 +238,24 @@ impl RecordFile {
         let name = names.get(name).copied().unwrap_or(name);
         let lazy = self.checkpoint.tensor(name)?;
         Ok(Job { tensor: lazy, digest: self.digests.get(name).copied(), dtype: tensor.dtype })
+    }
+}
+
+fn saved_scalar(scalar: Scalar) -> RecordScalar {
+    match scalar {
+        Scalar::UInt(number) => RecordScalar::U64(number),
+        Scalar::Int(number) => RecordScalar::I64(number),
+        Scalar::Bool(value) => RecordScalar::Bool(value),
+        Scalar::Float(number) => RecordScalar::F64(number),
+    }
+}
+
+fn burns_scalar(saved: RecordScalar) -> Scalar {
+    match saved {
+        RecordScalar::U64(number) => Scalar::UInt(number),
+        RecordScalar::I64(number) => Scalar::Int(number),
+        RecordScalar::Bool(value) => Scalar::Bool(value),
+        RecordScalar::F64(number) => Scalar::Float(number),
     }
 }
 

@@ -4,7 +4,7 @@
 //! of another shape or dtype ends in a panic at the next step. A state under an id that the module
 //! does not have is never used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use burn_store::burn_pack::Scalar;
 use safetensors_core::error::Mismatch;
@@ -13,9 +13,8 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::EpochError;
 use super::container::Content;
 use super::module::{Owners, Parameters};
-use super::names::{NewIds, parse_id};
+use super::names::{NewIds, RANK, owners, parse_id};
 use super::packed::Described;
-use super::states::RANK;
 use crate::dtype;
 
 /// The tensors of burn's optimizers that have the shape of their parameter. The state of any other
@@ -61,7 +60,7 @@ const OF_SAME_SHAPE: [&str; 16] = [
 ///
 /// [`ErrorKind::Mismatches`] with all differences; [`EpochError::NoStateInUse`].
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
-    let ids = ids(optimizer);
+    let ids = owners(optimizer);
     if ids.is_empty() {
         // The state of L-BFGS, for example, belongs to no parameter.
         return Ok(NewIds::default());
@@ -111,16 +110,6 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
         return Err(EpochError::NoStateInUse { found: ids.len() }.into());
     }
     Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
-}
-
-/// The ids of the parameters that a record has a state of.
-fn ids(optimizer: &Content) -> BTreeSet<u64> {
-    let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
-    let of_scalars = optimizer.scalars.keys().filter_map(|name| {
-        let (first, rest) = name.split_once('.')?;
-        parse_id(first).filter(|_| rest == RANK)
-    });
-    of_tensors.chain(of_scalars).collect()
 }
 
 /// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of

@@ -25,15 +25,12 @@ use safetensors_core::Result;
 use super::EpochError;
 use super::container::{Container, Content};
 use super::error::of_record;
-use super::names::parse_id;
+use super::names::{RANK, parse_id};
 use super::packed::Described;
 use super::unpacked::Unpacked;
 
 /// More numbers than a record has whose states belong to no parameter: that of L-BFGS has three.
 const OF_PARAMETERS: usize = 4;
-
-/// The scalar in which burn keeps the number of dimensions of a parameter.
-pub(super) const RANK: &str = "__rank";
 
 /// The states of the parameters, without their tensors.
 pub(super) struct States(BTreeMap<String, StateSink>);

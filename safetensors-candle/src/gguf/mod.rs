@@ -93,6 +93,7 @@ mod read;
 mod reader;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
@@ -104,7 +105,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, LazyTensor, ReadAt, Result};
 use safetensors_formats::{Options, TensorFile};
 
-pub use self::reader::GgufReader;
+use self::reader::GgufReader;
 use crate::error::from_candle_error;
 
 /// An open GGUF file, whose tensors are read as candle's [`QTensor`]s.
@@ -225,7 +226,11 @@ impl<S: ReadAt + 'static> GgufFile<S> {
 
     /// A reader of the whole file, for candle's own functions that take one: see
     /// [models](self#models-of-candle-transformers).
-    pub fn reader(&self) -> GgufReader<'_, S> {
+    ///
+    /// A large read goes to where its caller wants it, in parallel. A small one comes from a window
+    /// of the file, of which the last four are kept: 256 KiB each of a local file, and at most
+    /// 64 MiB each of one behind a network, where many small reads would wait for many requests.
+    pub fn reader(&self) -> impl Read + Seek {
         GgufReader::new(self.source(), &self.path)
     }
 

@@ -1,6 +1,5 @@
 //! [`GgufReader`]: a file as candle's functions read one, by [`Read`] and [`Seek`].
 
-use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -21,13 +20,9 @@ const CALLS: usize = 8;
 /// The bytes of a window if only the header is read from such a source.
 const HEADER: usize = 1 << 20;
 
-/// Reads a GGUF file front to back and at any position, for candle's own functions.
-///
-/// [`GgufFile::reader`](super::GgufFile::reader) makes one. A large read goes to where its caller
-/// wants it, in parallel. A small one comes from a window of the file, of which the last four are
-/// kept: 256 KiB each of a local file, and at most 64 MiB each of one behind a network, where many
-/// small reads would wait for many requests.
-pub struct GgufReader<'a, S> {
+/// Reads a GGUF file front to back and at any position, for candle's own functions. The
+/// documentation of [`GgufFile::reader`](super::GgufFile::reader) says how.
+pub(super) struct GgufReader<'a, S> {
     source: &'a S,
     path: &'a Path,
     at: u64,
@@ -103,11 +98,5 @@ impl<S: ReadAt> Seek for GgufReader<'_, S> {
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
-    }
-}
-
-impl<S> fmt::Debug for GgufReader<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GgufReader").field("path", &self.path).field("at", &self.at).finish()
     }
 }

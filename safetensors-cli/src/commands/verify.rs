@@ -74,7 +74,8 @@ pub(crate) struct Args {
     /// Print the outcome as one JSON document
     ///
     /// Its keys are checked, sound, warnings and results. A result has an error, a text or null,
-    /// and a list of warnings. With --strict, that list has the departures, too
+    /// and a list of warnings. With --strict, that list has the departures, too. With --signature,
+    /// the keys are verified, error, signer, and lists of the files that differ, among others
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -123,7 +124,12 @@ struct Document<'a> {
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if let Some(file) = &self.signature.signature {
-            return sign::verify(&self.signature, file, &self.paths, self.quiet, out);
+            let shown = match (self.json, self.quiet) {
+                (true, _) => sign::Shown::Json,
+                (false, true) => sign::Shown::Quiet,
+                (false, false) => sign::Shown::Line,
+            };
+            return sign::verify(&self.signature, file, &self.paths, shown, out);
         }
         let mut outcomes = Vec::new();
         let targets = targets::of(&self.paths);

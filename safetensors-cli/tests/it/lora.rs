@@ -90,6 +90,29 @@ fn a_scale_and_parts_of_ranks() {
     }
 }
 
+/// What is merged is a model to be used, which needs the settings of the base.
+#[test]
+fn a_directory_gets_the_config_of_the_base() {
+    let (dir, fixture) = (temp_dir(), Merge::named("linear"));
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    std::fs::copy(fixture.model(), model.join("model.safetensors")).unwrap();
+    // Byte for byte, also what it says of quantised weights, which stay as they are.
+    let config =
+        "{\"model_type\":\"llama\",  \"quantization_config\": {\"quant_method\": \"fp8\"}}\n";
+    std::fs::write(model.join("config.json"), config).unwrap();
+    let adapter = text(&fixture.paths()[0]);
+    let merge = |more: &[&str]| {
+        convert(dir.path(), &[&["model", "out", "--lora", &*adapter], more].concat())
+            .success()
+            .stderr("")
+    };
+    merge(&["--dry-run"]).stdout(predicate::str::contains(", with config.json"));
+    merge(&[]).stdout(predicate::str::contains(", with config.json"));
+    let found = std::fs::read_to_string(dir.path().join("out/config.json")).unwrap();
+    assert_eq!(found, config);
+}
+
 /// An adapter of one module: 1 to `columns`, times 1 to `rows`, times this scale.
 pub(crate) fn one_module(
     dir: &Path,

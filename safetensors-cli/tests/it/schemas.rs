@@ -30,6 +30,12 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
     ("verify", &["verify", "--json", "--digests", "array.npy"], 0),
     ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
+    #[cfg(feature = "sign")]
+    ("verify-signature", &["verify", "--json", "signed", "--signature", "sig", "--key", "pub"], 0),
+    #[cfg(feature = "sign")]
+    ("verify-signature", &["verify", "--json", "odd", "--signature", "odd.sig", "--key", "pub"], 1),
+    #[cfg(feature = "sign")]
+    ("verify-signature", &["verify", "--json", "odd", "--signature", "pub", "--key", "pub"], 1),
     ("show", &["show", "--json", "odd.safetensors", "embed.weight"], 0),
     ("show", &["show", "--json", "odd.safetensors", "none"], 0),
     ("show", &["show", "--json", "small.safetensors", "mask", "[0]"], 0),
@@ -78,6 +84,8 @@ fn make_files(dir: &Path) {
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));
     crate::delta::make_deltas(dir);
+    #[cfg(feature = "sign")]
+    signed_models(dir);
     hostile_file(dir);
     llama(dir, "llama.safetensors");
     raw_file(&dir.join("empty.safetensors"), "{}", 0);
@@ -105,6 +113,26 @@ fn make_files(dir: &Path) {
     ];
     let odd = odd.map(|(name, view)| (name, view.unwrap()));
     save(dir.join("odd.safetensors"), odd, &SaveOptions::new().durable(false)).unwrap();
+}
+
+/// A model that is as it was signed, and one of which every file differs.
+#[cfg(feature = "sign")]
+fn signed_models(dir: &Path) {
+    for (model, signature) in [("signed", "sig"), ("odd", "odd.sig")] {
+        let at = |name: &str| dir.join(model).join(name);
+        fs::create_dir(dir.join(model)).unwrap();
+        for name in ["a", "b", "c", "left out"] {
+            fs::write(at(name), name).unwrap();
+        }
+        let key = crate::sign::fixture("p256.pem");
+        let sign = ["sign", model, "--key", &key, "--signature", signature, "--ignore", "left out"];
+        run_in(dir, &sign).success();
+    }
+    fs::copy(crate::sign::fixture("p256.pub"), dir.join("pub")).unwrap();
+    fs::write(dir.join("odd/a"), "changed").unwrap();
+    fs::rename(dir.join("odd/b"), dir.join("odd/renamed")).unwrap();
+    fs::remove_file(dir.join("odd/c")).unwrap();
+    fs::write(dir.join("odd/new"), "new").unwrap();
 }
 
 fn schema(name: &str) -> Value {
@@ -175,6 +203,7 @@ fn every_schema_has_a_case_and_is_in_the_readme() {
         names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
     // Without the feature, the commands about the cache only say that it is missing.
     names.retain(|name| cfg!(feature = "remote") || !name.starts_with("cache-"));
+    names.retain(|name| cfg!(feature = "sign") || name != "verify-signature");
     names.sort_unstable();
     let mut of_cases: Vec<_> = CASES.iter().map(|&(name, ..)| name).collect();
     of_cases.sort_unstable();

@@ -8,7 +8,7 @@ use predicates::prelude::*;
 use crate::fixtures::*;
 
 /// A key, a certificate or a signature of the tests of `safetensors-sign`.
-fn fixture(name: &str) -> String {
+pub(crate) fn fixture(name: &str) -> String {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../safetensors-sign/tests/fixtures");
     fixtures.join(name).display().to_string()
 }
@@ -72,6 +72,51 @@ fn every_difference_is_a_line() {
     run_in(dir.path(), &verify).code(1).stdout("").stderr(format!("{lines}{unsigned}"));
     let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
     run_in(dir.path(), &lenient).code(1).stderr(lines);
+}
+
+#[test]
+fn the_document_has_every_difference() {
+    let (dir, model) = model();
+    let [key, public, other] = ["p256.pem", "p256.pub", "p384.pub"].map(fixture);
+    for name in ["a", "b", "gone"] {
+        fs::write(model.join(name), name).unwrap();
+    }
+    run_in(dir.path(), &["sign", "model", "--key", &key, "--ignore", "later"]).success();
+    let verify = |key: &str, code: i32| {
+        let signature = "model/model.sig";
+        let verify = ["verify", "model", "--signature", signature, "--key", key, "--json"];
+        let run = run_in(dir.path(), &verify).code(code).stderr("");
+        serde_json::from_slice::<serde_json::Value>(&run.get_output().stdout).unwrap()
+    };
+    let document = verify(&public, 0);
+    let bytes = document["bytes"].as_u64().unwrap();
+    let signer = document["signer"].as_str().unwrap().to_owned();
+    assert!(bytes > 8 && signer.starts_with("key "), "{document}");
+    let expected = serde_json::json!({
+        "path": "model", "signature": "model/model.sig", "verified": true, "error": null,
+        "signer": signer, "files": 5, "bytes": bytes,
+        "changed": [], "missing": [], "renamed": [], "unsigned": [],
+        "left_out": [{ "path": "later", "files": 0 }], "links_outside": [],
+    });
+    assert_eq!(document, expected);
+
+    fs::write(model.join("a"), "x").unwrap();
+    fs::rename(model.join("b"), model.join("c")).unwrap();
+    fs::remove_file(model.join("gone")).unwrap();
+    fs::write(model.join("new"), "").unwrap();
+    let document = verify(&public, 1);
+    let found = |key: &str| document[key].clone();
+    assert_eq!((found("verified"), found("signer")), (false.into(), signer.into()));
+    assert_eq!(found("changed"), serde_json::json!(["a"]));
+    assert_eq!(found("missing"), serde_json::json!(["gone"]));
+    assert_eq!(found("renamed"), serde_json::json!([{ "from": "b", "to": "c" }]));
+    assert_eq!(found("unsigned"), serde_json::json!(["new"]));
+    assert!(found("error").as_str().unwrap().contains("not those that were signed"), "{document}");
+
+    // Another key: nothing is known of the files.
+    let document = verify(&other, 1);
+    assert_eq!((&document["verified"], &document["signer"]), (&false.into(), &().into()));
+    assert!(document["error"].as_str().unwrap().contains("model.sig"), "{document}");
 }
 
 #[test]
@@ -172,7 +217,7 @@ fn wrong_usage() {
         (&["verify", "model", "--key", &public][..], "--signature"),
         (&["verify", "model", "--signature", "s"], "name the key by --key"),
         (&["verify", "model", "model", "--signature", "s", "--key", &public], "one PATH"),
-        (&["verify", "model", "--signature", "s", "--key", &public, "--json"], "--json"),
+        (&["verify", "model", "--signature", "s", "--key", &public, "--strict"], "--strict"),
         (&["verify", "-", "--signature", "s", "--key", &public], "standard input"),
         (&["sign", "-", "--key", &public], "standard input"),
         (&["sign", "model"], "--key"),

@@ -179,8 +179,9 @@ pub enum ErrorKind {
     #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
     TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that is reversed.
-    #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
-    IndexOutOfBounds { dim: usize, len: usize, index: isize },
+    /// `asked` is the position or the range as it was asked for, such as `64..32`.
+    #[error("the slice is out of bounds: dimension {dim} has length {len}, asked for {asked}")]
+    IndexOutOfBounds { dim: usize, len: usize, asked: String },
     /// A slice has a step of 0.
     #[error("the step of dimension {dim} should be 1 or more, found 0")]
     ZeroStep { dim: usize },
@@ -370,6 +371,11 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
+    /// Another [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, in this program
+    /// or another one.
+    #[cfg(feature = "std")]
+    #[error("another writer is adding steps to this file, and must finish first")]
+    FileBusy,
     /// Another writer changed the files of the directory at the same time as a save.
     #[cfg(feature = "std")]
     #[error(

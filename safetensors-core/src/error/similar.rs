@@ -21,9 +21,9 @@ const MOST_PAIRS: usize = 1 << 20;
 /// near. Empty if none is similar.
 ///
 /// A name is similar if it has a prefix more or less, such as `model.`, or if a few edits make one
-/// name from the other. In the second case both must have the same numbers: `layers.1.bias` is no
-/// misspelling of `layers.2.bias`. The time is bounded: a few milliseconds, and one pass over the
-/// names.
+/// name from the other: a character more, less or another, or two that changed places. In the
+/// second case both must have the same numbers: `layers.1.bias` is no misspelling of
+/// `layers.2.bias`. The time is bounded: a few milliseconds, and one pass over the names.
 ///
 /// ```
 /// use safetensors_core::framework::similar_names;
@@ -91,24 +91,13 @@ fn edits(
         return None;
     }
     *pairs_left = pairs_left.checked_sub(wanted.len() * other.len())?;
-    let distance = strsim::generic_levenshtein(&Chars(wanted), &Chars(other));
+    // Two characters that changed places are one edit.
+    let distance = strsim::generic_damerau_levenshtein(wanted, other);
     (distance <= most).then_some(distance)
 }
 
 fn digits(name: &str) -> impl Iterator<Item = u8> {
     name.bytes().filter(u8::is_ascii_digit)
-}
-
-/// Characters, as `strsim` takes them.
-struct Chars<'a>(&'a [char]);
-
-impl<'a> IntoIterator for &Chars<'a> {
-    type Item = char;
-    type IntoIter = std::iter::Copied<std::slice::Iter<'a, char>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter().copied()
-    }
 }
 
 #[cfg(test)]
@@ -136,6 +125,9 @@ mod tests {
         assert_eq!(similar("model.layer.10.self_attn.q_proj.weight"), [names[1]]);
         assert!(similar("model.layers.2.self_attn.q_proj.weight").is_empty());
         assert_eq!(similar("worter"), [names[4]]);
+        // Two characters that changed places are one edit, also in a name that may have only one.
+        assert_eq!(similar_names("haet", ["heat"]), ["heat"]);
+        assert!(similar_names("taeh", ["heat"]).is_empty());
         for none in ["", "x", "norm", "weight.", "models"] {
             assert!(similar(none).is_empty(), "{none}");
         }

@@ -30,7 +30,7 @@ pub use crate::error::similar_names;
 pub use crate::error::text::{NameList, Quoted};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
-pub use crate::header::{PARAM_IDS_KEY, SCALARS_KEY};
+pub use crate::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]

@@ -36,7 +36,7 @@ const OWN_PREFIX: &str = "safetensors_bridge.";
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
 /// The metadata key of the numbers that a record of burn has beside its tensors, such as the steps
-/// of an optimizer: a JSON object with a value and its type for each name.
+/// of an optimizer: a JSON object with a [`RecordScalar`](super::RecordScalar) for each name.
 #[cfg(feature = "std")]
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 

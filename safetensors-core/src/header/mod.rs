@@ -15,6 +15,8 @@ mod names;
 mod parse;
 #[cfg(feature = "std")]
 mod read;
+#[cfg(feature = "std")]
+mod scalar;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -50,6 +52,8 @@ pub(crate) use mark::{data_mark, mark, parse_data_mark};
 pub(crate) use mark::{is_data_marked, is_marked};
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
+#[cfg(feature = "std")]
+pub use scalar::RecordScalar;
 #[cfg(feature = "std")]
 pub(crate) use unique_map::{UniqueMap, duplicate_key};
 

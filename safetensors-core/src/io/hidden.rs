@@ -19,6 +19,12 @@ const NAME_MAX: usize = 255;
 /// How many random characters tell the temporary files of one file apart.
 pub(crate) const ID_LEN: usize = 6;
 
+/// The name of the file that is locked while files of its directory are put in place.
+pub(crate) const LOCK_NAME: &str = ".safetensors.lock";
+
+/// What stands in place of random characters in the name of a [`growing_lock`].
+const GROWING_ID: &str = "growth";
+
 /// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
@@ -51,6 +57,15 @@ pub(crate) fn directory(path: &Path) -> &Path {
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
+    directory(path).join(name)
+}
+
+/// The file that is locked while a file is written step by step. Every save to that path removes
+/// it if it is not locked, as it does with other temporary files.
+pub(crate) fn growing_lock(path: &Path) -> PathBuf {
+    let mut name = temporary_prefix(path.file_name().unwrap_or_default());
+    name.push(GROWING_ID);
+    name.push(TEMPORARY_SUFFIX);
     directory(path).join(name)
 }
 
@@ -148,7 +163,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 
 /// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
 /// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
-/// holds for parts that some ranks have saved and others have not.
+/// holds for parts that some ranks have saved and others have not, and for the file of a lock.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -157,7 +172,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// assert!(!is_temporary_name("model.safetensors".as_ref()));
 /// ```
 pub fn is_temporary_name(name: &OsStr) -> bool {
-    if is_attempt_directory(name) {
+    if name == LOCK_NAME || is_attempt_directory(name) {
         return true;
     }
     // `.NAME.`, then the random characters and the ending.
@@ -202,6 +217,7 @@ mod tests {
         let backup = header_backup(Path::new("models/model.safetensors"));
         assert_eq!(backup, Path::new("models/.model.safetensors.header-backup"));
         assert_eq!(header_backup(Path::new("a")), Path::new("./.a.header-backup"));
+        assert!(is_temporary_name(growing_lock(Path::new("a")).file_name().unwrap()));
         let prefix = temporary_prefix(OsStr::new("model.safetensors"));
         assert_eq!(prefix, ".model.safetensors.");
         for (name, expected) in [
@@ -220,6 +236,7 @@ mod tests {
         for (name, expected) in [
             (".model.safetensors.aB3dE6.tmp", true),
             (".a.aB3dE6.tmp", true),
+            (".safetensors.lock", true),
             (".权.aB3dE6.tmp", true),
             (".model.safetensors.index.json.step-1.ranks", true),
             (".model.safetensors.index.json..ranks", false),

@@ -1,13 +1,12 @@
 //! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
+//! [`GrowingLock`]: one for the time in which a file is written step by step.
 
 use std::path::Path;
 use std::time::Duration;
 use std::{io, thread};
 
 use super::failpoint;
-
-/// The name of the lock file. It exists while a writer holds the lock.
-const NAME: &str = ".safetensors.lock";
+use super::hidden::{LOCK_NAME as NAME, growing_lock};
 
 /// How many milliseconds lie between the attempts of one who does not wait.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
@@ -31,59 +30,92 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 /// about to end waits for those.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// `None` if the file system has no locks.
-    _held: Option<system::HeldLock>,
+    _held: Held,
 }
 
 impl DirectoryLock {
     /// Waits until no one else holds the lock of a directory, and takes it.
     pub(crate) fn wait_for(directory: &Path) -> io::Result<Self> {
         // `take` returns `None` only if it does not wait.
-        Ok(take(directory, true)?.unwrap_or(Self { _held: None }))
+        let held = take(&directory.join(NAME), true)?.unwrap_or_default();
+        Ok(Self { _held: held })
     }
 
     /// Takes the lock of a directory; `None` if somebody else holds it for longer than
     /// [`clear`](Self::clear) does.
     pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
-        for pause in PAUSES {
-            if let Some(lock) = take(directory, false)? {
-                return Ok(Some(lock));
-            }
-            thread::sleep(Duration::from_millis(pause));
-        }
-        take(directory, false)
+        Ok(patiently(&directory.join(NAME))?.map(|held| Self { _held: held }))
     }
 
     /// Removes the file that a killed writer has left behind. Nothing happens if there is none, if
     /// another writer holds it, or if it cannot be removed.
     pub(crate) fn clear(directory: &Path) {
-        if directory.join(NAME).symlink_metadata().is_ok() {
-            drop(take(directory, false));
+        let path = directory.join(NAME);
+        if path.symlink_metadata().is_ok() {
+            drop(take(&path, false));
         }
     }
 }
 
-fn take(directory: &Path, wait: bool) -> io::Result<Option<DirectoryLock>> {
+/// The right to write a file step by step, until this is dropped. What is said of
+/// [`DirectoryLock`] holds for it and its hidden file, too. Saves at once do not ask for it.
+#[derive(Debug)]
+pub(crate) struct GrowingLock {
+    _held: Held,
+}
+
+impl GrowingLock {
+    /// Takes the lock of the file at this path; `None` if somebody else holds it.
+    pub(crate) fn try_for(path: &Path) -> io::Result<Option<Self>> {
+        match patiently(&growing_lock(path)) {
+            // Creating the file gives the better error.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(Some(Self { _held: None }))
+            }
+            taken => Ok(taken?.map(|held| Self { _held: held })),
+        }
+    }
+}
+
+/// A lock that was taken; `None` if the file system has no locks.
+type Held = Option<system::HeldLock>;
+
+/// Takes a lock that somebody else may hold for a moment, to remove what a killed writer left.
+fn patiently(path: &Path) -> io::Result<Option<Held>> {
+    for pause in PAUSES {
+        if let Some(held) = take(path, false)? {
+            return Ok(Some(held));
+        }
+        thread::sleep(Duration::from_millis(pause));
+    }
+    take(path, false)
+}
+
+/// Takes the lock of this file; `None` if somebody else holds it and `wait` is false.
+fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
 
-    let path = directory.join(NAME);
     if failpoint::lacks("locks") {
-        return Ok(Some(DirectoryLock { _held: None }));
+        return Ok(Some(None));
     }
-    match system::take(&path, wait) {
-        Ok(held) => Ok(held.map(|held| DirectoryLock { _held: Some(held) })),
+    match system::take(path, wait) {
+        Ok(held) => Ok(held.map(Some)),
         // The file system has no locks.
-        Err(error) if matches!(error.kind(), Unsupported | ReadOnlyFilesystem) => {
-            Ok(Some(DirectoryLock { _held: None }))
-        }
+        Err(error) if matches!(error.kind(), Unsupported | ReadOnlyFilesystem) => Ok(Some(None)),
         // The directory is not writable. Then the write that follows gives the better error. But a
         // lock file that exists and cannot be opened may be locked by another writer.
         Err(error) if error.kind() == PermissionDenied && path.symlink_metadata().is_err() => {
-            Ok(Some(DirectoryLock { _held: None }))
+            Ok(Some(None))
         }
         Err(error) => {
             // The caller adds the path of the directory or of a file in it.
-            let message = format!("cannot lock {NAME} in the directory: {error}");
+            let name = path.file_name().unwrap_or_default().display();
+            let message = format!("cannot lock {name} in the directory: {error}");
             Err(io::Error::new(error.kind(), message))
         }
     }

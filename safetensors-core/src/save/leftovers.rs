@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::hidden::{header_backup, is_temporary, is_temporary_name, temporary_prefix};
+use crate::io::lock::DirectoryLock;
 
 /// A directory of at most this many entries is listed at each save.
 const FEW: usize = 1000;
@@ -21,13 +22,14 @@ const FEW: usize = 1000;
 /// What was found in the large directories of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the temporary files and directories of a file that no process has locked: the files of
-/// saves whose process was killed. Errors are ignored, because a leftover does not prevent the
-/// save.
+/// Removes the temporary files and directories of a file that no process has locked, and the file of
+/// the directory's lock: the files of saves whose process was killed. Errors are ignored, because a
+/// leftover does not prevent the save.
 ///
 /// In a directory of more than 1000 entries, those that another process has left since this one
 /// listed the directory are removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
+    DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
     for name in LISTED.temporaries(key, &prefixes(file_name), || list(directory)) {
         let _ = remove_leftover(&directory.join(name));

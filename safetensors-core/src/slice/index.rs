@@ -1,6 +1,7 @@
 //! [`Index`]: the part of one dimension that a slice takes.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use crate::error::ErrorKind;
@@ -51,6 +52,20 @@ impl Index {
             Self::Range { start, end, .. } => Self::Range { start, end, step },
             at @ Self::At(_) => at,
         }
+    }
+}
+
+/// Displays a position, or a range as it is written in Rust, and its step unless it is 1.
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, end, step) = match self {
+            Self::At(position) => return write!(f, "{position}"),
+            Self::Range { start, end, step } => (start, end, step),
+        };
+        start.iter().try_for_each(|start| write!(f, "{start}"))?;
+        f.write_str("..")?;
+        end.iter().try_for_each(|end| write!(f, "{end}"))?;
+        if *step == 1 { Ok(()) } else { write!(f, " in steps of {step}") }
     }
 }
 

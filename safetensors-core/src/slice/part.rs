@@ -1,5 +1,6 @@
 //! [`TensorPart`]: a whole tensor, the part of one rank, or a span of one dimension.
 
+use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -103,13 +104,11 @@ impl From<RankPart> for TensorPart {
 fn span(shape: &[usize], dim: usize, offset: usize, len: usize) -> Result<Range<usize>, ErrorKind> {
     let &length = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
     let end = offset.saturating_add(len);
-    match [offset, end].into_iter().find(|&position| position > length) {
-        None => Ok(offset..end),
-        Some(outside) => {
-            let index = isize::try_from(outside).unwrap_or(isize::MAX);
-            Err(ErrorKind::IndexOutOfBounds { dim, len: length, index })
-        }
+    if end > length {
+        let asked = format!("{offset}..{end}");
+        return Err(ErrorKind::IndexOutOfBounds { dim, len: length, asked });
     }
+    Ok(offset..end)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! [`Selection`]: a slice of a tensor as a shape and the fewest contiguous runs of bytes.
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -144,7 +145,7 @@ impl Selection {
 impl TakenDim {
     /// Checks an index against the length of its dimension and resolves negative positions.
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
-        let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
+        let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
         // `len` for the bounds of a range, `len - 1` for a single position.
         let resolve = |index: isize, limit: usize| {
@@ -153,11 +154,11 @@ impl TakenDim {
             } else {
                 Some(index.unsigned_abs())
             };
-            position.filter(|&position| position <= limit).ok_or_else(|| out_of_bounds(index))
+            position.filter(|&position| position <= limit).ok_or_else(out_of_bounds)
         };
         match index {
             Index::At(at) => {
-                let last = len.checked_sub(1).ok_or_else(|| out_of_bounds(at))?;
+                let last = len.checked_sub(1).ok_or_else(out_of_bounds)?;
                 let positions = Positions { start: resolve(at, last)?, count: 1, step: 1 };
                 Ok(Self { len, positions, keeps_dim: false })
             }
@@ -165,8 +166,7 @@ impl TakenDim {
             Index::Range { start, end, step } => {
                 let first = resolve(start.unwrap_or(0), len)?;
                 let end = end.map_or(Ok(len), |end| resolve(end, len))?;
-                let span =
-                    end.checked_sub(first).ok_or_else(|| out_of_bounds(start.unwrap_or(0)))?;
+                let span = end.checked_sub(first).ok_or_else(out_of_bounds)?;
                 let positions = Positions { start: first, count: span.div_ceil(step), step };
                 Ok(Self { len, positions, keeps_dim: true })
             }

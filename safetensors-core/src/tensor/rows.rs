@@ -1,5 +1,6 @@
 //! [`Rows`]: rows of a tensor by their numbers, in any order.
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -37,8 +38,7 @@ impl Rows {
             return Err(ErrorKind::NoSuchDim { dim: 0, ndim: 0 });
         };
         if let Some(&row) = wanted.iter().find(|row| **row >= len) {
-            let index = isize::try_from(row).unwrap_or(isize::MAX);
-            return Err(ErrorKind::IndexOutOfBounds { dim: 0, len, index });
+            return Err(ErrorKind::IndexOutOfBounds { dim: 0, len, asked: row.to_string() });
         }
         let row_len = match byte_len(dtype, row) {
             // No row has no bytes.

@@ -292,10 +292,10 @@ fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
         error
     };
     let error = refused("table", &[3, 4, 9]);
-    let out = ErrorKind::IndexOutOfBounds { dim: 0, len: 4, index: 4 };
+    let out = ErrorKind::IndexOutOfBounds { dim: 0, len: 4, asked: "4".into() };
     assert!(error.to_string().ends_with(&out.to_string()), "{error}");
     let error = refused("table", &[usize::MAX]);
-    assert!(matches!(error.kind(), ErrorKind::IndexOutOfBounds { index: isize::MAX, .. }));
+    assert!(error.to_string().ends_with(&format!("asked for {}", usize::MAX)), "{error}");
     assert!(matches!(refused("none", &[0]).kind(), ErrorKind::IndexOutOfBounds { len: 0, .. }));
     for numbers in [&[][..], &[0]] {
         let error = refused("scalar", numbers);

@@ -8,13 +8,12 @@ mod pack;
 mod reader;
 mod record;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::{Dtype, ReadAt};
 
 pub use self::pack::Writer;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 use crate::{Format, Limits, Options};
@@ -57,7 +56,6 @@ fn name_of(dtype: Dtype) -> Option<&'static str> {
 pub(crate) fn open<S: ReadAt>(
     format: Format,
     input: Input<S>,
-    path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
     let read: fn(Cursor<S>, &Limits) -> Result<Builder> = match format {
@@ -65,10 +63,7 @@ pub(crate) fn open<S: ReadAt>(
         _ => record::read,
     };
     let input = Arc::new(input);
-    let open = || {
-        let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, &options.limits)?;
-        let built = builder.build(input.source.byte_len(), &options.limits)?;
-        TensorFile::new(format, built, Container::File(Arc::clone(&input)))
-    };
-    open().map_err(|error| error.in_file(error::label(path)))
+    let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, &options.limits)?;
+    let built = builder.build(input.source.byte_len(), &options.limits)?;
+    TensorFile::new(format, built, Container::File(input))
 }

@@ -1,7 +1,6 @@
 //! The header of a GGUF file: the tensors, with their places.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::{Dtype, ReadAt};
@@ -10,7 +9,7 @@ use super::kinds::Type;
 use super::metadata;
 use super::reader::Reader;
 use super::split;
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{
     Blocks, Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile,
@@ -21,30 +20,9 @@ use crate::{Format, Options};
 const MOST_DIMS: u32 = 8;
 
 /// Opens the tensors of a file.
-pub(crate) fn open<S: ReadAt>(
-    input: Input<S>,
-    path: &Path,
-    options: &Options,
-) -> Result<TensorFile<S>> {
-    let input = Arc::new(input);
-    let opened = open_input(&input, options);
-    opened.map_err(|error| error.in_file(error::label(path)))
-}
-
-/// A tensor as the header lists it.
-struct Listed {
-    name: String,
-    shape: Vec<usize>,
-    kind: Type,
-    /// From the start of the data.
-    offset: u64,
-    /// In the file.
-    byte_len: u64,
-}
-
-fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<TensorFile<S>> {
-    let limits = &options.limits;
-    let cursor = Cursor { input: Arc::clone(input), at: 0 };
+pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<TensorFile<S>> {
+    let (input, limits) = (Arc::new(input), &options.limits);
+    let cursor = Cursor { input: Arc::clone(&input), at: 0 };
     let mut reader = Reader::new(cursor, limits.directory_bytes);
     if &reader.array()? != b"GGUF" {
         return Err(reader.problem("it does not begin with GGUF"));
@@ -86,7 +64,18 @@ fn open_input<S: ReadAt>(input: &Arc<Input<S>>, options: &Options) -> Result<Ten
     listed.sort_by_key(|tensor| tensor.offset);
     builder.tensors.extend(listed.into_iter().map(|tensor| one(tensor, start, options)));
     let built = builder.build(file_len, limits)?;
-    TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(input)))
+    TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
+}
+
+/// A tensor as the header lists it.
+struct Listed {
+    name: String,
+    shape: Vec<usize>,
+    kind: Type,
+    /// From the start of the data.
+    offset: u64,
+    /// In the file.
+    byte_len: u64,
 }
 
 fn read_tensor<S: ReadAt>(reader: &mut Reader<S>) -> Result<Listed> {

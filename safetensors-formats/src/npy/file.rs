@@ -19,16 +19,13 @@ pub(crate) fn open_file<S: ReadAt>(
     limits: &Limits,
 ) -> Result<TensorFile<S>> {
     let input = Arc::new(input);
-    let open = || {
-        let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
-        let header = Header::read(&mut cursor, limits)?;
-        check_length(&header, cursor.left())?;
-        let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
-        let builder = Builder { tensors: vec![tensor], ..Builder::default() };
-        let built = builder.build(input.source.byte_len(), limits)?;
-        TensorFile::new(Format::Npy, built, Container::File(Arc::clone(&input)))
-    };
-    open().map_err(|error: crate::Error| error.in_file(&input.file))
+    let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
+    let header = Header::read(&mut cursor, limits)?;
+    check_length(&header, cursor.left())?;
+    let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
+    let builder = Builder { tensors: vec![tensor], ..Builder::default() };
+    let built = builder.build(input.source.byte_len(), limits)?;
+    TensorFile::new(Format::Npy, built, Container::File(input))
 }
 
 /// The array behind a header. The elements begin at a place.

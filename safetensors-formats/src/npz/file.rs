@@ -16,30 +16,25 @@ pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     limits: &Limits,
 ) -> Result<TensorFile<S>> {
-    let open = || {
-        zipped.check_overlap()?;
-        let mut builder = Builder::default();
-        for (name, index) in arrays(&zipped)? {
-            let array = || {
-                zipped.check_size(index)?;
-                let (header, header_len) = zipped.member(index, |member| {
-                    let size = member.size();
-                    header_of_member(member, size, limits)
-                })?;
-                let place = match zipped.place(index)? {
-                    zipped::Place::Stored(start) => Place::At(start + header_len),
-                    zipped::Place::Compressed => {
-                        Place::Unpacked { member: index, skipped: header_len }
-                    }
-                };
-                tensor(name.clone(), &header, place)
+    zipped.check_overlap()?;
+    let mut builder = Builder::default();
+    for (name, index) in arrays(&zipped)? {
+        let array = || {
+            zipped.check_size(index)?;
+            let (header, header_len) = zipped.member(index, |member| {
+                let size = member.size();
+                header_of_member(member, size, limits)
+            })?;
+            let place = match zipped.place(index)? {
+                zipped::Place::Stored(start) => Place::At(start + header_len),
+                zipped::Place::Compressed => Place::Unpacked { member: index, skipped: header_len },
             };
-            let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
-            builder.tensors.push(array);
-        }
-        let built = builder.build(zipped.input.source.byte_len(), limits)?;
-        let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
-        TensorFile::new(Format::Npz, built, container)
-    };
-    open().map_err(|error: crate::Error| error.in_file(&zipped.input.file))
+            tensor(name.clone(), &header, place)
+        };
+        let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
+        builder.tensors.push(array);
+    }
+    let built = builder.build(zipped.input.source.byte_len(), limits)?;
+    let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
+    TensorFile::new(Format::Npz, built, container)
 }

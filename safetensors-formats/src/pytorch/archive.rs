@@ -25,16 +25,6 @@ pub(crate) fn open<S: ReadAt>(
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
-    let file = crate::error::label(path);
-    let opened = open_listed(zipped, path, options);
-    opened.map_err(|error| error.in_file(&file))
-}
-
-fn open_listed<S: ReadAt>(
-    zipped: Zipped<S>,
-    path: &Path,
-    options: &Options,
-) -> Result<TensorFile<S>> {
     let archive = Archive::read(zipped, &options.limits)?;
     let place = |storage| archive.place(storage);
     let found = names::collect(&archive.values, archive.object, &stem(path), &options.limits)?;

@@ -31,18 +31,8 @@ pub(crate) fn open<S: ReadAt>(
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
-    let input = Arc::new(input);
-    let opened = open_input(&input, path, options);
-    opened.map_err(|error| error.in_file(&input.file))
-}
-
-fn open_input<S: ReadAt>(
-    input: &Arc<Input<S>>,
-    path: &Path,
-    options: &Options,
-) -> Result<TensorFile<S>> {
-    let limits = &options.limits;
-    let cursor = Cursor { input: Arc::clone(input), at: 0 };
+    let (input, limits) = (Arc::new(input), &options.limits);
+    let cursor = Cursor { input: Arc::clone(&input), at: 0 };
     let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
     let mut values = Values::new(limits.objects);
     let magic = pickle::read(&mut bytes, &mut values)?;
@@ -61,7 +51,7 @@ fn open_input<S: ReadAt>(
     }
     let root = pickle::read(&mut bytes, &mut values)?;
     let keys = pickle::read(&mut bytes, &mut values)?;
-    let starts = starts(input, bytes.position(), &values, keys)?;
+    let starts = starts(&input, bytes.position(), &values, keys)?;
     let place = |storage: usize| {
         let Storage { start, byte_len } = starts[storage].ok_or_else(|| ErrorKind::NoStorage {
             storage: values.storages[storage].key.clone(),
@@ -71,7 +61,7 @@ fn open_input<S: ReadAt>(
     let found = names::collect(&values, root, &stem(path), limits)?;
     let builder = build(&values, found, options, place)?;
     let built = builder.build(input.source.byte_len(), limits)?;
-    TensorFile::new(Format::Pytorch, built, Container::File(Arc::clone(input)))
+    TensorFile::new(Format::Pytorch, built, Container::File(input))
 }
 
 /// Where a storage lies in the file.

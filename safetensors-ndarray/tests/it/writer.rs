@@ -221,20 +221,23 @@ fn steps_of_another_shape_are_refused() {
 }
 
 #[test]
-fn of_two_writers_of_one_path_the_last_to_finish_wins() {
+fn of_two_writers_of_one_path_the_second_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let (a, b) = (Writer::create(&path).unwrap(), Writer::create(&path).unwrap());
+    let a = Writer::create(&path).unwrap();
     a.add("a", &array![1.0]).unwrap();
-    b.add("b", &array![2.0]).unwrap();
-    // Only one of them can keep its steps beside the file.
-    a.sync().unwrap();
-    let error = b.sync().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-    b.finish().unwrap();
-    assert!(Reader::open(&path).unwrap().names().eq(["b"]));
+    let error = Writer::create(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::FileBusy), "{error}");
+    assert_eq!(error.file(), path.to_str());
     a.finish().unwrap();
     assert!(Reader::open(&path).unwrap().names().eq(["a"]));
+    let b = Writer::append_to(&path).unwrap();
+    b.add("b", &array![2.0]).unwrap();
+    assert!(matches!(Writer::append_to(&path).unwrap_err().kind(), ErrorKind::FileBusy));
+    b.finish().unwrap();
+    let r = Reader::open(&path).unwrap();
+    assert_eq!(r.read::<f64, Ix1>("a").unwrap(), array![1.0]);
+    assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![2.0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 

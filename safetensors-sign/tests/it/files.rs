@@ -210,6 +210,25 @@ fn a_directory_that_changes_is_not_signed() {
     }
 }
 
+/// The next signature would name the file of a lock, which is gone when it is in place.
+#[test]
+fn what_a_killed_signature_left_is_removed_and_not_signed() {
+    let dir = model();
+    let signature = dir.path().join("model.sig");
+    let left = [".safetensors.lock", ".model.sig.aB3dE6.tmp"].map(|name| dir.path().join(name));
+    left.iter().for_each(|path| fs::write(path, "").unwrap());
+    signer().sign(dir.path(), &signature).unwrap();
+    assert!(!left.iter().any(|path| path.exists()));
+    verifier().verify(dir.path(), &signature).unwrap();
+
+    // That of a directory in the model may be held by a save that goes on.
+    let lock = dir.path().join("a/.safetensors.lock");
+    fs::write(&lock, "").unwrap();
+    let error = signer().overwrite(true).sign(dir.path(), &signature).unwrap_err();
+    assert!(matches!(kind(&error), ErrorKind::Unfinished), "{error}");
+    assert_eq!(error.file(), lock.to_str());
+}
+
 #[test]
 fn progress_counts_all_bytes_and_can_cancel() {
     let dir = model();

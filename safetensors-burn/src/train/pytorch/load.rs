@@ -13,10 +13,11 @@ use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, Re
 use super::super::EpochError;
 use super::super::container::Content;
 use super::super::module::{Parameter, Parameters};
+use super::super::names::RANK;
 use super::super::packed::Described;
 use super::super::record::record_of_states;
 use super::super::state::is_dtype_of_state;
-use super::super::states::{RANK, States};
+use super::super::states::States;
 use super::{Kind, Kinds, OPTIMIZERS};
 use crate::pytorch::{StoredParameter, take};
 use crate::{Burn, load};

@@ -13,8 +13,7 @@ use safetensors_core::{Error, ErrorKind, Result, SaveOptions};
 
 use super::super::error::of_record;
 use super::super::module::Parameters;
-use super::super::names::parse_id;
-use super::super::states::RANK;
+use super::super::names::{RANK, parse_id};
 use super::OPTIMIZERS;
 use crate::load::from_bytes;
 use crate::pytorch::{StoredParameter, put};

@@ -153,6 +153,30 @@ fn scalars_keep_their_types_and_all_their_bits() {
     assert_eq!(content(scheduler.restore(1).unwrap()), content(record));
 }
 
+/// burn would panic when such a record is loaded into an optimizer.
+#[test]
+fn a_tensor_without_a_parameter_beside_others_is_an_error_that_names_it() {
+    let tensor = |name: &str, id: Option<u64>| {
+        let bytes = Bytes::from_elems(vec![1.0_f32, 2.0]);
+        PackTensor::new(name.into(), DType::F32, [2], id, bytes)
+    };
+    let of_parameters = Writer::new(vec![tensor("7.m", Some(7)), tensor("ema", None)]);
+    let of_numbers =
+        Writer::new(vec![tensor("ema", None)]).with_scalar("7.__rank", Scalar::UInt(1));
+    for writer in [of_parameters, of_numbers] {
+        let (_dir, epochs) = empty();
+        let (model, optimizer, scheduler) = epochs.checkpointers();
+        model.save(1, Model::new().into_record()).unwrap();
+        let record = OptimizerRecord::from_bytes(writer.into_bytes().unwrap()).unwrap();
+        optimizer.save(1, record).unwrap();
+        scheduler.save(1, LrSchedulerRecord::new()).unwrap();
+        let error = of(optimizer.restore(1));
+        assert_eq!(error.tensor(), Some("ema"), "{error}");
+        assert!(error.to_string().contains("belongs to no parameter"), "{error}");
+        assert_eq!(error.file(), epochs.path(1).join("optimizer.safetensors").to_str());
+    }
+}
+
 /// Optimizers that are not AdamW, and odd records: without paths, or with names that are no ids.
 #[test]
 fn every_optimizer_comes_back() {

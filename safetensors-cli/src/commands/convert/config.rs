@@ -1,4 +1,5 @@
-//! The `config.json` of an output whose weights are stored in another way than those of the input.
+//! The `config.json` of an output whose weights are stored in another way than those of the input,
+//! or are merged with adapters.
 
 use std::path::Path;
 
@@ -10,18 +11,22 @@ use crate::terminal::report::warn;
 use crate::terminal::text;
 
 /// The text of the `config.json` of the output: that beside the inputs, with what it says of
-/// quantised weights as they are now. `None` if quantised weights stay as they are, and if there is
-/// nothing that all of the text holds for: a warning says so then.
+/// quantised weights as they are now. `None` if quantised weights stay as they are and no adapter is
+/// merged, and if there is nothing that all of the text holds for: a warning says so then.
 pub(super) fn config(sources: &[Source], rewrite: &Rewrite<'_>) -> anyhow::Result<Option<String>> {
     let is_quantised = rewrite.tensors().any(|(_, tensor)| tensor.is_quantized());
-    if !is_quantised && sources.iter().all(|source| source.numbers().is_empty()) {
+    let changes = is_quantised || sources.iter().any(|source| !source.numbers().is_empty());
+    if !changes && sources.iter().all(|source| source.merged().is_empty()) {
         return Ok(None);
     }
     let mut found = None;
     for source in sources {
         let Some((path, text)) = source.config()? else { continue };
-        let config = rewrite.quantized_config(&text).map_err(|error| error.in_path(&path))?;
-        if source.keeps_any() {
+        let config = match changes {
+            true => rewrite.quantized_config(&text).map_err(|error| error.in_path(&path))?,
+            false => text,
+        };
+        if changes && source.keeps_any() {
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
             return Ok(None);
         }

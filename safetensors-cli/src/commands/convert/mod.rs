@@ -88,7 +88,7 @@ use crate::terminal::text;
 ///
 /// Quantised weights become numbers where a dtype is asked for, and numbers quantised
 /// weights with --quantize. In both cases a directory OUT gets the config.json of IN, with
-/// what it says of quantised weights as they are now.
+/// what it says of quantised weights as they are now; and so it does with --lora.
 ///
 /// OUT is either complete or as it was before, even if the command is killed. The
 /// next command that writes OUT removes what a killed command left: a hidden file or

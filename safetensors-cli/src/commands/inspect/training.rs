@@ -41,6 +41,8 @@ pub(super) struct Training {
 struct Epoch {
     epoch: u64,
     path: String,
+    #[serde(skip)]
+    has_manifest: bool,
     /// Why it is not complete.
     problem: Option<String>,
     /// The lengths of all its files.
@@ -90,18 +92,18 @@ impl Training {
     fn of(directory: &Path) -> Option<Self> {
         let number = |name: &String| name.strip_prefix("epoch-")?.parse::<u64>().ok();
         let numbers: BTreeSet<u64> = names(directory).iter().filter_map(number).collect();
+        let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
+        let paths = paths.filter(|(_, path)| path.is_dir());
+        let mut epochs: Vec<_> = paths.map(|(number, path)| Epoch::of(number, &path)).collect();
         // burn's own directories of logs have such names, too.
-        let path = |number: &u64| directory.join(format!("epoch-{number}"));
-        if !numbers.iter().any(|number| manifest(&path(number)).is_ok()) {
+        if !epochs.iter().any(|epoch| epoch.has_manifest) {
             return None;
         }
         let logs = [Some(directory), directory.parent()];
-        let epochs = numbers.iter().filter(|number| path(number).is_dir()).map(|number| {
-            let mut epoch = Epoch::of(*number, &path(number));
+        for epoch in &mut epochs {
             logs.iter().flatten().for_each(|logs| epoch.add_metrics(logs));
-            epoch
-        });
-        Some(Self { directory: shown(directory), epochs: epochs.collect() })
+        }
+        Some(Self { directory: shown(directory), epochs })
     }
 
     /// The sums over all epochs.
@@ -158,12 +160,15 @@ impl Training {
 
 impl Epoch {
     fn of(epoch: u64, path: &Path) -> Self {
-        let (files, problem) = match files(path) {
+        let manifest = manifest(path);
+        let has_manifest = manifest.is_ok();
+        let (files, problem) = match manifest.and_then(|manifest| files(path, manifest)) {
             Ok(files) => (files, None),
             Err(error) => (Vec::new(), Some(format!("{error:#}"))),
         };
         let bytes = files.iter().map(|file| file.bytes).sum();
-        Self { epoch, path: shown(path), problem, bytes, files, metrics: BTreeMap::new() }
+        let (path, metrics) = (shown(path), BTreeMap::new());
+        Self { epoch, path, has_manifest, problem, bytes, files, metrics }
     }
 
     /// Adds the metrics that the directory of a training has of this epoch.
@@ -205,7 +210,7 @@ fn manifest(epoch: &Path) -> anyhow::Result<Manifest> {
 }
 
 /// The files that the manifest of an epoch names. Only their headers are read.
-fn files(epoch: &Path) -> anyhow::Result<Vec<EpochFile>> {
+fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     let file = |(name, described): (String, Described)| {
         let path = epoch.join(&name);
         // A name with a separator would lead elsewhere.
@@ -226,7 +231,7 @@ fn files(epoch: &Path) -> anyhow::Result<Vec<EpochFile>> {
         let Totals { tensors, parameters, .. } = Totals::of(checkpoint.tensors());
         Ok(EpochFile { name, bytes: found, tensors, parameters })
     };
-    manifest(epoch)?.files.into_iter().map(file).collect()
+    manifest.files.into_iter().map(file).collect()
 }
 
 /// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be

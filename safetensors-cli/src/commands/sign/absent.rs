@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{Args, Options};
+use super::{Args, Options, Shown};
 use crate::terminal::stdout::Out;
 
 pub(super) fn sign(_: &Args, _: &mut Out) -> anyhow::Result<ExitCode> {
@@ -14,7 +14,7 @@ pub(in crate::commands) fn verify(
     _: &Options,
     _: &Path,
     _: &[PathBuf],
-    _: bool,
+    _: Shown,
     _: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     Err(missing())

@@ -28,6 +28,17 @@ use present::sign;
 use super::Run;
 use crate::terminal::stdout::Out;
 
+/// How `safetensors verify` shows what it has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// One line if all is as it was signed.
+    Line,
+    /// Errors alone.
+    Quiet,
+    /// One JSON document.
+    Json,
+}
+
 /// Sign all files of a directory, for `safetensors verify --signature`.
 ///
 /// The signature is a file that lists the digest of every file and signs the list, in the

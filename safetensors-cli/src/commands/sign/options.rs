@@ -43,7 +43,7 @@ pub(in crate::commands) struct Options {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["strict", "format", "digests", "json"]
+        conflicts_with_all = ["strict", "format", "digests"]
     )]
     pub(in crate::commands) signature: Option<PathBuf>,
     /// With --signature: the public key in PEM that must have signed

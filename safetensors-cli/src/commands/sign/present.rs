@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::Result;
 use safetensors_core::framework::{NameList, Quoted};
 use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
+use serde::Serialize;
 
-use super::{Args, Hash, Options};
+use super::{Args, Hash, Options, Shown};
+use crate::input;
 use crate::output::edit::check_on_disk;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::stdout::Out;
-use crate::terminal::text;
+use crate::terminal::{json, text};
 
 /// The name of a signature in its directory.
 const NAME: &str = "model.sig";
@@ -64,12 +67,12 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares `paths`, which must be one, with the signature. `quiet`: only errors are printed.
+/// Compares `paths`, which must be one, with the signature.
 pub(in crate::commands) fn verify(
     args: &Options,
     signature: &Path,
     paths: &[PathBuf],
-    quiet: bool,
+    shown: Shown,
     out: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     let [model] = paths else {
@@ -90,7 +93,7 @@ pub(in crate::commands) fn verify(
             Verifier::with_roots(&pem).map_err(|error| error.in_path(first))?
         }
     };
-    let progress = if quiet { Progress::hidden() } else { Progress::bytes(0) };
+    let progress = if shown == Shown::Quiet { Progress::hidden() } else { Progress::bytes(0) };
     let follow = progress.following();
     verifier = args.ignore.iter().fold(verifier, Verifier::ignore);
     let verifier = verifier
@@ -103,6 +106,10 @@ pub(in crate::commands) fn verify(
         });
     let verified = verifier.verify(model, signature);
     drop(progress);
+    if shown == Shown::Json {
+        json::write(&Document::of(model, signature, &verified), out)?;
+        return Ok(if verified.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let verified = match verified {
         Ok(verified) => verified,
         Err(error) => match error.other() {
@@ -114,7 +121,7 @@ pub(in crate::commands) fn verify(
         },
     };
     warn_of_links(&verified);
-    if !quiet {
+    if shown == Shown::Line {
         let ok = paint("ok", Colour::Green, &std::io::stdout());
         let unsigned = match verified.unsigned().len() as u64 {
             0 => String::new(),
@@ -125,6 +132,66 @@ pub(in crate::commands) fn verify(
         writeln!(out, "{path}: {ok}, {} signed by {signer}{unsigned}{left_out}", files(&verified))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The document of `verify --signature --json`. What is not known of a signature that is refused is
+/// null or empty.
+#[derive(Default, Serialize)]
+struct Document<'a> {
+    path: String,
+    signature: String,
+    verified: bool,
+    error: Option<String>,
+    signer: Option<&'a str>,
+    files: usize,
+    bytes: u64,
+    changed: &'a [String],
+    missing: &'a [String],
+    renamed: Vec<Renamed<'a>>,
+    unsigned: &'a [String],
+    left_out: Vec<LeftOut<'a>>,
+    links_outside: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Renamed<'a> {
+    from: &'a str,
+    to: &'a str,
+}
+
+#[derive(Serialize)]
+struct LeftOut<'a> {
+    path: &'a str,
+    files: usize,
+}
+
+impl<'a> Document<'a> {
+    fn of(model: &Path, signature: &Path, verified: &'a Result<Report>) -> Self {
+        let (path, signature) = (input::name(model), input::name(signature));
+        let error = verified.as_ref().err();
+        let found = match (verified, error.and_then(|error| error.other())) {
+            (Ok(report), _) => Some(report),
+            (_, Some(ErrorKind::FilesDiffer { report })) => Some(&**report),
+            _ => None,
+        };
+        let document = Self { path, signature, verified: verified.is_ok(), ..Self::default() };
+        let document = Self { error: error.map(ToString::to_string), ..document };
+        let Some(found) = found else { return document };
+        let renamed = found.renamed().iter().map(|(from, to)| Renamed { from, to });
+        let left_out = found.left_out().iter().map(|(path, files)| LeftOut { path, files: *files });
+        Self {
+            signer: Some(found.signer()),
+            files: found.files(),
+            bytes: found.bytes(),
+            changed: found.changed(),
+            missing: found.missing(),
+            renamed: renamed.collect(),
+            unsigned: found.unsigned(),
+            left_out: left_out.collect(),
+            links_outside: found.links_outside(),
+            ..document
+        }
+    }
 }
 
 /// Prints an error for each file that differs.

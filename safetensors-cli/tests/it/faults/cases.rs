@@ -15,6 +15,9 @@ use super::strace::{self, Call, Fault, Outcome};
 const INPUT: &str = "input.safetensors";
 const FOLDER: &str = "checkpoint";
 
+/// The name of a signature in its directory.
+const SIGNATURE: &str = "model.sig";
+
 /// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -35,7 +38,7 @@ pub(crate) struct Case {
     /// Whether an interruption may leave a file that readers refuse until it is restored.
     pub(crate) may_tear: bool,
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
-    /// killed stays. Unless everything is tried, it is only killed, at every fourth call.
+    /// killed stays.
     pub(crate) follows: bool,
     /// Whether of the calls that only read every fourth is enough, because there are many, and they
     /// leave what the calls before them have left.
@@ -114,7 +117,7 @@ impl Case {
             fs::write(new, bytes).unwrap();
             run(&["delta", "make", full, "new.safetensors", "root/weight_v000001"]);
         });
-        Self { follows: true, ..case }
+        Self { follows: true, is_long: true, ..case }
     }
 
     /// What a delta makes of a checkpoint is written into its file.
@@ -125,6 +128,20 @@ impl Case {
             make_delta(folder, FOLDER);
         });
         Self { may_tear: true, is_long: true, ..case }
+    }
+
+    /// A signature takes the place of another, which has other digests.
+    #[cfg(feature = "sign")]
+    pub(crate) fn signature() -> Self {
+        let key = crate::sign::fixture("p256.pem");
+        let target = format!("{FOLDER}/{SIGNATURE}");
+        let sign = ["sign", FOLDER, "--key", &key];
+        let arguments = [&sign[..], &["--hash", "blake3", "--force"]].concat();
+        Self::new("a signature", &arguments, &target, |folder| {
+            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
+            let mut command = safetensors(folder.parent().unwrap());
+            assert!(command.args(sign).status().unwrap().success());
+        })
     }
 
     /// The header has room for the change, which is made in a copy nevertheless.
@@ -226,6 +243,12 @@ impl Case {
 
     /// The checkpoint that is there now.
     pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
+        if self.is_signature() {
+            // The whole text, which is the same for the same files and key.
+            let text = fs::read_to_string(directory.join(&self.target));
+            let metadata = [("text".into(), text.map_err(|error| error.to_string())?)];
+            return Ok(Found { tensors: BTreeMap::new(), metadata: metadata.into() });
+        }
         let open = || -> safetensors_core::Result<Found> {
             let checkpoint = Checkpoint::open(directory.join(&self.target))?;
             let read = checkpoint.read_all(&LoadOptions::new().threads(1))?;
@@ -244,7 +267,7 @@ impl Case {
     /// length first, then the header, once.
     pub(crate) fn is_readable(&self, directory: &Path) -> Result<(), String> {
         let path = directory.join(&self.target);
-        if !path.is_file() {
+        if !path.is_file() || self.is_signature() {
             return Ok(());
         }
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
@@ -256,6 +279,11 @@ impl Case {
         let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
         let end = tensors.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64()).max();
         if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
+    }
+
+    /// Whether the case is about a signature, not a checkpoint.
+    pub(crate) fn is_signature(&self) -> bool {
+        self.target.ends_with(SIGNATURE)
     }
 
     /// Restores what a change in place was interrupted in, if readers refuse it: a header is put

@@ -132,19 +132,14 @@ impl GrowingWriter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
-    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::SyncedStepsLeft`] if
-    /// an earlier run was killed before it finished and left [synced](Self::sync) steps;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::FileBusy`] if another writer of this path is alive, also in another program;
+    /// [`ErrorKind::SyncedStepsLeft`] if an earlier run was killed before it finished and left
+    /// [synced](Self::sync) steps; [`ErrorKind::NotAFile`] if the path has something else than a
+    /// regular file; [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;
         Self::create_with(path, options, synced)
-    }
-
-    /// [`create`](Self::create), though there may be synced steps.
-    fn create_beside_synced(path: &Path, options: &SaveOptions) -> Result<Self> {
-        Self::create_with(path, options, Synced::new(path))
     }
 
     fn create_with(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {

@@ -33,8 +33,8 @@ use crate::slice::Index;
 /// A run that was killed in its first sync has left a directory without steps. Then nothing is
 /// written.
 ///
-/// The run must not be alive if `path` and `to` are the same. Another `to` gets a copy of what a
-/// live run has synced so far.
+/// If the run is alive, `path` and `to` must not be the same. Another `to` gets a copy of what it has
+/// synced so far.
 ///
 /// ```
 /// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
@@ -59,6 +59,7 @@ use crate::slice::Index;
 ///
 /// # Errors
 ///
+/// [`ErrorKind::FileBusy`] if a writer of `to` is alive;
 /// [`ErrorKind::Io`] if there is no directory of synced steps, or if one of its files is missing,
 /// also because a finished run had begun to remove them and its file is not at `path` any more;
 /// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`] if the
@@ -70,6 +71,8 @@ pub fn recover_synced(
     options: &SaveOptions,
 ) -> Result<()> {
     let (path, to) = (path.as_ref(), to.as_ref());
+    // Before anything is looked at, because a run that is alive changes it.
+    let synced = Synced::new(to).map_err(|error| error.in_path(to))?;
     let directory = synced_directory(path);
     if is_finished(to, &directory)? {
         return Ok(());
@@ -82,8 +85,8 @@ pub fn recover_synced(
         return Ok(());
     };
     let writer = match continues(&directory)? {
-        true => GrowingWriter::append_with(path, to, options, Synced::new(to))?,
-        false => GrowingWriter::create_beside_synced(to, options)?,
+        true => GrowingWriter::append_with(path, to, options, synced)?,
+        false => GrowingWriter::create_with(to, options, synced)?,
     };
     let mut growing = HashMap::new();
     for number in 1..=last {

@@ -19,18 +19,20 @@ use super::{GrowingEntry, GrowingWriter, Whole, finished};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::io::hidden::directory;
+use crate::io::lock::GrowingLock;
 use crate::io::positional::read_exact_at;
 use crate::load::streaming::PIECE;
 use crate::save::SaveOptions;
-use crate::save::atomic::sync_directory;
+use crate::save::atomic::{destination, sync_directory};
 use crate::save::spec::Spec;
 use crate::save::stream::StreamWriter;
 use crate::save::tensor_writer::TensorWriter;
 
-/// The directory of synced steps.
+/// The directory of synced steps, and the right to write to it and to its file.
 #[derive(Debug)]
 pub(super) struct Synced {
     directory: PathBuf,
+    _lock: GrowingLock,
     /// Whether this run has created it.
     made: bool,
     /// The number of files in it.
@@ -137,14 +139,16 @@ impl GrowingWriter {
 }
 
 impl Synced {
-    /// The directory of a run that writes to `path`.
-    pub(super) fn new(path: &Path) -> Self {
-        Self { directory: synced_directory(path), made: false, files: 0 }
+    /// The directory of a run that writes to `path`, or an error if another run is alive.
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        let lock = GrowingLock::try_for(&destination(path)?).map_err(ErrorKind::Io)?;
+        let lock = lock.ok_or(ErrorKind::FileBusy)?;
+        Ok(Self { directory: synced_directory(path), _lock: lock, made: false, files: 0 })
     }
 
     /// [`new`](Self::new), or an error if an earlier run has left steps there.
     pub(super) fn in_place_of(path: &Path) -> Result<Self> {
-        let synced = Self::new(path);
+        let synced = Self::new(path)?;
         // A run that was killed before its first sync leaves an empty directory.
         if fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir() {
             return Ok(synced);

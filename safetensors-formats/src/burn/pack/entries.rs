@@ -5,53 +5,34 @@ use std::collections::BTreeMap;
 use std::io;
 
 use safetensors_core::Metadata;
-use safetensors_core::framework::{PARAM_IDS_KEY, SCALARS_KEY};
+use safetensors_core::framework::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::content::{Pairs, Scalar};
 use crate::error::{ErrorKind, Result};
 
 pub(super) type Ids = BTreeMap<String, u64>;
 
-/// A scalar in JSON. It comes back with the same type and the same bits.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Typed {
-    U64(u64),
-    I64(i64),
-    Bool(bool),
-    /// The value is for people. JSON has no NaN and no infinity, so it is a text.
-    F64 {
-        value: String,
-        bits: String,
-    },
-}
-
-impl From<Scalar> for Typed {
+impl From<Scalar> for RecordScalar {
     fn from(scalar: Scalar) -> Self {
         match scalar {
             Scalar::UInt(number) => Self::U64(number),
             Scalar::Int(number) => Self::I64(number),
             Scalar::Bool(value) => Self::Bool(value),
-            Scalar::Float(number) => {
-                Self::F64 { value: number.to_string(), bits: format!("{:016x}", number.to_bits()) }
-            }
+            Scalar::Float(number) => Self::F64(number),
         }
     }
 }
 
-impl Typed {
-    fn scalar(self) -> Option<Scalar> {
-        Some(match self {
-            Self::U64(number) => Scalar::UInt(number),
-            Self::I64(number) => Scalar::Int(number),
-            Self::Bool(value) => Scalar::Bool(value),
-            Self::F64 { bits, .. } => {
-                let bits = u64::from_str_radix(&bits, 16).ok().filter(|_| bits.len() == 16)?;
-                Scalar::Float(f64::from_bits(bits))
-            }
-        })
+impl From<RecordScalar> for Scalar {
+    fn from(scalar: RecordScalar) -> Self {
+        match scalar {
+            RecordScalar::U64(number) => Self::UInt(number),
+            RecordScalar::I64(number) => Self::Int(number),
+            RecordScalar::Bool(value) => Self::Bool(value),
+            RecordScalar::F64(number) => Self::Float(number),
+        }
     }
 }
 
@@ -69,18 +50,15 @@ pub(super) fn put_ids(metadata: &mut Metadata, ids: Ids) -> Result<()> {
 
 /// Takes the scalars out of the metadata.
 pub(super) fn take_scalars(metadata: &mut Metadata) -> Result<Pairs<Scalar>> {
-    let what = "typed scalars";
-    let typed: BTreeMap<String, Typed> = take(metadata, SCALARS_KEY, what)?;
-    let scalars = typed.into_iter().map(|(name, typed)| Some((name, typed.scalar()?)));
-    let scalars: Option<BTreeMap<_, _>> = scalars.collect();
-    scalars.map(Pairs).ok_or_else(|| without(SCALARS_KEY, what, "bits of a number"))
+    let typed: BTreeMap<_, RecordScalar> = take(metadata, SCALARS_KEY, "typed scalars")?;
+    Ok(Pairs(typed.into_iter().map(|(name, scalar)| (name, scalar.into())).collect()))
 }
 
 /// Adds scalars to those that the metadata has.
 pub(super) fn put_scalars(metadata: &mut Metadata, Pairs(scalars): Pairs<Scalar>) -> Result<()> {
     let Pairs(mut all) = take_scalars(metadata)?;
     all.extend(scalars);
-    let typed: BTreeMap<_, Typed> =
+    let typed: BTreeMap<_, RecordScalar> =
         all.into_iter().map(|(name, scalar)| (name, scalar.into())).collect();
     put(metadata, SCALARS_KEY, &typed)
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::{TempDir, tempdir};
 
+use super::super::sync::Synced;
 use super::super::tests::{Grown, check_grown, grown};
 use super::super::{recover_synced, synced_directory};
 use super::GrowingWriter;
@@ -257,6 +258,47 @@ fn a_file_that_changes_meanwhile_is_not_replaced() {
     }
 }
 
+/// Of two live writers of one path, the one that finishes first would lose its steps.
+#[test]
+fn a_second_writer_is_refused_before_it_loses_a_step() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let same = dir.path().join(".").join("a.safetensors");
+    let refuse_all = || {
+        let results = [
+            GrowingWriter::create(&path, &options()).map(drop),
+            GrowingWriter::append_to(&same, &options()).map(drop),
+            recover_synced(&path, &path, &options()),
+        ];
+        for error in results.map(Result::unwrap_err) {
+            assert!(matches!(error.kind(), ErrorKind::FileBusy), "{error}");
+            assert!(error.file().is_some_and(|file| file.ends_with("a.safetensors")), "{error}");
+        }
+    };
+    // A file that is created, and one that is appended to.
+    for steps in [1..2, 2..3] {
+        let open = if path.exists() { GrowingWriter::append_to } else { GrowingWriter::create };
+        let writer = open(&path, &options()).unwrap();
+        refuse_all();
+        append(&writer, &tensors(), steps.start - 1..steps.start).unwrap();
+        writer.sync().unwrap();
+        refuse_all();
+        // A copy of what was synced so far goes elsewhere, and other files are written meanwhile.
+        let other = dir.path().join("b.safetensors");
+        recover_synced(&path, &other, &options()).unwrap();
+        check_grown(&other, &tensors(), |_| steps.start);
+        writer.finish().unwrap();
+        check_grown(&path, &tensors(), |_| steps.start);
+    }
+    // A killed process leaves the file of the lock, which locks nothing.
+    fs::write(dir.path().join(".a.safetensors.growth.tmp"), "").unwrap();
+    drop(GrowingWriter::append_to(&path, &options()).unwrap());
+    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
+    fs::write(dir.path().join(".a.safetensors.growth.tmp"), "").unwrap();
+    save(&path, [("t", TensorView::from_slice(&[1], &[0_u8]).unwrap())], &options()).unwrap();
+    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
+}
+
 /// Synced steps continue one file and no other.
 #[test]
 fn steps_are_not_appended_to_another_file() {
@@ -269,7 +311,8 @@ fn steps_are_not_appended_to_another_file() {
     recover_synced(&path, &other, &options()).unwrap();
     check_grown(&other, &tensors(), |_| 2);
     check_grown(&path, &tensors(), |_| 1);
-    let writer = GrowingWriter::create_beside_synced(&path, &options()).unwrap();
+    let synced = Synced::new(&path).unwrap();
+    let writer = GrowingWriter::create_with(&path, &options(), synced).unwrap();
     append(&writer, &tensors(), 0..2).unwrap();
     writer.finish().unwrap();
     let before = fs::read(&path).unwrap();
