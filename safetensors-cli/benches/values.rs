@@ -2,22 +2,20 @@
 //! same files once.
 //!
 //! Run it with `cargo bench -p safetensors-bridge-cli --bench values`. The weights are 1 GiB of
-//! F32, and the same as BF16. The environment variable `SAFETENSORS_BENCH_MIB` sets another number
+//! F32, and the same as BF16, F16 and F8_E4M3. The environment variable `SAFETENSORS_BENCH_MIB` sets another number
 //! of MiB. The files are in memory, as the page cache holds them, so that no disk is measured.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
 mod turns;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
 use safetensors_core::io::FileSource;
-use safetensors_core::{ReadAt, SaveOptions, TensorView, save};
+use safetensors_core::{ConvertOptions, Dtype, ReadAt, SaveOptions, TensorView, save};
 use turns::{row, status};
 
 const SAMPLES: usize = 9;
@@ -33,8 +31,9 @@ fn main() -> Result<()> {
         std::env::var("SAFETENSORS_BENCH_MIB").map_or(Ok(1024), |mib| mib.parse::<usize>())?;
     let dir = tempfile::tempdir()?;
     let at = |name: &str| dir.path().join(name);
-    let (wide, narrow, changed) = (at("f32"), at("bf16"), at("other"));
-    write_weights(&wide, &narrow, &changed, mib.div_ceil(64))?;
+    let (wide, changed) = (at("f32"), at("other"));
+    let narrow @ [brains, halves, bytes] = &["bf16", "f16", "f8"].map(at);
+    write_weights(&wide, narrow, &changed, mib.div_ceil(64))?;
 
     turns::title(SAMPLES);
     let run = |arguments: &[&Path]| -> Result<()> {
@@ -45,8 +44,10 @@ fn main() -> Result<()> {
     let limit = |files: &[&Path]| files.iter().try_for_each(|file| read(file));
     for (name, files) in [
         ("stats of F32", &[wide.as_path()][..]),
-        ("stats of BF16", &[&narrow]),
-        ("diff of F32 and BF16", &[&wide, &narrow]),
+        ("stats of BF16", &[brains]),
+        ("stats of F16", &[halves]),
+        ("stats of F8_E4M3", &[bytes]),
+        ("diff of F32 and BF16", &[&wide, brains]),
         ("diff of F32 and other F32", &[&wide, &changed]),
         ("diff of F32 and equal F32", &[&wide, &wide]),
     ] {
@@ -84,19 +85,20 @@ fn read(path: &Path) -> Result<()> {
     })
 }
 
-/// Writes tensors of weights, the same as BF16, and slightly different ones.
-fn write_weights(wide: &Path, narrow: &Path, changed: &Path, tensors: usize) -> Result<()> {
+/// Writes tensors of weights, the same as BF16, F16 and F8_E4M3, and slightly different ones.
+fn write_weights(wide: &Path, narrow: &[PathBuf; 3], changed: &Path, tensors: usize) -> Result<()> {
     let weights = weights();
-    let mut brains = vec![bf16::ZERO; ELEMENTS];
-    brains.convert_from_f32_slice(&weights);
     let other: Vec<_> = weights.iter().map(|weight| weight * 1.000_1).collect();
     let shape = [ELEMENTS / 4096, 4096];
     let save = |path: &Path, view: TensorView<'_>| -> Result<()> {
         let tensors = (0..tensors).map(|i| (format!("layers.{i}.weight"), view));
         Ok(save(path, tensors, &SaveOptions::new().durable(false))?)
     };
-    save(wide, TensorView::from_slice(&shape, &weights)?)?;
-    save(narrow, TensorView::from_slice(&shape, &brains)?)?;
+    let view = TensorView::from_slice(&shape, &weights)?;
+    save(wide, view)?;
+    for (path, dtype) in narrow.iter().zip([Dtype::BF16, Dtype::F16, Dtype::F8_E4M3]) {
+        save(path, view.convert(dtype, &ConvertOptions::new())?.view()?)?;
+    }
     save(changed, TensorView::from_slice(&shape, &other)?)?;
     Ok(())
 }

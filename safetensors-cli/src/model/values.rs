@@ -5,9 +5,11 @@ use safetensors_core::{
     ConvertOptions, Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView,
 };
 
+use super::vectors;
+
 /// The number of elements that are converted at a time. Their numbers stay in the cache of a core.
 /// It is a multiple of 8, so that a block of any packed dtype has whole bytes.
-pub(crate) const BLOCK: usize = 1 << 12;
+pub(crate) const BLOCK: usize = 1 << 11;
 
 /// Reads the bytes of a piece into a buffer that is used again for the next piece. Fresh memory for
 /// each piece would cost more than reading.
@@ -68,13 +70,14 @@ impl Numbers {
             self.widened.resize(elements.len(), 0.0);
         }
         let widened = &mut self.widened[..elements.len()];
-        for (number, &element) in widened.iter_mut().zip(elements) {
-            *number = single(element).into();
-        }
+        vectors::dispatch(|| {
+            for (number, &element) in widened.iter_mut().zip(elements) {
+                *number = single(element).into();
+            }
+        });
         widened
     }
 }
-
 /// Adds the tensor and its file to an error of [`Numbers::of`] a part of a piece. Of a byte that is
 /// not a boolean, the error counts from the start of the tensor.
 pub(crate) fn explain<S: ReadAt>(piece: &Piece<'_, S>, error: Error) -> Error {

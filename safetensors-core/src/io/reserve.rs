@@ -17,17 +17,11 @@ pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn allocate(file: &File, len: u64) -> io::Result<()> {
-    use rustix::fs::{FallocateFlags, FsWord, fallocate, fstatfs};
+    use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::{Errno, retry_on_intr};
 
-    /// From `linux/magic.h`.
-    const TMPFS_MAGIC: FsWord = 0x0102_1994;
-
-    if let Ok(system) = fstatfs(file)
-        && system.f_type == TMPFS_MAGIC
-    {
-        // A tmpfs reserves memory by clearing it, which takes longer than writing it. So this only
-        // checks whether there is enough. A tmpfs without a limit reports 0 blocks.
+    if let Some(system) = tmpfs(file) {
+        // This only checks whether there is enough. A tmpfs without a limit reports 0 blocks.
         let full =
             system.f_blocks > 0 && system.f_bavail.saturating_mul(system.f_bsize as u64) < len;
         return if full { Err(Errno::NOSPC.into()) } else { Ok(()) };
@@ -43,4 +37,28 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn allocate(_: &File, _: u64) -> io::Result<()> {
     Ok(())
+}
+
+/// Reserves space that will probably be written, where this saves the file system work. The file
+/// may have this length then. Nothing fails if there is no space: the bytes may be fewer.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
+    use rustix::fs::{FallocateFlags, fallocate};
+
+    if tmpfs(file).is_none() {
+        let _ = fallocate(file, FallocateFlags::empty(), start, len);
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
+
+/// The file system of a file, if it is a tmpfs. Such a system reserves memory by clearing it, which
+/// takes longer than writing it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
+    /// From `linux/magic.h`.
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+    rustix::fs::fstatfs(file).ok().filter(|system| system.f_type == TMPFS_MAGIC)
 }

@@ -35,11 +35,19 @@ pub(crate) struct Layout {
 impl Layout {
     /// Plans a file of these tensors. Fails if the file could not be read back.
     pub(crate) fn plan(tensors: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
+        Self::plan_named(tensors, options, check_names(tensors)?)
+    }
+
+    /// [`plan`](Self::plan) for names that are known to be valid and different.
+    pub(crate) fn plan_named(
+        tensors: &[Spec<'_>],
+        options: &SaveOptions,
+        names: NameTable,
+    ) -> Result<Self> {
         if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
             return Err(ErrorKind::BadAlignment { found: options.align }.into());
         }
         let limits = Limits::default();
-        let names = check_names(tensors)?;
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         if options.order == Order::Alignment {
             order.sort_by_key(|&i| (Reverse(tensors[i].dtype), tensors[i].name));

@@ -50,8 +50,6 @@ struct Pass {
     zeros: f64,
     /// The smallest magnitude but 0.
     smallest: f64,
-    /// NaN and infinity times zero are NaN, so this is 0 only if all values are finite.
-    finite: f64,
 }
 
 impl Moments {
@@ -90,12 +88,14 @@ impl Moments {
         // far is near enough: where it is not, the distance of the two means is what counts.
         let shift = self.mean.or(block.first().copied())?;
         let pass = vectors::dispatch(Sums { block, shift });
-        if block.is_empty() || pass.finite != 0.0 {
+        if block.is_empty() {
             return None;
         }
         let (mean, squares) = match (shift + pass.sum / n, pass.squares - pass.sum * pass.sum / n) {
             (mean, squares) if mean.is_finite() && squares.is_finite() => (mean, squares.max(0.0)),
-            _ => sums_that_overflow(block),
+            // NaN and infinities are in the sum, too.
+            _ if block.iter().all(|value| value.is_finite()) => sums_that_overflow(block),
+            _ => return None,
         };
         let moments = Self {
             finite: block.len() as u64,
@@ -193,7 +193,7 @@ impl WithSimd for Sums<'_> {
         let splat = |value| simd.splat_f64s(value);
         let (zero, one, shift, infinity) =
             (splat(0.0), splat(1.0), splat(self.shift), splat(f64::INFINITY));
-        let (mut zeros, mut finite) = (zero, zero);
+        let mut zeros = zero;
         let (mut min, mut max, mut smallest) = (infinity, splat(f64::NEG_INFINITY), infinity);
         // Only the first of these are in use: as many as make up a row. The order in which the
         // others above are computed makes no difference to them.
@@ -213,7 +213,6 @@ impl WithSimd for Sums<'_> {
                 zeros = simd.add_f64s(zeros, simd.select_f64s(is_zero, one, zero));
                 let magnitude = simd.select_f64s(is_zero, infinity, simd.abs_f64s(values));
                 smallest = simd.min_f64s(smallest, magnitude);
-                finite = simd.add_f64s(finite, simd.mul_f64s(values, zero));
             }
         }
         let mut pass = Pass {
@@ -223,7 +222,6 @@ impl WithSimd for Sums<'_> {
             max: simd.reduce_max_f64s(max),
             zeros: simd.reduce_sum_f64s(zeros),
             smallest: simd.reduce_min_f64s(smallest),
-            finite: simd.reduce_sum_f64s(finite),
         };
         let (mut sum, mut squares) = (lanes::<S>(&sum), lanes::<S>(&squares));
         for (at, &value) in rest.iter().enumerate() {
@@ -231,7 +229,6 @@ impl WithSimd for Sums<'_> {
             sum[at] += distance;
             squares[at] += distance * distance;
             (pass.min, pass.max) = (pass.min.min(value), pass.max.max(value));
-            pass.finite += value * 0.0;
             if value == 0.0 {
                 pass.zeros += 1.0;
             } else {

@@ -1,5 +1,6 @@
 //! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use super::series::{Series, SeriesState};
 use super::{GrowingEntry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
-use crate::header::LENGTH_BYTES;
+use crate::header::{LENGTH_BYTES, NameTable};
 use crate::io::FileSource;
 use crate::io::copy::copy_range;
 use crate::io::positional::write_all_at;
@@ -33,7 +34,7 @@ struct FinishedTensor<'a> {
     entry: &'a GrowingEntry,
     /// Of a tensor that grows.
     state: Option<MutexGuard<'a, SeriesState>>,
-    shape: Vec<usize>,
+    shape: Cow<'a, [usize]>,
     len: u64,
 }
 
@@ -72,7 +73,7 @@ impl GrowingWriter {
             body.flush().map_err(ErrorKind::Io)?;
             let parts = tensors.list.iter().map(|entry| FinishedTensor::of(entry));
             let mut parts = parts.collect::<Result<Vec<_>>>()?;
-            parts.sort_by_cached_key(FinishedTensor::rank);
+            parts.sort_by_key(FinishedTensor::rank);
             let metadata = tensors.metadata.clone();
             let options =
                 SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
@@ -100,7 +101,8 @@ fn assemble<'a>(
     options: &SaveOptions,
 ) -> Result<Vec<u8>> {
     let specs: Vec<_> = parts.iter().map(FinishedTensor::spec).collect();
-    let layout = Layout::plan(&specs, options)?;
+    // The names were compared when the tensors were added.
+    let layout = Layout::plan_named(&specs, options, NameTable::default())?;
     let (mut prefix, needed) = (layout.prefix, layout.places);
     let shortest = prefix.len() as u64;
     let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
@@ -139,11 +141,11 @@ impl<'a> FinishedTensor<'a> {
         match entry {
             GrowingEntry::Whole(whole) => {
                 whole.check_complete()?;
-                Ok(Self { entry, state: None, shape: whole.shape.clone(), len: whole.place.len })
+                Ok(Self { entry, state: None, shape: (&whole.shape).into(), len: whole.place.len })
             }
             GrowingEntry::Growing(series) => {
                 let state = series.lock();
-                let (shape, len) = (series.shape(state.steps), series.byte_len(state.steps));
+                let (shape, len) = (series.shape(state.steps).into(), series.byte_len(state.steps));
                 Ok(Self { entry, state: Some(state), shape, len })
             }
         }

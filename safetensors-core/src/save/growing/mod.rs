@@ -44,9 +44,10 @@ use crate::tensor::{TensorSource, shape};
 /// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
 /// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
-/// file. The writer puts one growing tensor directly at its final place. Other growing tensors go
-/// to separate hidden files, and are copied at the end. So do tensors that would misalign the
-/// tensors after them, in at most four files.
+/// file. As much space of the disk as a growing tensor has is reserved ahead, 64 MiB at most. The
+/// writer puts one growing tensor directly at its final place. Other growing tensors go to separate
+/// hidden files, and are copied at the end. So do tensors that would misalign the tensors after
+/// them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
 ///

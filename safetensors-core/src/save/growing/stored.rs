@@ -6,11 +6,15 @@ use std::io;
 use super::body::Body;
 use crate::io::copy::copy_range;
 use crate::io::positional::{read_exact_at, write_all_at};
+use crate::io::reserve::reserve_ahead;
 use crate::save::temporary::TempFile;
 
 /// The most bytes that are buffered in memory. Without a buffer each small step would need a system
 /// call.
 const PENDING: usize = 256 << 10;
+
+/// The most bytes of a file that are reserved before they are needed.
+const AHEAD: u64 = 64 << 20;
 
 /// The bytes of all new steps, one step after the other. The first lie in a file, the last in
 /// memory.
@@ -19,6 +23,8 @@ pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     flushed: u64,
+    /// How many bytes of the file are reserved.
+    reserved: u64,
     pending: Vec<u8>,
 }
 
@@ -59,6 +65,12 @@ impl StoredSteps {
             }
         };
         let (file, start) = target.file(body);
+        let needed = self.flushed + (self.pending.len() + bytes.len()) as u64;
+        if needed > self.reserved {
+            // Twice as much each time.
+            self.reserved = needed + needed.min(AHEAD);
+            reserve_ahead(file, start + self.flushed, self.reserved - self.flushed);
+        }
         write_all_at(file, &self.pending, start + self.flushed)?;
         self.flushed += self.pending.len() as u64;
         self.pending.clear();
