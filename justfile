@@ -72,6 +72,10 @@ test-fleet:
 test-mpi:
     scripts/check_mpi
 
+# Run a model in a headless browser. scripts/check_browser says what that needs.
+check-browser:
+    scripts/check_browser
+
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny check

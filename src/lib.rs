@@ -135,6 +135,7 @@
 //! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
+//! | load a model into candle in a browser, by ranges | `examples/browser` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
 //! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
