@@ -73,9 +73,25 @@ mod tests {
     /// Drives, shares and paths of more than 260 characters are no names.
     #[test]
     fn a_path_is_refused_for_its_names() {
-        let device = Path::new("directory/aux.safetensors");
-        assert_eq!(refuse_impossible(device).is_err(), cfg!(windows));
-        for path in [r"C:\models\..\a.safetensors", r"C:a", r"\\server\share\a", r"\\?\C:\a"] {
+        for path in [
+            r"directory/aux.safetensors",
+            r"C:\models\a:b",
+            r"\\server\share\con",
+            r"\\?\UNC\server\share\nul.safetensors",
+            r"\\?\C:\models\a.",
+        ] {
+            let is_refused = refuse_impossible(Path::new(path)).is_err();
+            assert_eq!(is_refused, cfg!(windows), "{path}");
+        }
+        let long = format!(r"C:\{}\a", ["d"; 300].join(r"\"));
+        for path in [
+            r"C:\models\..\a.safetensors",
+            r"C:a",
+            r"\\server\share\a",
+            r"\\?\UNC\server\share\a",
+            r"\\?\C:\a",
+            &long,
+        ] {
             refuse_impossible(Path::new(path)).unwrap();
         }
     }
