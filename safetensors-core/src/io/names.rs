@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Component, Path};
 
+use crate::error::Quoted;
+
 /// Fails if the system cannot have a file at a path, and says why. On Windows some names lead to
 /// devices, to other files or to hidden streams of a file, where a save would lose its tensors.
 /// A path that begins with `\\?\` may have some of them, but few programs open such a file again.
@@ -21,13 +23,14 @@ pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
 ///
 /// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 fn refused_by_windows(name: &str) -> Option<String> {
+    let quoted = Quoted(name);
     let is_reserved = |c: char| c < ' ' || r#"<>:"/\|?*"#.contains(c);
     if let Some(reserved) = name.chars().find(|&c| is_reserved(c)) {
-        return Some(format!("the name {name:?} contains {reserved:?}, which Windows reserves"));
+        return Some(format!("the name {quoted} contains {reserved:?}, which Windows reserves"));
     }
     if name.ends_with(['.', ' ']) {
         return Some(format!(
-            "the name {name:?} ends with a dot or a space, which Windows ignores"
+            "the name {quoted} ends with a dot or a space, which Windows ignores"
         ));
     }
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
@@ -38,7 +41,7 @@ fn refused_by_windows(name: &str) -> Option<String> {
     };
     let is_device =
         matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") || is_port(&stem);
-    is_device.then(|| format!("the name {name:?} is that of a device of Windows"))
+    is_device.then(|| format!("the name {quoted} is that of a device of Windows"))
 }
 
 #[cfg(test)]
@@ -63,6 +66,8 @@ mod tests {
             let problem = refused_by_windows(name).unwrap();
             assert!(problem.contains(expected), "{name}: {problem}");
         }
+        let long = refused_by_windows(&"?".repeat(100_000)).unwrap();
+        assert!(long.len() < 300, "{} bytes", long.len());
         for name in
             ["model.safetensors", "console", "com10", "COM", "conin", "a con", ".hidden", "é 1"]
         {
