@@ -67,23 +67,24 @@ fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
 fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.source().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;
-    let new = AtomicFile::create_in_place_of(edit.destination.clone(), Some(&original))
-        .map_err(ErrorKind::Io)?
-        .durable(edit.durable);
-    let file = new.file();
-    // No space is reserved: blocks that are shared with the old file need none.
-    failpoint::hit("set the length")
-        .and_then(|()| file.set_len(plan.layout.file_len()))
-        .map_err(ErrorKind::Io)?;
+    let destination = edit.destination.clone();
     // Data that stays is copied together with the old header, because a file system can share only
     // whole blocks. The new header comes over the old one.
-    let runs = if plan.data_stays {
-        vec![Run { from: 0, to: 0, len: plan.layout.file_len() }]
+    let new = if plan.data_stays {
+        AtomicFile::copy_in_place_of(destination, source, &original)
     } else {
-        plan.runs(edit.header().data_start())
+        AtomicFile::create_in_place_of(destination, Some(&original))
     };
-    for Run { from, to, len } in runs {
-        copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;
+    let new = new.map_err(ErrorKind::Io)?.durable(edit.durable);
+    let file = new.file();
+    if !plan.data_stays {
+        // No space is reserved: blocks that are shared with the old file need none.
+        failpoint::hit("set the length")
+            .and_then(|()| file.set_len(plan.layout.file_len()))
+            .map_err(ErrorKind::Io)?;
+        for Run { from, to, len } in plan.runs(edit.header().data_start()) {
+            copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;
+        }
     }
     write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
     for (i, place) in plan.appended() {

@@ -7,8 +7,8 @@
 //!
 //! The system copies the data between the files where it can, without passing it through this
 //! process. If the new header fits into the bytes of the old one with its padding, the data keeps
-//! its place. File systems with reflinks (btrfs, XFS) then share the blocks instead of copying
-//! them. If data moves, they share whole blocks if it keeps its place within the blocks:
+//! its place. File systems with reflinks (btrfs, XFS, APFS) then share the blocks instead of copying
+//! them. If data moves, btrfs and XFS share whole blocks if it keeps its place within the blocks:
 //! [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that. Other file systems need
 //! the time and the space for a second copy of the file.
 //!

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Component, Path};
 
+use crate::error::Quoted;
+
 /// Fails if the system cannot have a file at a path, and says why. On Windows some names lead to
 /// devices, to other files or to hidden streams of a file, where a save would lose its tensors.
 /// A path that begins with `\\?\` may have some of them, but few programs open such a file again.
@@ -21,13 +23,14 @@ pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
 ///
 /// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 fn refused_by_windows(name: &str) -> Option<String> {
+    let quoted = Quoted(name);
     let is_reserved = |c: char| c < ' ' || r#"<>:"/\|?*"#.contains(c);
     if let Some(reserved) = name.chars().find(|&c| is_reserved(c)) {
-        return Some(format!("the name {name:?} contains {reserved:?}, which Windows reserves"));
+        return Some(format!("the name {quoted} contains {reserved:?}, which Windows reserves"));
     }
     if name.ends_with(['.', ' ']) {
         return Some(format!(
-            "the name {name:?} ends with a dot or a space, which Windows ignores"
+            "the name {quoted} ends with a dot or a space, which Windows ignores"
         ));
     }
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
@@ -38,7 +41,7 @@ fn refused_by_windows(name: &str) -> Option<String> {
     };
     let is_device =
         matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") || is_port(&stem);
-    is_device.then(|| format!("the name {name:?} is that of a device of Windows"))
+    is_device.then(|| format!("the name {quoted} is that of a device of Windows"))
 }
 
 #[cfg(test)]
@@ -63,6 +66,8 @@ mod tests {
             let problem = refused_by_windows(name).unwrap();
             assert!(problem.contains(expected), "{name}: {problem}");
         }
+        let long = refused_by_windows(&"?".repeat(100_000)).unwrap();
+        assert!(long.len() < 300, "{} bytes", long.len());
         for name in
             ["model.safetensors", "console", "com10", "COM", "conin", "a con", ".hidden", "é 1"]
         {
@@ -73,9 +78,25 @@ mod tests {
     /// Drives, shares and paths of more than 260 characters are no names.
     #[test]
     fn a_path_is_refused_for_its_names() {
-        let device = Path::new("directory/aux.safetensors");
-        assert_eq!(refuse_impossible(device).is_err(), cfg!(windows));
-        for path in [r"C:\models\..\a.safetensors", r"C:a", r"\\server\share\a", r"\\?\C:\a"] {
+        for path in [
+            r"directory/aux.safetensors",
+            r"C:\models\a:b",
+            r"\\server\share\con",
+            r"\\?\UNC\server\share\nul.safetensors",
+            r"\\?\C:\models\a.",
+        ] {
+            let is_refused = refuse_impossible(Path::new(path)).is_err();
+            assert_eq!(is_refused, cfg!(windows), "{path}");
+        }
+        let long = format!(r"C:\{}\a", ["d"; 300].join(r"\"));
+        for path in [
+            r"C:\models\..\a.safetensors",
+            r"C:a",
+            r"\\server\share\a",
+            r"\\?\UNC\server\share\a",
+            r"\\?\C:\a",
+            &long,
+        ] {
             refuse_impossible(Path::new(path)).unwrap();
         }
     }

@@ -9,6 +9,7 @@ use super::cached::{MAX_LINKS, check_cached};
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::copy::copy_range;
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::lock::DirectoryLock;
@@ -105,6 +106,30 @@ impl AtomicFile {
         permissions_of: Option<&Metadata>,
     ) -> io::Result<Self> {
         let temp = TempFile::create(&destination, permissions_of.is_some())?;
+        Self::from_temp(temp, destination, permissions_of)
+    }
+
+    /// [`create_in_place_of`](Self::create_in_place_of) with the bytes and permissions of the file
+    /// that is open. On file systems with reflinks it shares the blocks of that file.
+    pub(crate) fn copy_in_place_of(
+        destination: PathBuf,
+        original: &File,
+        metadata: &Metadata,
+    ) -> io::Result<Self> {
+        if let Ok(temp) = TempFile::cloned(original, &destination) {
+            return Self::from_temp(temp, destination, Some(metadata));
+        }
+        let new = Self::create_in_place_of(destination, Some(metadata))?;
+        failpoint::hit("set the length").and_then(|()| new.file().set_len(metadata.len()))?;
+        copy_range(original, 0, new.file(), 0, metadata.len())?;
+        Ok(new)
+    }
+
+    fn from_temp(
+        temp: TempFile,
+        destination: PathBuf,
+        permissions_of: Option<&Metadata>,
+    ) -> io::Result<Self> {
         if let Some(original) = permissions_of {
             take_after(temp.file(), original)?;
         }

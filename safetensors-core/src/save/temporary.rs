@@ -54,15 +54,25 @@ impl TempFile {
         let mode = if private { 0o600 } else { 0o666 };
         match unnamed(directory(destination), mode) {
             Some(file) => Ok(Self { name: None, file }),
-            None => Self::named(destination, mode),
+            None => Self::named(destination, |path| create_new(path, mode)),
         }
     }
 
-    fn named(destination: &Path, mode: u32) -> io::Result<Self> {
+    /// Creates a temporary file for a destination that shares the blocks of another file, and has
+    /// its mode. Only macOS can do that in one step, on APFS.
+    pub(super) fn cloned(source: &File, destination: &Path) -> io::Result<Self> {
+        remove_leftovers(directory(destination), file_name(destination));
+        Self::named(destination, |path| clone(source, path))
+    }
+
+    fn named(
+        destination: &Path,
+        mut make: impl FnMut(&Path) -> io::Result<File>,
+    ) -> io::Result<Self> {
         let _steps = Steps::begin();
         let mut attempt = 1;
         loop {
-            let (file, path) = with_name(destination, |path| create_new(path, mode))?;
+            let (file, path) = with_name(destination, &mut make)?;
             // Before it was locked, another save may have taken it for a leftover and removed it.
             let is_ours = !matches!(lock(&file), Lock::Busy)
                 && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
@@ -254,6 +264,21 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     #[cfg(not(unix))]
     let _ = mode;
     options.open(path)
+}
+
+/// A new file that shares the blocks of another one.
+#[cfg(target_vendor = "apple")]
+fn clone(source: &File, path: &Path) -> io::Result<File> {
+    use rustix::fs::{CWD, CloneFlags, fclonefileat};
+
+    fclonefileat(source, CWD, path, CloneFlags::NOOWNERCOPY)?;
+    let opened = File::options().read(true).write(true).open(path);
+    opened.inspect_err(|_| _ = fs::remove_file(path))
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn clone(_: &File, _: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// A file without a name; `None` if the system has no such files, or cannot give them a name later.

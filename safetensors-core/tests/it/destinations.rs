@@ -2,10 +2,11 @@
 //! behind.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::names_in;
-use safetensors_core::save::AtomicFile;
+use safetensors_core::edit::Edit;
+use safetensors_core::save::{AtomicDirectory, AtomicFile};
 use safetensors_core::{
     Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save,
 };
@@ -90,7 +91,7 @@ fn a_plan_refuses_impossible_destinations() {
     }
     let error = sharded.check_destination(at("taken")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
-    assert_eq!(error.file(), at("taken/model.safetensors").to_str());
+    assert_eq!(error.file(), at("taken").join("model.safetensors").to_str());
     assert_eq!(names_in(dir.path()), ["directory.safetensors", "file", "taken"]);
 }
 
@@ -118,7 +119,7 @@ fn errors_do_not_show_temporary_names() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none/x.safetensors");
     let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
-    let system = fs::File::open(dir.path().join("none")).unwrap_err();
+    let system = fs::File::create(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: {system}", path.display()));
     fs::write(dir.path().join("file"), "").unwrap();
     let error = rewrite().save_sharded(dir.path().join("file"), &ShardOptions::new()).unwrap_err();
@@ -144,6 +145,22 @@ fn a_path_that_ends_in_a_separator_is_refused() {
     }
 }
 
+/// Programs on Windows have to ask for paths of more than 260 characters.
+#[test]
+fn paths_may_be_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep: PathBuf = dir.path().join(["d"; 3].map(|name| name.repeat(120)).join("/"));
+    rewrite().save_sharded(&deep, &ShardOptions::new()).unwrap();
+    let edit = Edit::open(deep.join("model.safetensors")).unwrap();
+    edit.set_metadata([("long", "yes")]).apply().unwrap();
+    let new = AtomicDirectory::create(deep.join("epoch")).unwrap();
+    rewrite().save(new.path().join("model.safetensors"), &SaveOptions::new()).unwrap();
+    new.commit().unwrap();
+    assert_eq!(names_in(&deep), ["epoch", "model.safetensors"]);
+    assert_eq!(Checkpoint::open(&deep).unwrap().metadata()["long"], "yes");
+    assert_eq!(Checkpoint::open(deep.join("epoch")).unwrap().len(), 2);
+}
+
 /// The target of such a link has no path. `/dev/stdout` leads to one if it is a pipe.
 #[cfg(target_os = "linux")]
 #[test]
@@ -154,7 +171,7 @@ fn a_link_to_a_pipe_is_a_special_file() {
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
     let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
-    let error = safetensors_core::edit::Edit::open(&path).unwrap_err();
+    let error = Edit::open(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     assert_eq!(error.file(), Some(path.as_str()));
 }

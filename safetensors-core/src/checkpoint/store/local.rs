@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{FileKind, Store, StoreEntry, Version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::Identity;
+use crate::io::names::refuse_impossible;
 use crate::io::{FileSource, ReadAt};
 
 /// The files of the local disk, as [`Checkpoint::open`](crate::Checkpoint::open) opens them. Links
@@ -23,7 +24,7 @@ impl Store for LocalStore {
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        match fs::metadata(path) {
+        match refuse_impossible(path).and_then(|()| fs::metadata(path)) {
             Ok(metadata) => Ok(Some(kind(&metadata))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(error, path)),

@@ -50,8 +50,9 @@ pub(super) fn replace(new: &Path, destination: &Path) -> io::Result<()> {
 pub(super) fn remove(directory: &Path) -> io::Result<()> {
     failpoint::hit("mark the directory")?;
     let mark = directory.join(MARK);
-    let file = File::create_new(&mark)?;
-    if let Err(error) = file.sync_all().and_then(|()| sync_names(directory, true)) {
+    // Closed at once: some systems keep the name of a file for as long as it is open.
+    let synced = File::create_new(&mark)?.sync_all();
+    if let Err(error) = synced.and_then(|()| sync_names(directory, true)) {
         // Nothing is removed yet, so the directory stays.
         let _ = fs::remove_file(&mark);
         return Err(error);

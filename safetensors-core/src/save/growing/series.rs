@@ -164,7 +164,7 @@ impl Series {
     /// The shape of a tensor of this many steps.
     pub(super) fn shape(&self, steps: u64) -> Vec<usize> {
         let mut shape = self.step_shape.clone();
-        // A number of steps that is too large for memory is refused when the header is made.
+        // An append that makes it larger is refused.
         shape.insert(self.axis, usize::try_from(steps).unwrap_or(usize::MAX));
         shape
     }
@@ -219,7 +219,8 @@ impl SeriesState {
         let kept = series.byte_len(series.kept_steps());
         let before = series.byte_len(self.steps) - kept;
         // Steps without elements take no bytes.
-        let after = self.steps.checked_add(steps).ok_or_else(too_long)?;
+        let after = self.steps.checked_add(steps).filter(|&after| usize::try_from(after).is_ok());
+        let after = after.ok_or_else(too_long)?;
         self.stored.truncate(before);
         let written = write_exactly(source, len, &mut |bytes| {
             let tail = series.may_be_tail().then_some(kept);

@@ -79,7 +79,7 @@ fn long_names_in_every_error_of_the_text() {
         refused(&typed("[1.5]", "[0,0]"), is!(BadNumber));
         refused(&typed("[[2]]", "[0,0]"), is!(TooDeep));
         refused(&typed("[3]", "[0,0]"), is!(PartialByte));
-        refused(&typed("[4294967296,4294967296]", "[0,0]"), is!(ShapeOverflow));
+        refused(&typed("[4294967295,4294967295,4294967295]", "[0,0]"), is!(ShapeOverflow));
         refused(&typed("[2]", "[1,0]"), is!(ReversedOffsets));
         refused(&typed("[2]", "[0,2]"), is!(WrongSize));
         refused(&typed("[2]", "[1,2]"), is!(Hole));

@@ -3,6 +3,7 @@
 
 mod errors;
 mod making;
+#[cfg(target_os = "linux")]
 mod memory;
 mod reads;
 mod references;

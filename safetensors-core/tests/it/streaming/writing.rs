@@ -231,7 +231,8 @@ fn declarations_that_could_not_be_read_back() {
         matches!(error.kind(), ErrorKind::PartialByte { .. }) && error.tensor() == Some("b"),
         "{error}"
     );
-    let error = create([("a", Dtype::U8, &[1]), ("b", Dtype::F32, &[usize::MAX])], &options);
+    let error =
+        create([("a", Dtype::U8, &[1]), ("b", Dtype::F32, &[u32::MAX as usize; 3])], &options);
     assert!(
         matches!(error.kind(), ErrorKind::ShapeOverflow { .. }) && error.tensor() == Some("b"),
         "{error}"
