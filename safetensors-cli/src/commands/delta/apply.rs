@@ -10,7 +10,6 @@ use super::{
     warn_of_unchecked,
 };
 use crate::input::{self, Source, address};
-use crate::terminal::report::warn;
 use crate::terminal::text;
 
 /// Write what deltas make of BASE to a new directory, or into BASE
