@@ -2,8 +2,9 @@
 //! same files once.
 //!
 //! Run it with `cargo bench -p safetensors-bridge-cli --bench values`. The weights are 1 GiB of
-//! F32, and the same as BF16, F16 and F8_E4M3. The environment variable `SAFETENSORS_BENCH_MIB` sets another number
-//! of MiB. The files are in memory, as the page cache holds them, so that no disk is measured.
+//! F32, and the same as BF16, F16 and F8_E4M3. The environment variable `SAFETENSORS_BENCH_MIB`
+//! sets another number of MiB. The files are in memory, as the page cache holds them, so that no
+//! disk is measured.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
 mod turns;

@@ -119,7 +119,10 @@ pub enum ErrorKind {
     #[error("it cannot be changed in place: {why}; apply the deltas to a new directory")]
     NotInPlace { why: &'static str },
     /// The journal of an interrupted change does not fit the file.
-    #[error("the journal {} is of another file; it is not applied", Quoted(.journal))]
+    #[error(
+        "the journal {} is of another file, so it is not applied: replace all files of the base \
+         by a whole copy", Quoted(.journal)
+    )]
     OtherJournal { journal: String },
     /// A file of the base does not lie below the directory of its index.
     #[error("it does not lie below the directory of the index")]

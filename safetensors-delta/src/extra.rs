@@ -29,15 +29,17 @@ pub enum Change<'a> {
 
 impl<'a> Change<'a> {
     /// The dtype and the shape of a tensor that the delta has whole.
-    pub(crate) fn whole(self) -> Option<Form<'a>> {
+    #[must_use]
+    pub fn whole(self) -> Option<(Dtype, &'a [usize])> {
         match self {
             Self::Added { dtype, shape } | Self::Replaced { dtype, shape } => Some((dtype, shape)),
             Self::Changed | Self::Removed => None,
         }
     }
 
-    /// A word for it.
-    pub(crate) fn name(self) -> &'static str {
+    /// A word for it, as the command prints it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
             Self::Added { .. } => "added",

@@ -79,12 +79,12 @@ pub struct Update {
     pub version: u64,
     /// The version that it had before.
     pub before: Option<u64>,
-    /// The full version that was copied, if the one that was there was of no use.
+    /// The full version that was copied, if none was here or the one here was of no use.
     pub full: Option<u64>,
     /// The number of deltas that were applied.
     pub deltas: usize,
-    /// Whether a digest of the whole was compared, so that also the tensors that no delta changes
-    /// are known to be right.
+    /// Whether a delta names a digest of the whole, so that also the tensors that no delta changes
+    /// are known to be right. True for a full version alone, of which nothing is compared.
     pub is_checked: bool,
     /// The files beside a full version that were not copied, because they may belong to other
     /// tensors.

@@ -32,7 +32,7 @@ use crate::sums::digest_of;
 const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
 /// The name of a delta's index.
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// Saves what changed between two checkpoints as a delta, in a new directory.
 ///

@@ -108,23 +108,16 @@ impl<S: ReadAt> Plan<S> {
             }
         }
         links.reverse();
-        let start = match (start, here) {
-            (Some(full), _) => full,
-            (None, Some(_)) => Start::Here,
-            (None, None) => Start::Given(has_base),
-        };
+        let without_full = if here.is_some() { Start::Here } else { Start::Given(has_base) };
+        let start = start.unwrap_or(without_full);
         let from = match &start {
             Start::Full(number, _) => Some(*number),
-            Start::Here => here.map(|here| here.version),
-            Start::Given(_) => None,
+            _ => here.map(|here| here.version),
         };
         if has_unfinished {
             // What follows a version that is not complete waits for it.
-            links.truncate(if matches!(start, Start::Given(false)) {
-                0
-            } else {
-                leading(from, &links)
-            });
+            let is_groundless = matches!(start, Start::Given(false));
+            links.truncate(if is_groundless { 0 } else { leading(from, &links) });
         }
         Self::of(start, from, links)
     }

@@ -11,10 +11,10 @@ use serde_json::json;
 use crate::beside::is_left_out;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::make::INDEX;
 
-/// The names by which a version is known to be complete: publishers write the index last, and a
-/// single file takes this name when it is whole.
-const INDEX: &str = "model.safetensors.index.json";
+/// By this name, or by that of the index, a version is known to be complete: publishers write the
+/// index last, and a single file takes this name when it is whole.
 const FILE: &str = "model.safetensors";
 
 /// How the names of versions begin, before a number of at least six digits.

@@ -49,7 +49,8 @@ pub(crate) fn explain(error: Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::TornHeader => {}
         ErrorKind::TornData => {
-            let advice = "`safetensors delta apply --in-place`, run again, completes it";
+            let advice = "`safetensors delta apply --in-place`, run again, completes it, unless the \
+                          journal beside it is lost; then replace it by a whole copy";
             return anyhow::anyhow!("{error}; {advice}");
         }
         _ => return error.into(),

@@ -38,8 +38,7 @@ pub enum ErrorKind {
     /// [`edit::restore_header`](crate::edit::restore_header) restores it.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
-    /// The data is half written: a delta is being applied to the file in place, or that was
-    /// interrupted. Then applying the delta again completes it.
+    /// A delta is half applied in place. Applied again, it completes, if its journal is there.
     #[error("the data is half written: it is being changed, or a change of it was interrupted")]
     TornData,
     /// More tensors than [`Limits`](crate::Limits) allows.
@@ -371,8 +370,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
-    /// Another [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, in this program
-    /// or another one.
+    /// A [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, here or elsewhere.
     #[cfg(feature = "std")]
     #[error("another writer is adding steps to this file, and must finish first")]
     FileBusy,

@@ -47,8 +47,8 @@ pub(super) struct Apply {
     force: bool,
     /// Write into the files of BASE, which is a file, an index or a directory of the disk
     ///
-    /// Only deltas that neither add, remove nor reshape tensors are applied so. Programs that have
-    /// the files open see them change
+    /// Only deltas that keep the tensors and the metadata are applied so, and only if BASE has no
+    /// recorded digests. Programs that have the files open see them change
     #[arg(long, conflicts_with = "force")]
     in_place: bool,
 }

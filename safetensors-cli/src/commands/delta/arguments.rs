@@ -21,7 +21,8 @@ pub(super) struct Making {
     ///
     /// slime, and miles, need decimal versions. They read all checksums; xxh3-128 is their default.
     /// modelexpress needs xor and adler32. No program is told of tensors that are added, removed,
-    /// reshaped or of another dtype, so these are then an error
+    /// reshaped or of another dtype, so these are then an error. Other metadata is an error of
+    /// squash; make leaves it out and warns
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
     reader: Option<Reader>,
     /// Replace the delta that is there

@@ -20,13 +20,14 @@ const TIMED_OUT: u8 = 124;
 /// Keep OUT at the newest version that a trainer publishes in ROOT
 ///
 /// ROOT is a directory or a bucket as slime and miles fill it: each version is a directory such as
-/// weight_v000003, which holds a delta or a full checkpoint. A version counts once its index is
-/// there. OUT gets the newest full version and the deltas after it; from then on it gets the
+/// weight_v000003, which holds a delta or a full checkpoint. Other names are ignored, and a ROOT
+/// that is not there yet is waited for. A version counts once its index or its one model.safetensors
+/// is there. OUT gets the newest full version and the deltas after it; from then on it gets the
 /// deltas that it lacks. It is replaced as a whole: it has the old version or the new one at every
 /// moment, also if the command is killed. A hidden file in OUT says which version it has.
 ///
-/// If the trainer begins anew with the version 0, OUT begins anew with it. Each version that OUT
-/// gets is one line on standard output.
+/// If the trainer begins anew, OUT begins anew with a full version. Each version that OUT gets is
+/// one line on standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +52,7 @@ pub(super) struct Follow {
     /// End with the exit code 124 if nothing new comes for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
-    /// End once OUT has this version; later ones are ignored
+    /// End once OUT has this version; later ones are ignored, so a newer OUT goes back to it
     #[arg(long, value_name = "VERSION")]
     until: Option<u64>,
     /// Apply what is there now, and end
@@ -92,7 +93,9 @@ impl Follow {
             }
             let here = follower.version()?;
             if here.is_some() && here == self.until || self.once {
-                return self.end(here);
+                let name = input::name(&self.root);
+                anyhow::ensure!(here.is_some(), "{name}: there is no complete version");
+                return Ok(ExitCode::SUCCESS);
             }
             let left = self.timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -136,14 +139,6 @@ impl Follow {
         let replaced = replaced.map(|before| format!(", in place of version {before:06}"));
         let replaced = replaced.unwrap_or_default();
         tell(&self.out, format_args!("version {:06}, {made_of}{replaced}", update.version), out)
-    }
-
-    /// Ends without anything to wait for.
-    fn end(&self, here: Option<u64>) -> anyhow::Result<ExitCode> {
-        if here.is_none() {
-            anyhow::bail!("{}: there is no complete version", input::name(&self.root));
-        }
-        Ok(ExitCode::SUCCESS)
     }
 
     fn timed_out(&self, here: Option<u64>) -> ExitCode {

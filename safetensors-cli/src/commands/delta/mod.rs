@@ -75,8 +75,9 @@ enum Command {
 ///
 /// Each may be divided into files in its own way. The delta names a digest of all of OLD and one of
 /// all of NEW. Where tensors are added, removed, reshaped or of another dtype, or the metadata
-/// differs, slime, miles and ModelExpress refuse it; with --for, that is an error. The files beside
-/// the tensors, such as config.json, are not in it: a warning says if they differ.
+/// differs, slime, miles and ModelExpress refuse it; with --for, other tensors are an error, and
+/// other metadata is left out with a warning. The files beside the tensors, such as config.json, are
+/// not in it: a warning says if they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -319,7 +320,7 @@ fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
     if address::of(path).is_none() && !input::is_stdin(path) {
         return Ok(());
     }
-    Err(wrong_usage(format!("{}: {what} is a directory of the disk", input::shown(path))))
+    Err(wrong_usage(format!("{}: {what} has to be on this disk", input::shown(path))))
 }
 
 fn bytes_of(checkpoint: &Checkpoint) -> u64 {
@@ -339,6 +340,7 @@ fn advise(error: safetensors_core::Error) -> anyhow::Error {
             let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
             anyhow::anyhow!("{place}: the directory has files; --force replaces them")
         }
+        safetensors_core::ErrorKind::TornData => input::explain(error),
         _ => error.into(),
     }
 }

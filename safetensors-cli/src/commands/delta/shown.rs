@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
-use safetensors_core::{Dtype, Metadata};
+use safetensors_core::Metadata;
 use safetensors_delta::Change;
 use serde::Serialize;
 
@@ -48,10 +48,10 @@ impl<'a> Document<'a> {
         let changes: HashMap<_, _> = delta.changes().collect();
         let entry = |(tensor, checksum): (input::Tensor<'a>, &'a str)| {
             let change = changes.get(tensor.name()).copied().unwrap_or(Change::Changed);
-            let (dtype, shape) = form(change).unzip();
+            let (dtype, shape) = change.whole().unzip();
             TensorEntry {
                 name: tensor.name(),
-                change: word(change),
+                change: change.name(),
                 dtype: dtype.map(|dtype| dtype.to_string()),
                 shape,
                 bytes: tensor.byte_len(),
@@ -74,23 +74,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The dtype and the shape of a tensor that a delta has whole.
-fn form(change: Change<'_>) -> Option<(Dtype, &[usize])> {
-    match change {
-        Change::Added { dtype, shape } | Change::Replaced { dtype, shape } => Some((dtype, shape)),
-        _ => None,
-    }
-}
-
-fn word(change: Change<'_>) -> &'static str {
-    match change {
-        Change::Added { .. } => "added",
-        Change::Replaced { .. } => "replaced",
-        Change::Removed => "removed",
-        _ => "changed",
-    }
-}
-
 /// The names of the tensors that the result does not have.
 fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
@@ -98,7 +81,7 @@ fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
 
 /// What only this program reads in a delta, in a few words; empty if there is nothing.
 fn extra(delta: &Delta) -> String {
-    let words = delta.changes().map(|(_, change)| word(change));
+    let words = delta.changes().map(|(_, change)| change.name());
     let words: Vec<_> = words.filter(|word| *word != "changed").collect();
     let counted = ["added", "replaced", "removed"].map(|word| {
         let count = words.iter().filter(|it| **it == word).count();
@@ -150,7 +133,7 @@ pub(crate) fn write(delta: &Delta, mut out: &mut dyn Write) -> anyhow::Result<()
     }
     let written = table::write(&columns, &mut out, |rows| {
         let mut row = |name: &str, size: &str, checksum: &str| {
-            let change = changes.get(name).map_or("", |change| word(*change));
+            let change = changes.get(name).map_or("", |change| change.name());
             let name = &*text::name(name);
             match is_plain {
                 true => rows.row([name, size, checksum]),
