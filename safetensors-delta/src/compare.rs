@@ -11,9 +11,9 @@ use zstd::stream::write::Encoder;
 use crate::blocks::Blocks;
 use crate::error::Result;
 use crate::format::Encoding;
+use crate::frame::PIECE;
 use crate::options::Options;
 use crate::patch::{LARGEST, xor};
-use crate::patched::PIECE;
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
 

@@ -7,10 +7,12 @@ use zstd::stream::raw::{DParameter, Decoder, Operation};
 use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Form;
-use crate::patched::PIECE;
 
 /// The compressed bytes that are held at a time.
 const BLOCK: usize = 64 << 10;
+
+/// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
+pub(crate) const PIECE: usize = 256 << 10;
 
 /// The largest window that a frame may need, as a power of two. It is what RFC 8878 asks every
 /// reader for. The first level of zstd, which all writers of deltas use, needs 512 KiB.

@@ -17,10 +17,9 @@ use serde_json::json;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ENCODING, Encoding};
-use crate::frame::pour;
+use crate::frame::{PIECE, pour};
 use crate::options::Options;
 use crate::patch::Patch;
-use crate::patched::PIECE;
 use crate::sums::Sums;
 
 /// The list of the files.

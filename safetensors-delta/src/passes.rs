@@ -8,13 +8,23 @@ use safetensors_core::{LazyTensor, ReadAt, TensorSource, shape};
 
 use crate::delta::Delta;
 use crate::error::Result;
-use crate::extra::Form;
-use crate::frame::pour;
+use crate::extra::{Change, Form};
+use crate::frame::{PIECE, pour};
 use crate::options::Options;
 use crate::patch::Patch;
-use crate::patched::{FRAMES, Link, PIECE};
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
+
+/// The most frames that are decompressed at a time, by all threads.
+pub(crate) const FRAMES: usize = 64;
+
+/// What a delta does to a tensor.
+pub(crate) struct Link<'a, S> {
+    pub(crate) number: usize,
+    pub(crate) change: Change<'a>,
+    /// The difference or the whole tensor; `None` if the tensor is removed.
+    pub(crate) bytes: Option<LazyTensor<'a, S>>,
+}
 
 /// Bytes of a tensor that differences are applied to.
 pub(crate) enum Bytes<'a, B, S> {

@@ -14,14 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::extra::{Change, Form};
 use crate::frame::whole;
 use crate::options::Options;
-use crate::passes::{Bytes, Pass};
+use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
-
-/// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
-pub(crate) const PIECE: usize = 256 << 10;
-
-/// The most frames that are decompressed at a time, by all threads.
-pub(crate) const FRAMES: usize = 64;
 
 /// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
 /// are computed while they are read, and checked then; [`check`](Patched::check) compares what
@@ -48,14 +42,6 @@ pub(crate) struct PatchedTensor<'a, B, S> {
     /// The BLAKE3 of the base and of what it is after each link, once it is read; `None` where
     /// there is no such tensor.
     hashes: Mutex<Vec<Option<blake3::Hash>>>,
-}
-
-/// What a delta does to a tensor.
-pub(crate) struct Link<'a, S> {
-    pub(crate) number: usize,
-    pub(crate) change: Change<'a>,
-    /// The difference or the whole tensor; `None` if the tensor is removed.
-    pub(crate) bytes: Option<LazyTensor<'a, S>>,
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {

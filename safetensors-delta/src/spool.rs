@@ -9,9 +9,7 @@ use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, ErrorKind, TensorSource};
 
 use crate::error::{Error, Result};
-
-/// The bytes that are read at a time.
-const PIECE: usize = 256 << 10;
+use crate::frame::PIECE;
 
 /// A file that one thread appends to, and others read later. The system removes it when it is
 /// closed.

@@ -42,6 +42,9 @@ const NEXT_SUFFIX: &str = ".next";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
 
+/// How the name of the journal of a delta ends, which `safetensors-delta` writes.
+const JOURNAL_SUFFIX: &str = ".delta-journal";
+
 /// What the backup of a header begins with.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
@@ -163,7 +166,8 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 
 /// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
 /// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
-/// holds for parts that some ranks have saved and others have not, and for the file of a lock.
+/// holds for parts that some ranks have saved and others have not, for the file of a lock, and for
+/// what an interrupted change in place is restored from or completed with.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -172,14 +176,20 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// assert!(!is_temporary_name("model.safetensors".as_ref()));
 /// ```
 pub fn is_temporary_name(name: &OsStr) -> bool {
-    if name == LOCK_NAME || is_attempt_directory(name) {
+    let bytes = name.as_encoded_bytes();
+    let is_of_change = [BACKUP_SUFFIX, JOURNAL_SUFFIX].iter().any(|suffix| {
+        bytes.starts_with(b".")
+            && bytes.len() > suffix.len() + 1
+            && bytes.ends_with(suffix.as_bytes())
+    });
+    if name == LOCK_NAME || is_attempt_directory(name) || is_of_change {
         return true;
     }
     // `.NAME.`, then the random characters and the ending.
     let prefix = name.len().checked_sub(ID_LEN + TEMPORARY_SUFFIX.len());
-    let prefix = prefix.and_then(|len| name.as_encoded_bytes().get(..len));
+    let prefix = prefix.and_then(|len| bytes.get(..len));
     let Some([b'.', .., b'.']) = prefix.filter(|prefix| prefix.len() > 2) else { return false };
-    let id = &name.as_encoded_bytes()[name.len() - ID_LEN - TEMPORARY_SUFFIX.len()..];
+    let id = &bytes[name.len() - ID_LEN - TEMPORARY_SUFFIX.len()..];
     id.strip_suffix(TEMPORARY_SUFFIX.as_bytes())
         .is_some_and(|id| id.iter().all(u8::is_ascii_alphanumeric))
 }
@@ -237,6 +247,9 @@ mod tests {
             (".model.safetensors.aB3dE6.tmp", true),
             (".a.aB3dE6.tmp", true),
             (".safetensors.lock", true),
+            (".model.safetensors.header-backup", true),
+            (".model.safetensors.index.json.delta-journal", true),
+            (".delta-journal", false),
             (".权.aB3dE6.tmp", true),
             (".model.safetensors.index.json.step-1.ranks", true),
             (".model.safetensors.index.json..ranks", false),

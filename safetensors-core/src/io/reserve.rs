@@ -39,14 +39,15 @@ fn allocate(_: &File, _: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reserves space that will probably be written, where this saves the file system work. The file
-/// may have this length then. Nothing fails if there is no space: the bytes may be fewer.
+/// Reserves space beyond the end of a file that will probably be written, where this saves the file
+/// system work. Nothing fails if there is no space: the bytes may be fewer.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
     use rustix::fs::{FallocateFlags, fallocate};
 
     if tmpfs(file).is_none() {
-        let _ = fallocate(file, FallocateFlags::empty(), start, len);
+        // A length over the limit of the process would end it.
+        let _ = fallocate(file, FallocateFlags::KEEP_SIZE, start, len);
     }
 }
 
