@@ -13,10 +13,16 @@ use crate::terminal::text;
 /// The text of the `config.json` of the output: that beside the inputs, with what it says of
 /// quantised weights as they are now. `None` if quantised weights stay as they are and no adapter is
 /// merged, and if there is nothing that all of the text holds for: a warning says so then.
-pub(super) fn config(sources: &[Source], rewrite: &Rewrite<'_>) -> anyhow::Result<Option<String>> {
+pub(super) fn config(
+    sources: &[Source],
+    rewrite: &Rewrite<'_>,
+    is_directory: bool,
+) -> anyhow::Result<Option<String>> {
     let is_quantised = rewrite.tensors().any(|(_, tensor)| tensor.is_quantized());
     let changes = is_quantised || sources.iter().any(|source| !source.numbers().is_empty());
-    if !changes && sources.iter().all(|source| source.merged().is_empty()) {
+    let merges = sources.iter().any(|source| !source.merged().is_empty());
+    // Other outputs have no place for what only a merge would copy, so it is not read.
+    if !changes && !(merges && is_directory) {
         return Ok(None);
     }
     let mut found = None;

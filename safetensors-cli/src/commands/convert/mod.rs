@@ -230,13 +230,15 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut rewrite = take(&sources, &change)?;
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
-    output.put_config(config::config(&sources, &rewrite)?, change.quantization().is_some());
+    let is_directory = output.place() == existing::OutputPlace::Directory;
+    let config = config::config(&sources, &rewrite, is_directory)?;
+    output.put_config(config, change.quantization().is_some());
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path()) + &adapters.summary();
-    if output.place() == existing::OutputPlace::Directory {
+    if is_directory {
         existing::check_not_hidden(output.path())?;
     }
     if !args.force {
