@@ -5,6 +5,7 @@ mod batch;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use batch::stack;
@@ -16,7 +17,7 @@ use crate::checkpoint::store::{FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
 use crate::load::{LoadOptions, read_tensors};
-use crate::parallel::in_order_ahead;
+use crate::parallel::{default_threads, in_order_ahead};
 use crate::tensor::TensorBuf;
 
 /// How many samples are read ahead, unless the program says otherwise.
@@ -258,11 +259,30 @@ impl<F: Framework, S: Store> Samples<F, S> {
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
         mut take: impl FnMut(usize, Sample<TensorBuf>) -> Result<(), E>,
     ) -> Result<(), E> {
+        // A thread reads a few samples at a time, because to wake another one takes as long as to
+        // read a small sample.
+        let threads = NonZeroUsize::new(self.threads).map_or_else(default_threads, usize::from);
+        let at_once = (self.prefetch / (2 * threads)).max(1);
+        let mut order = order.into_iter().fuse();
+        let some = std::iter::from_fn(move || {
+            let positions: Vec<usize> = order.by_ref().take(at_once).collect();
+            (!positions.is_empty()).then_some(positions)
+        });
         // A device need not be for several threads.
         let files = &self.files;
-        let read = |&position: &usize, _: &mut ()| files.read(position);
-        in_order_ahead(order, self.threads, self.prefetch, read, |position, sample| {
-            take(position, sample?)
+        let read = |positions: &Vec<usize>, _: &mut ()| {
+            let mut samples = Vec::with_capacity(positions.len());
+            for &position in positions {
+                samples.push(files.read(position));
+                if samples.last().is_some_and(Result::is_err) {
+                    break;
+                }
+            }
+            samples
+        };
+        in_order_ahead(some, threads, self.prefetch / at_once, read, |positions, samples| {
+            let mut samples = positions.into_iter().zip(samples);
+            samples.try_for_each(|(position, sample)| take(position, sample?))
         })
     }
 
