@@ -83,8 +83,8 @@ impl Journal {
     }
 
     /// Completes a change that was interrupted while it wrote, if there is one, and returns the
-    /// versions between which it leads. A journal of which nothing is written or all is removed.
-    pub(crate) fn complete(&self, options: &Options) -> Result<Option<[String; 2]>> {
+    /// digest of its result. A journal of which nothing is written or all is removed.
+    pub(crate) fn complete(&self, options: &Options) -> Result<Option<blake3::Hash>> {
         AtomicDirectory::repair(&self.path)?;
         if !self.path.is_dir() {
             return Ok(None);
@@ -116,10 +116,10 @@ impl Journal {
             }
         }
         opened.iter_mut().try_for_each(|file| file.begin(number))?;
-        let versions = self.write(&mut opened, options)?;
+        let result = self.write(&mut opened, options)?;
         drop(opened);
         self.remove()?;
-        Ok(Some(versions))
+        Ok(result)
     }
 
     /// Marks the files.
@@ -129,8 +129,12 @@ impl Journal {
     }
 
     /// Writes everything to the files, which are those of the list and marked, and removes the
-    /// marks. Returns the versions between which that leads.
-    pub(crate) fn write(&self, files: &mut [InPlace], options: &Options) -> Result<[String; 2]> {
+    /// marks. Returns the digest of the result.
+    pub(crate) fn write(
+        &self,
+        files: &mut [InPlace],
+        options: &Options,
+    ) -> Result<Option<blake3::Hash>> {
         let (_, listed) = self.list()?;
         let delta = Delta::open(&self.path)?;
         if delta.encoding() != Encoding::Overwrite {
@@ -151,7 +155,7 @@ impl Journal {
         })?;
         files.iter().try_for_each(InPlace::sync)?;
         files.iter_mut().try_for_each(InPlace::end)?;
-        Ok([delta.base_version().into(), delta.version().into()])
+        Ok(delta.digests()[1])
     }
 
     /// Removes the journal, whose files have no mark.
