@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::digest::KEY;
 use safetensors_core::edit::InPlace;
-use safetensors_core::framework::in_parallel;
+use safetensors_core::framework::{in_parallel, refuse_cached};
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, ReadAt, TensorSource};
 
@@ -158,10 +158,22 @@ fn sums_of(tensor: &LazyTensor<'_, FileSource>, mut sums: Sums) -> Result<Sums> 
     Ok(sums)
 }
 
-/// The index or the file that a path means, under the name that the journal goes by.
+/// The index or the file that a path means, under the name that the journal goes by. A link to an
+/// index is not followed: the files lie beside the link.
 fn place_of(base: &Path) -> Result<PathBuf> {
-    let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = CheckpointPath::find(base)?;
-    path.canonicalize().map_err(|error| Error::from(error).in_path(&path))
+    match CheckpointPath::find(base)? {
+        CheckpointPath::File(path) => {
+            // Of where the links lead, the cache may not be known any more.
+            refuse_cached(&path).map_err(|error| error.in_path(&path))?;
+            path.canonicalize().map_err(|error| Error::from(error).in_path(&path))
+        }
+        CheckpointPath::Index(path) => {
+            let home = path.parent().filter(|home| !home.as_os_str().is_empty());
+            let home = home.unwrap_or(Path::new(".")).canonicalize();
+            let home = home.map_err(|error| Error::from(error).in_path(&path))?;
+            Ok(home.join(path.file_name().unwrap_or_default()))
+        }
+    }
 }
 
 /// Whether an error says that the base is another one than that of the deltas.
