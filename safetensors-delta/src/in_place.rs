@@ -77,6 +77,10 @@ impl<S: ReadAt> Chain<S> {
         let base = Checkpoint::open(&place)?;
         let files = base.files().iter().map(|file| InPlace::open(file.path(), options.durable));
         let mut files = files.collect::<Result<Vec<_>>>()?;
+        if files.iter().any(|file| file.number().is_some()) {
+            // Another process has begun since, and ended. Its journal is not to be replaced.
+            return Err(base.in_first_path(CoreKind::TornData.into()));
+        }
         match self.write_journal(&base, &journal, &files, options) {
             Err(error) if is_other_base(&error) && self.is_applied(&base)? => return Ok(()),
             written => written?,

@@ -36,7 +36,7 @@ pub(crate) struct Journal {
 }
 
 /// A file of the list.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Listed {
     name: String,
     identity: (u64, u64),
@@ -86,28 +86,16 @@ impl Journal {
     /// digest of its result. A journal of which nothing is written or all is removed.
     pub(crate) fn complete(&self, options: &Options) -> Result<Option<blake3::Hash>> {
         AtomicDirectory::repair(&self.path)?;
-        if !self.path.is_dir() {
-            return Ok(None);
-        }
-        let (number, listed) = self.list()?;
-        let open = |listed: &Listed| {
-            let path = self.home.join(&listed.name);
-            if !path.exists() {
-                return Ok(None);
-            }
-            InPlace::open(path, options.durable).map(Some)
-        };
-        let files: Vec<_> = listed.iter().map(open).collect::<Result<_>>()?;
-        if files.iter().flatten().all(|file| file.number() != Some(number)) {
-            drop(files);
+        let Some((number, files)) = self.lock(options)? else { return Ok(None) };
+        if !files.iter().any(|(_, file)| file.as_ref().is_some_and(|it| it.number().is_some())) {
             self.remove()?;
             return Ok(None);
         }
         let mut opened = Vec::with_capacity(files.len());
-        for (file, listed) in files.into_iter().zip(&listed) {
+        for (listed, file) in files {
             let fits = |file: &InPlace| {
                 let (inode, len) = file.identity()?;
-                let is_same = file.number() == Some(number) || inode == listed.identity.0;
+                let is_same = file.number().map_or(inode == listed.identity.0, |it| it == number);
                 Ok::<_, Error>(is_same && len == listed.identity.1)
             };
             match file {
@@ -117,9 +105,36 @@ impl Journal {
         }
         opened.iter_mut().try_for_each(|file| file.begin(number))?;
         let result = self.write(&mut opened, options)?;
-        drop(opened);
+        // Whoever has the files locked may write another one.
         self.remove()?;
         Ok(result)
+    }
+
+    /// Locks the files of the list that are there. Returns them with the number of the marks, or
+    /// `None` if there is no journal.
+    fn lock(&self, options: &Options) -> Result<Option<(u16, Vec<(Listed, Option<InPlace>)>)>> {
+        let list = || match self.list() {
+            Err(_) if !self.path.is_dir() => Ok(None),
+            list => list.map(Some),
+        };
+        let open = |listed: &Listed| {
+            let path = self.home.join(&listed.name);
+            if !path.exists() {
+                return Ok(None);
+            }
+            InPlace::open(path, options.durable).map(Some)
+        };
+        let mut before = list()?;
+        while let Some((number, listed)) = before {
+            let files = listed.iter().map(open).collect::<Result<Vec<_>>>()?;
+            // Until then, another process may have removed the journal and written its own.
+            let now = list()?;
+            if now.as_ref().is_some_and(|now| (now.0, &now.1) == (number, &listed)) {
+                return Ok(Some((number, listed.into_iter().zip(files).collect())));
+            }
+            before = now;
+        }
+        Ok(None)
     }
 
     /// Marks the files.

@@ -262,6 +262,17 @@ fn a_journal_is_written_to_its_own_files_alone() {
 }
 
 #[test]
+fn a_journal_stays_while_a_file_has_the_mark_of_another() {
+    let mut torn = Torn::new(1000);
+    let number = torn.number();
+    torn.files[0].begin(number.wrapping_add(1)).unwrap();
+    let error = torn.next_call().unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::OtherJournal { .. })), "{error}");
+    assert_eq!(torn.number(), number);
+    assert!(torn.is_refused());
+}
+
+#[test]
 fn a_hostile_journal_writes_nowhere_else() {
     let mut torn = Torn::new(u64::MAX);
     torn.write(1);
