@@ -63,7 +63,8 @@ impl<S: ReadAt> Chain<S> {
     /// Before a byte changes, the errors of [`apply`](Chain::apply) about the deltas and their base;
     /// [`ErrorKind::NotInPlace`] if the result has other tensors or metadata, or the base has
     /// recorded [digests](safetensors_core::digest), which would become wrong;
-    /// [`ErrorKind::OtherJournal`]; [`InHubCache`](CoreKind::InHubCache);
+    /// [`ErrorKind::FileElsewhere`], also if a link leads there; [`ErrorKind::OtherJournal`];
+    /// [`InHubCache`](CoreKind::InHubCache);
     /// [`Io`](CoreKind::Io), also if an edit has locked a file. If writing fails, the base stays
     /// marked until the next call.
     pub fn apply_in_place(&self, base: impl AsRef<Path>, options: &Options) -> Result<()> {

@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use safetensors_core::edit::InPlace;
+use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
+use safetensors_core::io::FileSource;
 use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, ReadAt, shape};
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, shape};
 use serde_json::json;
 
 use crate::delta::Delta;
@@ -73,6 +75,7 @@ impl Journal {
         let mut listed = Vec::with_capacity(files.len());
         for ((file, open), tensors) in base.files().iter().zip(files).zip(tensors) {
             let name = file.path().strip_prefix(&self.home).ok().and_then(Path::to_str);
+            let name = name.filter(|_| self.is_below(file.path()));
             let elsewhere = || Error::from(ErrorKind::FileElsewhere).in_path(file.path());
             let (inode, len) = open.identity()?;
             listed.push((name.ok_or_else(elsewhere)?, inode, len, tensors));
@@ -121,6 +124,9 @@ impl Journal {
             let path = self.home.join(&listed.name);
             if !path.exists() {
                 return Ok(None);
+            }
+            if !self.is_below(&path) {
+                return Err(self.refused().in_path(path));
             }
             InPlace::open(path, options.durable).map(Some)
         };
@@ -182,7 +188,7 @@ impl Journal {
     fn list(&self) -> Result<(u16, Vec<Listed>)> {
         type List = (u16, Vec<(String, u64, u64, Vec<String>)>);
         let path = self.path.join(FILES);
-        let text = fs::read(&path).map_err(|error| Error::from(error).in_path(&path))?;
+        let text = read(&path).map_err(|error| error.in_path(&path))?;
         let refused = || self.refused().in_path(&path);
         let (number, files): List = serde_json::from_slice(&text).map_err(|_| refused())?;
         let files = files.into_iter().map(|(name, inode, len, tensors)| {
@@ -194,9 +200,27 @@ impl Journal {
         Ok((number, files.collect::<Result<_>>()?))
     }
 
+    /// Whether links lead from a path to nowhere outside of the base's directory.
+    fn is_below(&self, path: &Path) -> bool {
+        path.canonicalize().is_ok_and(|path| path.starts_with(&self.home))
+    }
+
     fn refused(&self) -> Error {
         ErrorKind::OtherJournal { journal: self.path.display().to_string() }.into()
     }
+}
+
+/// Reads the list of the files, which is a regular file and no longer than an index may be.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = FileSource::open(path)?;
+    let (limit, found) = (Limits::default().index_bytes, file.byte_len());
+    if found > limit {
+        let problem = IndexProblem::TooLarge { limit, found };
+        return Err(CoreKind::BadIndex { problem }.into());
+    }
+    let mut text = vec![0; found as usize];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(text)
 }
 
 /// Writes one tensor, and checks what it is then.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use safetensors_core::edit::{Edit, restore_header};
-use safetensors_core::{LoadOptions, SaveOptions, ShardOptions, TensorBuf, save_sharded};
+use safetensors_core::{Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf, save_sharded};
 use tempfile::TempDir;
 
 use super::*;
@@ -291,6 +291,25 @@ fn a_hostile_journal_writes_nowhere_else() {
         torn.next_call().unwrap_err();
         assert_eq!(fs::read(&victim).unwrap(), victim_before);
         assert!(torn.is_refused());
+    }
+    let huge = fs::File::create(&list).unwrap();
+    huge.set_len(Limits::default().index_bytes + 1).unwrap();
+    let error = torn.next_call().unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::BadIndex { .. }), "{error}");
+    #[cfg(unix)]
+    {
+        let link = torn.base().join("link.safetensors");
+        std::os::unix::fs::symlink(&victim, link).unwrap();
+        fs::write(&list, sound.replace("model.safetensors", "link.safetensors")).unwrap();
+        let error = torn.next_call().unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OtherJournal { .. })), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), victim_before);
+        fs::remove_file(&list).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &list).unwrap();
+        let error = torn.next_call().unwrap_err();
+        assert!(matches!(error.kind(), CoreKind::NotAFile { .. }), "{error}");
+        fs::remove_file(&list).unwrap();
+        fs::remove_file(torn.base().join("link.safetensors")).unwrap();
     }
     // A journal that would undo itself.
     fs::write(&list, &sound).unwrap();

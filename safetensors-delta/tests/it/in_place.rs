@@ -121,6 +121,19 @@ fn links_lead_to_the_files_that_readers_open() {
     assert_eq!(files(&scratch.path("sharded")), before);
     assert_eq!(read(&scratch.path("linked")), new());
 
+    // So must the files of tensors.
+    let shard = scratch.base.files()[0].path();
+    fs::create_dir(scratch.path("links")).unwrap();
+    symlink(shard, scratch.path("links/model-00001-of-00001.safetensors")).unwrap();
+    let names = old().into_keys().map(|name| (name, "model-00001-of-00001.safetensors".into()));
+    let map: serde_json::Map<_, serde_json::Value> = names.collect();
+    let text = serde_json::json!({ "weight_map": map }).to_string();
+    fs::write(scratch.path("links").join(index), text).unwrap();
+    let error = apply(&scratch, &scratch.path("links"), &["1"]).unwrap_err();
+    let is_elsewhere = matches!(error.other(), Some(safetensors_delta::ErrorKind::FileElsewhere));
+    assert!(is_elsewhere, "{error}");
+    assert_eq!(read(&scratch.path("base")), old());
+
     // A snapshot of the Hub's cache, whose blobs lead to a store.
     let snapshot = scratch.path(&format!("models--a--b/snapshots/{}", "0".repeat(40)));
     let blobs = scratch.path("models--a--b/blobs");
