@@ -205,8 +205,8 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// What tells this version from another of the same number: all headers, with the checksums
-    /// that a delta has there, and the last bytes of each file.
+    /// What tells this version from another of the same number: what the index of a delta says, all
+    /// headers, with the checksums that a delta has there, and the last bytes of each file.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {
@@ -215,6 +215,7 @@ impl<S: ReadAt> Published<S> {
         if let Self::Delta(delta) = self {
             let digests = delta.digests().map(|digest| digest.map(|it| it.to_hex().to_string()));
             add(json!([delta.version(), delta.base_version(), delta.encoding().name(), digests]));
+            delta.extra().entries().for_each(|entry| add(json!(entry)));
         }
         for file in self.files().files() {
             let (name, archive) = (file.path().file_name(), file.safetensors());

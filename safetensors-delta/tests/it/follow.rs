@@ -5,10 +5,10 @@ use std::path::Path;
 
 use safetensors_core::Checkpoint;
 use safetensors_core::edit::InPlace;
-use safetensors_delta::{Error, ErrorKind, Follower};
+use safetensors_delta::{Error, ErrorKind, Follower, make};
 
 use crate::followed::{Publisher, numbers, tensors, with_base};
-use crate::support::{INDEX, SHARD, bytes, files, quick, read, write};
+use crate::support::{INDEX, SHARD, Tensors, bytes, files, quick, read, views, write};
 
 fn refused(error: &Error) -> &ErrorKind {
     error.other().unwrap_or_else(|| panic!("{error}"))
@@ -209,6 +209,37 @@ fn a_publisher_that_begins_anew_is_followed_from_its_full_version() {
     publisher.run(6, 3);
     assert_eq!(publisher.poll().unwrap(), Some((Some(0), 3, Some(0), 3)));
     publisher.assert_served(3, &tensors(6, 3));
+}
+
+#[test]
+fn a_delta_that_differs_only_in_what_its_index_says_is_another_version() {
+    let publisher = Publisher::new();
+    publisher.run(1, 0);
+    let base = Checkpoint::open(publisher.version(0)).unwrap();
+    let publish = |value: &str, new: &Tensors| {
+        let options = quick().metadata([("k", value)]).overwrite(true);
+        make(&base, views(new), publisher.version(1), &options).unwrap();
+    };
+    let mut new = tensors(1, 1);
+    publish("1", &new);
+    assert_eq!(publisher.poll().unwrap(), Some((None, 1, Some(0), 1)));
+    publish("2", &new);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    let served = Checkpoint::open(publisher.served()).unwrap();
+    assert_eq!(served.metadata()["k"], "2");
+    drop(served);
+    assert_eq!(publisher.poll().unwrap(), None);
+    // A tensor is removed, of a publisher without digests.
+    let without_digests = |metadata: &mut serde_json::Map<_, _>| {
+        metadata.retain(|key: &String, _| !key.ends_with("_blake3"));
+    };
+    publisher.change_index(1, without_digests);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    new.remove("fixed");
+    publish("2", &new);
+    publisher.change_index(1, without_digests);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    publisher.assert_served(1, &new);
 }
 
 #[test]
