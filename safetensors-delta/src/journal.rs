@@ -59,14 +59,13 @@ impl Journal {
         &self.path
     }
 
-    /// Adds the list of files to the delta in the directory `new`.
+    /// Adds the list of files to the delta that becomes the journal.
     pub(crate) fn add_files<S: ReadAt>(
         &self,
-        new: &Path,
+        delta: &Delta,
         base: &Checkpoint<S>,
         files: &[InPlace],
     ) -> Result<()> {
-        let delta = Delta::open(new)?;
         let mut tensors: Vec<Vec<&str>> = vec![Vec::new(); files.len()];
         for name in delta.tensors().map(|tensor| tensor.name()) {
             let file = base.tensor(name)?.file_index();
@@ -80,7 +79,7 @@ impl Journal {
             let (inode, len) = open.identity()?;
             listed.push((name.ok_or_else(elsewhere)?, inode, len, tensors));
         }
-        let path = new.join(FILES);
+        let path = delta.path().with_file_name(FILES);
         let list = json!([InPlace::new_number(), listed]).to_string();
         fs::write(&path, list).map_err(|error| Error::from(error).in_path(path))
     }
