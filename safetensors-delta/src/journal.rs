@@ -45,6 +45,9 @@ struct Listed {
     tensors: Vec<String>,
 }
 
+/// The number of the marks, and the files of the list, of which some may be gone.
+type Locked = (u16, Vec<(Listed, Option<InPlace>)>);
+
 impl Journal {
     /// The journal of a base with this index or this one file.
     pub(crate) fn beside(place: &Path) -> Self {
@@ -112,9 +115,8 @@ impl Journal {
         Ok(result)
     }
 
-    /// Locks the files of the list that are there. Returns them with the number of the marks, or
-    /// `None` if there is no journal.
-    fn lock(&self, options: &Options) -> Result<Option<(u16, Vec<(Listed, Option<InPlace>)>)>> {
+    /// Locks the files of the list. `None` if there is no journal.
+    fn lock(&self, options: &Options) -> Result<Option<Locked>> {
         let list = || match self.list() {
             Err(_) if !self.path.is_dir() => Ok(None),
             list => list.map(Some),
