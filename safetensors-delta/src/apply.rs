@@ -14,6 +14,7 @@ use safetensors_core::{
 
 use crate::beside::Beside;
 use crate::chain::Chain;
+use crate::delta::Delta;
 use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::make::make_if;
@@ -129,14 +130,14 @@ impl<S: ReadAt> Chain<S> {
         self.squash_if(base, directory.as_ref(), options.clone(), |_| Ok(()))
     }
 
-    /// [`squash`](Chain::squash) with a check, which is called when the delta is complete in the
-    /// directory that it gets, and not in its place.
+    /// [`squash`](Chain::squash) with a check, which gets the delta when it is complete and not in
+    /// its place.
     pub(crate) fn squash_if<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
         directory: &Path,
         options: Options,
-        check: impl FnOnce(&Path) -> Result<()>,
+        check: impl FnOnce(&Delta) -> Result<()>,
     ) -> Result<()> {
         self.refuse_inside(directory)?;
         let silent = Options::new();

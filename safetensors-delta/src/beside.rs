@@ -75,8 +75,21 @@ impl Beside {
         let home = home.filter(|home| base.is_of_directory() && home.is_dir());
         let Some(from) = home else { return Ok(Self::default()) };
         let index = base.index_path().and_then(Path::file_name).map(PathBuf::from);
+        Self::in_directory(from, own.iter().cloned().chain(index).collect(), destination)
+    }
+
+    /// [`of`](Beside::of) for a directory of which no file is opened.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`].
+    pub(crate) fn in_directory(
+        from: &Path,
+        own: HashSet<PathBuf>,
+        destination: &Path,
+    ) -> Result<Self> {
         let mut listing = Listing {
-            own: own.iter().cloned().chain(index).collect(),
+            own,
             destination: destination.canonicalize().ok(),
             found: Self { from: from.to_owned(), ..Self::default() },
         };

@@ -118,7 +118,10 @@ fn by_bytes<S: ReadAt, T: TensorSource>(
     let sides = match options.encoding {
         // A tensor of which no position could be written.
         Encoding::Overwrite if options.whole && old.byte_len() > LARGEST => {
-            return apart((Some(&old), Some(new)), spool, options);
+            let compared = apart((Some(&old), Some(new)), spool, options)?;
+            let is_changed = compared.old != compared.new;
+            let difference = compared.difference.filter(|_| is_changed);
+            return Ok(Compared { difference, ..compared });
         }
         Encoding::Xor => by_xor((old, new), spool, scratch, options),
         Encoding::Overwrite => by_position((old, new), spool, options),
@@ -316,4 +319,34 @@ fn each_piece<S: ReadAt, T: TensorSource>(
         Ok(())
     })?;
     blocks.check_unchanged()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+    use super::*;
+    use crate::make::make;
+
+    #[test]
+    fn a_tensor_too_large_for_positions_is_whole_only_if_it_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("base.safetensors");
+        let mut bytes = vec![7; LARGEST as usize + 1];
+        fn view(bytes: &[u8]) -> [(&str, TensorView<'_>); 1] {
+            [("w", TensorView::from_slice(&[LARGEST as usize + 1], bytes).unwrap())]
+        }
+        save(&path, view(&bytes), &SaveOptions::new().durable(false)).unwrap();
+        let base = Checkpoint::open(&path).unwrap();
+        let mut options = Options::new().durable(false).encoding(Encoding::Overwrite);
+        options.whole = true;
+        let make = |name: &str, bytes: &[u8]| {
+            let delta = make(&base, view(bytes), directory.path().join(name), &options).unwrap();
+            delta.tensors().count()
+        };
+        assert_eq!(make("same", &bytes), 0);
+        bytes[9] = 8;
+        assert_eq!(make("other", &bytes), 1);
+    }
 }

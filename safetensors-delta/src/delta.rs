@@ -276,6 +276,10 @@ impl<S> Delta<S> {
         [self.base_digest, self.result_digest]
     }
 
+    pub(crate) fn extra(&self) -> &Extra {
+        &self.extra
+    }
+
     pub(crate) fn files(&self) -> &Checkpoint<S> {
         &self.files
     }

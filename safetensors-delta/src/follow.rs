@@ -1,5 +1,6 @@
 //! [`Follower`]: keeps a checkpoint at the newest version that a publisher has.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -188,7 +189,9 @@ impl Follower {
             if root.has_changed(&plan.read) {
                 return Ok(None);
             }
-            if !matches!(plan.start, Start::Here) || !is_about_base(&error) {
+            let is_unusable =
+                || is_about_base(&error) || Checkpoint::open(&self.directory).is_err();
+            if !matches!(plan.start, Start::Here) || !is_unusable() {
                 return Err(error);
             }
             // The checkpoint that is here is not the one that the deltas were made of.
@@ -248,21 +251,20 @@ impl Follower {
     }
 
     /// Copies what lies beside the tensors that are here, such as a tokenizer that the publisher
-    /// does not have.
+    /// does not have. The tensors need not be of any use.
     fn keep_beside(&self, here: Option<&State>, to: &Path) -> Result<()> {
         if here.is_none() {
             return Ok(());
         }
-        let old = Checkpoint::open(&self.directory)?;
-        Beside::of(&old, &[], to)?.copy(to).map(drop)
+        Beside::in_directory(&self.directory, HashSet::new(), to)?.copy(to).map(drop)
     }
 }
 
 /// Whether an error may come of another base than the deltas were made of.
 fn is_about_base(error: &Error) -> bool {
     use ErrorKind::{
-        ContentSize, ContentTooLong, NotInBase, PositionOutside, TooManyPositions, WrongBase,
-        WrongResult, WrongTensor,
+        ContentSize, ContentTooLong, InBase, NotInBase, PositionOutside, TooManyPositions,
+        WrongBase, WrongResult, WrongTensor,
     };
 
     matches!(
@@ -270,6 +272,7 @@ fn is_about_base(error: &Error) -> bool {
         Some(
             ContentSize { .. }
                 | ContentTooLong { .. }
+                | InBase { .. }
                 | NotInBase { .. }
                 | PositionOutside { .. }
                 | TooManyPositions { .. }

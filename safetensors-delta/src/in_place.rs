@@ -3,14 +3,15 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::digest::KEY;
 use safetensors_core::edit::InPlace;
-use safetensors_core::framework::in_parallel;
+use safetensors_core::framework::{in_parallel, refuse_cached};
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, ReadAt, TensorSource};
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, ReadAt, TensorSource};
 
 use crate::chain::Chain;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +32,8 @@ impl<S: ReadAt> Chain<S> {
     /// the journal is. Each step is on the disk before the next begins, unless
     /// [`Options::durable`] is off. A call that finds marked files and their journal writes it
     /// again and completes that change, before it applies its own deltas, if these are others. If
-    /// the base already has the digest that they lead to, nothing is done.
+    /// the base already has the digest that they lead to, or for deltas without digests the
+    /// checksums of all tensors that they change, nothing is done.
     ///
     /// Files are changed under all their names (hard links). Programs that have the files open or
     /// mapped see the bytes change, so there should be none. The journal takes space: about that of
@@ -61,20 +63,25 @@ impl<S: ReadAt> Chain<S> {
     /// Before a byte changes, the errors of [`apply`](Chain::apply) about the deltas and their base;
     /// [`ErrorKind::NotInPlace`] if the result has other tensors or metadata, or the base has
     /// recorded [digests](safetensors_core::digest), which would become wrong;
-    /// [`ErrorKind::OtherJournal`]; [`InHubCache`](CoreKind::InHubCache);
+    /// [`ErrorKind::FileElsewhere`], also if a link leads there; [`ErrorKind::OtherJournal`];
+    /// [`InHubCache`](CoreKind::InHubCache);
     /// [`Io`](CoreKind::Io), also if an edit has locked a file. If writing fails, the base stays
     /// marked until the next call.
     pub fn apply_in_place(&self, base: impl AsRef<Path>, options: &Options) -> Result<()> {
         let place = place_of(base.as_ref())?;
         let journal = Journal::beside(&place);
-        if let Some([from, to]) = journal.complete(options)?
-            && (from.as_str(), to.as_str()) == (self.base_version(), self.version())
+        if let Some(result) = journal.complete(options)?
+            && self.result_digest() == Some(result)
         {
             return Ok(());
         }
         let base = Checkpoint::open(&place)?;
         let files = base.files().iter().map(|file| InPlace::open(file.path(), options.durable));
         let mut files = files.collect::<Result<Vec<_>>>()?;
+        if files.iter().any(|file| file.number().is_some()) {
+            // Another process has begun since, and ended. Its journal is not to be replaced.
+            return Err(base.in_first_path(CoreKind::TornData.into()));
+        }
         match self.write_journal(&base, &journal, &files, options) {
             Err(error) if is_other_base(&error) && self.is_applied(&base)? => return Ok(()),
             written => written?,
@@ -113,29 +120,65 @@ impl<S: ReadAt> Chain<S> {
         })
     }
 
-    /// Whether the base is what the deltas lead to.
+    fn result_digest(&self) -> Option<blake3::Hash> {
+        self.deltas().last().and_then(|delta| delta.digests()[1])
+    }
+
+    /// Whether the base is what the deltas lead to: all of it, or without a digest each tensor that
+    /// they change.
     fn is_applied(&self, base: &Checkpoint<FileSource>) -> Result<bool> {
-        let last = self.deltas().last().and_then(|delta| delta.digests()[1]);
-        let Some(expected) = last else { return Ok(false) };
+        let Some(expected) = self.result_digest() else { return self.has_checksums_of(base) };
         let tensors: Vec<_> = base.tensors().collect();
         let hashes = in_parallel(&tensors, 0, |tensor, _: &mut ()| {
-            let mut sums = Sums::new(None, true);
-            tensor.write_to(&mut |bytes| {
-                sums.update(bytes);
-                Ok(())
-            })?;
-            Ok(sums.blake3())
+            Ok(sums_of(tensor, Sums::new(None, true))?.blake3())
         })?;
         let lines = tensors.iter().zip(hashes);
         let lines = lines.filter_map(|(it, hash)| Some((it.name(), it.dtype(), it.shape(), hash?)));
         Ok(digest_of(lines) == expected)
     }
+
+    /// Whether each tensor has the checksum that the last delta says which changes it.
+    fn has_checksums_of(&self, base: &Checkpoint<FileSource>) -> Result<bool> {
+        let mut last = BTreeMap::new();
+        for delta in self.deltas() {
+            last.extend(delta.changes().map(|(name, _)| (name, delta)));
+        }
+        let are_right = in_parallel(last, 0, |(name, delta), _: &mut ()| {
+            let (Some(tensor), Some(bytes)) = (base.get(name), delta.bytes_of(name)) else {
+                return Ok(false);
+            };
+            let sums = sums_of(&tensor, Sums::new(Some(delta.checksum_format()), false))?;
+            Ok(delta.check_sums(&bytes, &sums).is_ok())
+        })?;
+        Ok(!are_right.contains(&false))
+    }
 }
 
-/// The index or the file that a path means, under the name that the journal goes by.
+/// Adds the bytes of a tensor.
+fn sums_of(tensor: &LazyTensor<'_, FileSource>, mut sums: Sums) -> Result<Sums> {
+    tensor.write_to(&mut |bytes| {
+        sums.update(bytes);
+        Ok(())
+    })?;
+    Ok(sums)
+}
+
+/// The index or the file that a path means, under the name that the journal goes by. A link to an
+/// index is not followed: the files lie beside the link.
 fn place_of(base: &Path) -> Result<PathBuf> {
-    let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = CheckpointPath::find(base)?;
-    path.canonicalize().map_err(|error| Error::from(error).in_path(&path))
+    match CheckpointPath::find(base)? {
+        CheckpointPath::File(path) => {
+            // Of where the links lead, the cache may not be known any more.
+            refuse_cached(&path).map_err(|error| error.in_path(&path))?;
+            path.canonicalize().map_err(|error| Error::from(error).in_path(&path))
+        }
+        CheckpointPath::Index(path) => {
+            let home = path.parent().filter(|home| !home.as_os_str().is_empty());
+            let home = home.unwrap_or(Path::new(".")).canonicalize();
+            let home = home.map_err(|error| Error::from(error).in_path(&path))?;
+            Ok(home.join(path.file_name().unwrap_or_default()))
+        }
+    }
 }
 
 /// Whether an error says that the base is another one than that of the deltas.

@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use safetensors_core::edit::InPlace;
+use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
+use safetensors_core::io::FileSource;
 use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, ReadAt, shape};
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, shape};
 use serde_json::json;
 
 use crate::delta::Delta;
@@ -36,12 +38,15 @@ pub(crate) struct Journal {
 }
 
 /// A file of the list.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Listed {
     name: String,
     identity: (u64, u64),
     tensors: Vec<String>,
 }
+
+/// The number of the marks, and the files of the list, of which some may be gone.
+type Locked = (u16, Vec<(Listed, Option<InPlace>)>);
 
 impl Journal {
     /// The journal of a base with this index or this one file.
@@ -57,14 +62,13 @@ impl Journal {
         &self.path
     }
 
-    /// Adds the list of files to the delta in the directory `new`.
+    /// Adds the list of files to the delta that becomes the journal.
     pub(crate) fn add_files<S: ReadAt>(
         &self,
-        new: &Path,
+        delta: &Delta,
         base: &Checkpoint<S>,
         files: &[InPlace],
     ) -> Result<()> {
-        let delta = Delta::open(new)?;
         let mut tensors: Vec<Vec<&str>> = vec![Vec::new(); files.len()];
         for name in delta.tensors().map(|tensor| tensor.name()) {
             let file = base.tensor(name)?.file_index();
@@ -73,41 +77,30 @@ impl Journal {
         let mut listed = Vec::with_capacity(files.len());
         for ((file, open), tensors) in base.files().iter().zip(files).zip(tensors) {
             let name = file.path().strip_prefix(&self.home).ok().and_then(Path::to_str);
+            let name = name.filter(|_| self.is_below(file.path()));
             let elsewhere = || Error::from(ErrorKind::FileElsewhere).in_path(file.path());
             let (inode, len) = open.identity()?;
             listed.push((name.ok_or_else(elsewhere)?, inode, len, tensors));
         }
-        let path = new.join(FILES);
+        let path = delta.path().with_file_name(FILES);
         let list = json!([InPlace::new_number(), listed]).to_string();
         fs::write(&path, list).map_err(|error| Error::from(error).in_path(path))
     }
 
     /// Completes a change that was interrupted while it wrote, if there is one, and returns the
-    /// versions between which it leads. A journal of which nothing is written or all is removed.
-    pub(crate) fn complete(&self, options: &Options) -> Result<Option<[String; 2]>> {
+    /// digest of its result. A journal of which nothing is written or all is removed.
+    pub(crate) fn complete(&self, options: &Options) -> Result<Option<blake3::Hash>> {
         AtomicDirectory::repair(&self.path)?;
-        if !self.path.is_dir() {
-            return Ok(None);
-        }
-        let (number, listed) = self.list()?;
-        let open = |listed: &Listed| {
-            let path = self.home.join(&listed.name);
-            if !path.exists() {
-                return Ok(None);
-            }
-            InPlace::open(path, options.durable).map(Some)
-        };
-        let files: Vec<_> = listed.iter().map(open).collect::<Result<_>>()?;
-        if files.iter().flatten().all(|file| file.number() != Some(number)) {
-            drop(files);
+        let Some((number, files)) = self.lock(options)? else { return Ok(None) };
+        if !files.iter().any(|(_, file)| file.as_ref().is_some_and(|it| it.number().is_some())) {
             self.remove()?;
             return Ok(None);
         }
         let mut opened = Vec::with_capacity(files.len());
-        for (file, listed) in files.into_iter().zip(&listed) {
+        for (listed, file) in files {
             let fits = |file: &InPlace| {
                 let (inode, len) = file.identity()?;
-                let is_same = file.number() == Some(number) || inode == listed.identity.0;
+                let is_same = file.number().map_or(inode == listed.identity.0, |it| it == number);
                 Ok::<_, Error>(is_same && len == listed.identity.1)
             };
             match file {
@@ -116,10 +109,39 @@ impl Journal {
             }
         }
         opened.iter_mut().try_for_each(|file| file.begin(number))?;
-        let versions = self.write(&mut opened, options)?;
-        drop(opened);
+        let result = self.write(&mut opened, options)?;
+        // Whoever has the files locked may write another one.
         self.remove()?;
-        Ok(Some(versions))
+        Ok(result)
+    }
+
+    /// Locks the files of the list. `None` if there is no journal.
+    fn lock(&self, options: &Options) -> Result<Option<Locked>> {
+        let list = || match self.list() {
+            Err(_) if !self.path.is_dir() => Ok(None),
+            list => list.map(Some),
+        };
+        let open = |listed: &Listed| {
+            let path = self.home.join(&listed.name);
+            if !path.exists() {
+                return Ok(None);
+            }
+            if !self.is_below(&path) {
+                return Err(self.refused().in_path(path));
+            }
+            InPlace::open(path, options.durable).map(Some)
+        };
+        let mut before = list()?;
+        while let Some((number, listed)) = before {
+            let files = listed.iter().map(open).collect::<Result<Vec<_>>>()?;
+            // Until then, another process may have removed the journal and written its own.
+            let now = list()?;
+            if now.as_ref().is_some_and(|now| (now.0, &now.1) == (number, &listed)) {
+                return Ok(Some((number, listed.into_iter().zip(files).collect())));
+            }
+            before = now;
+        }
+        Ok(None)
     }
 
     /// Marks the files.
@@ -129,8 +151,12 @@ impl Journal {
     }
 
     /// Writes everything to the files, which are those of the list and marked, and removes the
-    /// marks. Returns the versions between which that leads.
-    pub(crate) fn write(&self, files: &mut [InPlace], options: &Options) -> Result<[String; 2]> {
+    /// marks. Returns the digest of the result.
+    pub(crate) fn write(
+        &self,
+        files: &mut [InPlace],
+        options: &Options,
+    ) -> Result<Option<blake3::Hash>> {
         let (_, listed) = self.list()?;
         let delta = Delta::open(&self.path)?;
         if delta.encoding() != Encoding::Overwrite {
@@ -151,7 +177,7 @@ impl Journal {
         })?;
         files.iter().try_for_each(InPlace::sync)?;
         files.iter_mut().try_for_each(InPlace::end)?;
-        Ok([delta.base_version().into(), delta.version().into()])
+        Ok(delta.digests()[1])
     }
 
     /// Removes the journal, whose files have no mark.
@@ -163,7 +189,7 @@ impl Journal {
     fn list(&self) -> Result<(u16, Vec<Listed>)> {
         type List = (u16, Vec<(String, u64, u64, Vec<String>)>);
         let path = self.path.join(FILES);
-        let text = fs::read(&path).map_err(|error| Error::from(error).in_path(&path))?;
+        let text = read(&path).map_err(|error| error.in_path(&path))?;
         let refused = || self.refused().in_path(&path);
         let (number, files): List = serde_json::from_slice(&text).map_err(|_| refused())?;
         let files = files.into_iter().map(|(name, inode, len, tensors)| {
@@ -175,9 +201,27 @@ impl Journal {
         Ok((number, files.collect::<Result<_>>()?))
     }
 
+    /// Whether links lead from a path to nowhere outside of the base's directory.
+    fn is_below(&self, path: &Path) -> bool {
+        path.canonicalize().is_ok_and(|path| path.starts_with(&self.home))
+    }
+
     fn refused(&self) -> Error {
         ErrorKind::OtherJournal { journal: self.path.display().to_string() }.into()
     }
+}
+
+/// Reads the list of the files, which is a regular file and no longer than an index may be.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = FileSource::open(path)?;
+    let (limit, found) = (Limits::default().index_bytes, file.byte_len());
+    if found > limit {
+        let problem = IndexProblem::TooLarge { limit, found };
+        return Err(CoreKind::BadIndex { problem }.into());
+    }
+    let mut text = vec![0; found as usize];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(text)
 }
 
 /// Writes one tensor, and checks what it is then.

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::digest::remove_record;
-use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::shape;
 use safetensors_core::{
@@ -59,7 +58,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// if the delta is [for](Options::for_slime) a program that cannot be told;
 /// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
 /// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
-/// of [`save`](safetensors_core::save()) and of
+/// of [`save`](safetensors_core::save()), of [`Delta::open`] and of
 /// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
@@ -71,14 +70,13 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// [`make`] with a check, which is called when the delta is complete in the directory that it gets,
-/// and not in its place.
+/// [`make`] with a check, which gets the delta when it is complete and not in its place.
 pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
     directory: &Path,
     options: &Options,
-    check: impl FnOnce(&Path) -> Result<()>,
+    check: impl FnOnce(&Delta) -> Result<()>,
 ) -> Result<()> {
     options.check_reader()?;
     options.check_destination(directory, New::Delta)?;
@@ -101,7 +99,9 @@ pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     saved.map_err(|error| target.locate(error))?;
     // Some systems cannot move a directory with open files in it.
     drop(compared);
-    check(target.path())?;
+    // No reader has other limits by default.
+    let opened = Delta::open(target.path()).and_then(|delta| check(&delta));
+    opened.map_err(|error| target.locate(error))?;
     old.check_unchanged()?;
     target.commit()
 }
@@ -193,11 +193,10 @@ fn save_files<S: ReadAt, T: TensorSource>(
         (BASE_DIGEST, base),
         (RESULT_DIGEST, result),
     ]);
-    let extra = extra(pairs, compared, metadata);
-    entries.extend(extra.entries());
+    entries.extend(extra(pairs, compared, metadata).entries());
     let index = json!({ "metadata": entries, "weight_map": weight_map });
-    let entries = weight_map.len().max(extra.removed.len());
-    write_index(&directory.join(INDEX), &format!("{index:#}\n"), entries)
+    let path = directory.join(INDEX);
+    fs::write(&path, format!("{index:#}\n")).map_err(|error| Error::from(error).in_path(path))
 }
 
 /// The digests of both checkpoints.
@@ -239,16 +238,6 @@ fn extra<S: ReadAt, T: TensorSource>(
         }
     }
     extra
-}
-
-fn write_index(path: &Path, index: &str, tensors: usize) -> Result<()> {
-    let Limits { index_bytes: limit, index_entries, .. } = Limits::default();
-    let problem = match index.len() as u64 {
-        found if found > limit => IndexProblem::TooLarge { limit, found },
-        _ if tensors > index_entries => IndexProblem::TooManyEntries { limit: index_entries },
-        _ => return fs::write(path, index).map_err(|error| Error::from(error).in_path(path)),
-    };
-    Err(Error::from(CoreKind::BadIndex { problem }).in_path(path))
 }
 
 /// Divides the differences into files of at most so many bytes, in their order.

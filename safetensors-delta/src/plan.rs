@@ -95,7 +95,7 @@ impl<S: ReadAt> Plan<S> {
             }
             let (full, delta) = match published {
                 Published::Full(full) => (Some(full), None),
-                Published::Delta(delta) => (None, Some(delta)),
+                Published::Delta(delta) => (None, Some(*delta)),
             };
             links.push(Link { number, fingerprint, delta });
             // Those that are applied first.
@@ -103,7 +103,7 @@ impl<S: ReadAt> Plan<S> {
                 links.remove(0);
             }
             if let Some(full) = full {
-                start = Some(Start::Full(number, Box::new(full)));
+                start = Some(Start::Full(number, full));
                 break;
             }
         }

@@ -38,8 +38,8 @@ pub(crate) struct Root<T> {
 /// A complete version.
 pub(crate) enum Published<S> {
     /// A checkpoint, with which a chain begins.
-    Full(Checkpoint<S>),
-    Delta(Delta<S>),
+    Full(Box<Checkpoint<S>>),
+    Delta(Box<Delta<S>>),
 }
 
 /// The number of a version, as slime reads it.
@@ -105,11 +105,14 @@ impl<T: Store + 'static> Root<T> {
         let directory = self.directory(number);
         let entries = self.list(&directory)?;
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        let full = || Checkpoint::open_in(Arc::clone(&self.store), &directory, &Limits::default());
+        let full = || {
+            Checkpoint::open_in(Arc::clone(&self.store), &directory, &Limits::default())
+                .map(Box::new)
+        };
         if has(INDEX) {
             let index = directory.join(INDEX);
             return match Delta::open_in(Arc::clone(&self.store), &index, &Limits::default()) {
-                Ok(delta) => check_version(delta, number).map(Published::Delta).map(Some),
+                Ok(delta) => check_version(Box::new(delta), number).map(Published::Delta).map(Some),
                 Err(error) if matches!(error.kind(), CoreKind::NotADelta) => {
                     full().map(Published::Full).map(Some)
                 }
@@ -174,7 +177,7 @@ fn copy(from: &impl ReadAt, to: &Path) -> io::Result<()> {
 }
 
 /// Fails if the index names another version than the directory does.
-fn check_version<S>(delta: Delta<S>, expected: u64) -> Result<Delta<S>> {
+fn check_version<S>(delta: Box<Delta<S>>, expected: u64) -> Result<Box<Delta<S>>> {
     if number(delta.version()) == Some(expected) {
         return Ok(delta);
     }
@@ -205,8 +208,8 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// What tells this version from another of the same number: all headers, with the checksums
-    /// that a delta has there, and the last bytes of each file.
+    /// What tells this version from another of the same number: what the index of a delta says, all
+    /// headers, with the checksums that a delta has there, and the last bytes of each file.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {
@@ -215,6 +218,7 @@ impl<S: ReadAt> Published<S> {
         if let Self::Delta(delta) = self {
             let digests = delta.digests().map(|digest| digest.map(|it| it.to_hex().to_string()));
             add(json!([delta.version(), delta.base_version(), delta.encoding().name(), digests]));
+            delta.extra().entries().for_each(|entry| add(json!(entry)));
         }
         for file in self.files().files() {
             let (name, archive) = (file.path().file_name(), file.safetensors());

@@ -42,6 +42,8 @@ use crate::load::{LazyTensor, LoadOptions};
 pub use crate::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub use crate::parallel::{default_threads, in_order, in_parallel};
+#[cfg(feature = "std")]
+pub use crate::save::cached::refuse_cached;
 pub use crate::tensor::boolean::check_bools;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 pub use crate::tensor::{write_exactly, write_in_pieces, write_native};

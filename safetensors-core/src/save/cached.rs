@@ -21,7 +21,11 @@ pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
 }
 
 /// Fails if there is a file in a cache of the Hub at a path, or where a link at the path leads.
-pub(crate) fn refuse_cached(path: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// [`ErrorKind::InHubCache`].
+pub fn refuse_cached(path: &Path) -> Result<()> {
     let mut at = path.to_owned();
     for _ in 0..=MAX_LINKS {
         if at.symlink_metadata().is_err() {

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use safetensors_core::edit::{Edit, restore_header};
-use safetensors_core::{LoadOptions, SaveOptions, ShardOptions, TensorBuf, save_sharded};
+use safetensors_core::{Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf, save_sharded};
 use tempfile::TempDir;
 
 use super::*;
 use crate::delta::Delta;
-use crate::make::make;
+use crate::format::Encoding;
+use crate::make::{INDEX, make};
 
 type Tensors = BTreeMap<String, Vec<u8>>;
 
@@ -172,6 +173,64 @@ fn other_deltas_complete_it_and_are_applied_then() {
     assert_eq!(read(&torn.base()), last);
 }
 
+/// Deltas of the versions of the interrupted ones, to other tensors.
+#[test]
+fn deltas_of_the_same_versions_are_looked_at_after_it_is_completed() {
+    let mut torn = Torn::new(1000);
+    torn.write(1);
+    let [path, other] = ["next", "other"].map(|name| torn.directory.path().join(name));
+    let newer = SaveOptions::new().durable(false);
+    safetensors_core::save(&path, views(&new()), &newer).unwrap();
+    let last = tensors([8, 0, 4]);
+    let base = Checkpoint::open(&path).unwrap();
+    let delta = make(&base, views(&last), torn.directory.path().join("2"), &quick()).unwrap();
+    torn.chain = Chain::new([delta]).unwrap();
+    torn.next_call().unwrap();
+    assert_eq!(read(&torn.base()), last);
+
+    // Made of another base, it fails once the interrupted change is completed.
+    let mut torn = Torn::new(1000);
+    torn.write(1);
+    safetensors_core::save(&other, views(&tensors([5, 5, 5])), &newer).unwrap();
+    let base = Checkpoint::open(&other).unwrap();
+    let delta = make(&base, views(&last), torn.directory.path().join("2"), &quick()).unwrap();
+    torn.chain = Chain::new([delta]).unwrap();
+    let error = torn.next_call().unwrap_err();
+    assert!(is_other_base(&error), "{error}");
+    torn.assert_new();
+}
+
+/// The process ends when the marks are removed, and the journal is not.
+#[test]
+fn deltas_without_digests_are_applied_once() {
+    for encoding in [Encoding::Xor, Encoding::Overwrite] {
+        let mut torn = Torn::new(1000);
+        let base = Checkpoint::open(torn.base()).unwrap();
+        let path = torn.directory.path().join("theirs");
+        make(&base, views(&new()), &path, &quick().encoding(encoding)).unwrap();
+        let index = path.join(INDEX);
+        let text = fs::read_to_string(&index).unwrap();
+        let kept = text.lines().filter(|line| !line.contains("_blake3\""));
+        let kept = kept.collect::<Vec<_>>().join("\n");
+        fs::write(&index, kept).unwrap();
+        let delta = Delta::open(&path).unwrap();
+        assert_eq!(delta.digests(), [None; 2]);
+        torn.chain = Chain::new([delta]).unwrap();
+        torn.write(torn.files.len());
+        torn.journal.write(&mut torn.files, &quick()).unwrap();
+        torn.next_call().unwrap();
+        torn.assert_new();
+        torn.next_call().unwrap();
+        torn.assert_new();
+        // One of the two tensors that change is as it should be. Overwritten, the other is, too.
+        let other = torn.directory.path().join("other");
+        let each = SaveOptions::new().durable(false);
+        safetensors_core::save(&other, views(&tensors([9, 1, 3])), &each).unwrap();
+        let applied = torn.chain.apply_in_place(&other, &quick());
+        assert_eq!(applied.is_err(), encoding == Encoding::Xor);
+    }
+}
+
 #[test]
 fn a_journal_is_written_to_its_own_files_alone() {
     // One file of several is replaced by a save, while another is marked.
@@ -203,6 +262,17 @@ fn a_journal_is_written_to_its_own_files_alone() {
 }
 
 #[test]
+fn a_journal_stays_while_a_file_has_the_mark_of_another() {
+    let mut torn = Torn::new(1000);
+    let number = torn.number();
+    torn.files[0].begin(number.wrapping_add(1)).unwrap();
+    let error = torn.next_call().unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::OtherJournal { .. })), "{error}");
+    assert_eq!(torn.number(), number);
+    assert!(torn.is_refused());
+}
+
+#[test]
 fn a_hostile_journal_writes_nowhere_else() {
     let mut torn = Torn::new(u64::MAX);
     torn.write(1);
@@ -221,6 +291,25 @@ fn a_hostile_journal_writes_nowhere_else() {
         torn.next_call().unwrap_err();
         assert_eq!(fs::read(&victim).unwrap(), victim_before);
         assert!(torn.is_refused());
+    }
+    let huge = fs::File::create(&list).unwrap();
+    huge.set_len(Limits::default().index_bytes + 1).unwrap();
+    let error = torn.next_call().unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::BadIndex { .. }), "{error}");
+    #[cfg(unix)]
+    {
+        let link = torn.base().join("link.safetensors");
+        std::os::unix::fs::symlink(&victim, link).unwrap();
+        fs::write(&list, sound.replace("model.safetensors", "link.safetensors")).unwrap();
+        let error = torn.next_call().unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OtherJournal { .. })), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), victim_before);
+        fs::remove_file(&list).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &list).unwrap();
+        let error = torn.next_call().unwrap_err();
+        assert!(matches!(error.kind(), CoreKind::NotAFile { .. }), "{error}");
+        fs::remove_file(&list).unwrap();
+        fs::remove_file(torn.base().join("link.safetensors")).unwrap();
     }
     // A journal that would undo itself.
     fs::write(&list, &sound).unwrap();

@@ -1,11 +1,14 @@
 //! Followers: what they apply, what they wait for, and what they refuse.
 
 use std::fs;
+use std::path::Path;
 
-use safetensors_delta::{Error, ErrorKind, Follower};
+use safetensors_core::Checkpoint;
+use safetensors_core::edit::InPlace;
+use safetensors_delta::{Error, ErrorKind, Follower, make};
 
 use crate::followed::{Publisher, numbers, tensors, with_base};
-use crate::support::{INDEX, SHARD, bytes, files, quick, read, write};
+use crate::support::{INDEX, SHARD, Tensors, bytes, files, quick, read, views, write};
 
 fn refused(error: &Error) -> &ErrorKind {
     error.other().unwrap_or_else(|| panic!("{error}"))
@@ -52,7 +55,7 @@ fn files_beside_the_tensors_stay_unless_a_full_version_brings_others() {
     fs::write(publisher.version(0).join("tokenizer.json"), "t").unwrap();
     fs::write(publisher.version(0).join("model.sig"), "s").unwrap();
     let update = publisher.follower().poll(publisher.root()).unwrap().unwrap();
-    assert_eq!(update.left_out, [std::path::Path::new("model.sig")]);
+    assert_eq!(update.left_out, [Path::new("model.sig")]);
     publisher.full(1, &tensors(1, 1));
     assert_eq!(publisher.poll().unwrap(), Some((Some(0), 1, Some(1), 0)));
     let beside = |name: &str| fs::read_to_string(publisher.served().join(name)).ok();
@@ -209,6 +212,37 @@ fn a_publisher_that_begins_anew_is_followed_from_its_full_version() {
 }
 
 #[test]
+fn a_delta_that_differs_only_in_what_its_index_says_is_another_version() {
+    let publisher = Publisher::new();
+    publisher.run(1, 0);
+    let base = Checkpoint::open(publisher.version(0)).unwrap();
+    let publish = |value: &str, new: &Tensors| {
+        let options = quick().metadata([("k", value)]).overwrite(true);
+        make(&base, views(new), publisher.version(1), &options).unwrap();
+    };
+    let mut new = tensors(1, 1);
+    publish("1", &new);
+    assert_eq!(publisher.poll().unwrap(), Some((None, 1, Some(0), 1)));
+    publish("2", &new);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    let served = Checkpoint::open(publisher.served()).unwrap();
+    assert_eq!(served.metadata()["k"], "2");
+    drop(served);
+    assert_eq!(publisher.poll().unwrap(), None);
+    // A tensor is removed, of a publisher without digests.
+    let without_digests = |metadata: &mut serde_json::Map<_, _>| {
+        metadata.retain(|key: &String, _| !key.ends_with("_blake3"));
+    };
+    publisher.change_index(1, without_digests);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    new.remove("fixed");
+    publish("2", &new);
+    publisher.change_index(1, without_digests);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 1, Some(0), 1)));
+    publisher.assert_served(1, &new);
+}
+
+#[test]
 fn deltas_of_other_tensors_are_not_applied() {
     let publisher = Publisher::new();
     publisher.run(1, 1);
@@ -233,6 +267,48 @@ fn deltas_of_other_tensors_are_not_applied() {
     write(&publisher.served(), &tensors(7, 7), 1000);
     assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, Some(0), 2)));
     publisher.assert_served(2, &tensors(1, 2));
+}
+
+#[test]
+fn what_is_here_and_of_no_use_is_replaced() {
+    let publisher = Publisher::new();
+    publisher.run(1, 1);
+    assert!(publisher.poll().unwrap().is_some());
+    // It has the tensor that is added.
+    let mut newer = tensors(1, 2);
+    newer.insert("added".into(), bytes("", [1]).1);
+    publisher.delta(2, 1, &tensors(1, 1), &newer);
+    write(&publisher.served(), &newer, u64::MAX);
+    assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, Some(0), 2)));
+    publisher.assert_served(2, &newer);
+
+    // A change in place was interrupted, or a file is gone.
+    type Damage = fn(&Path);
+    let torn: Damage = |file| InPlace::open(file, false).unwrap().begin(7).unwrap();
+    let gone: Damage = |file| fs::remove_file(file).unwrap();
+    for damage in [torn, gone] {
+        let publisher = Publisher::new();
+        let tokenizer = publisher.served().join("tokenizer.json");
+        let damage = || damage(Checkpoint::open(publisher.served()).unwrap().files()[0].path());
+        publisher.run(1, 1);
+        assert!(publisher.poll().unwrap().is_some());
+        fs::write(&tokenizer, "t").unwrap();
+        damage();
+        publisher.delta(2, 1, &tensors(1, 1), &tensors(1, 2));
+        assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, Some(0), 2)));
+        damage();
+        publisher.full(3, &tensors(1, 3));
+        assert_eq!(publisher.poll().unwrap(), Some((Some(2), 3, Some(3), 0)));
+        publisher.assert_served(3, &tensors(1, 3));
+        assert_eq!(fs::read_to_string(tokenizer).unwrap(), "t");
+        // Nothing but a delta is published.
+        damage();
+        let before = files(&publisher.served());
+        publisher.clear();
+        publisher.delta(4, 3, &tensors(1, 3), &tensors(1, 4));
+        publisher.poll().unwrap_err();
+        assert_eq!(files(&publisher.served()), before);
+    }
 }
 
 #[test]

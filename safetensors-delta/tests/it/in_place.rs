@@ -1,8 +1,12 @@
 //! Deltas applied in place. What an interruption leaves is tested beside the code, and each system
 //! call is by the tests of the command.
 
+#[cfg(unix)]
+use std::fs;
 use std::path::Path;
 
+#[cfg(unix)]
+use safetensors_core::ErrorKind;
 use safetensors_core::edit::Edit;
 use safetensors_core::{Dtype, Error};
 use safetensors_delta::{Chain, Delta, Encoding, make};
@@ -100,4 +104,44 @@ fn what_does_not_fit_changes_nothing() {
         assert!(error.to_string().contains("another edit of the file is under way"), "{error}");
         drop(edited);
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_lead_to_the_files_that_readers_open() {
+    use std::os::unix::fs::symlink;
+
+    let scratch = scratch();
+    let index = "model.safetensors.index.json";
+    write(&scratch.path("linked"), &old(), 500);
+    fs::remove_file(scratch.path("linked").join(index)).unwrap();
+    symlink(format!("../sharded/{index}"), scratch.path("linked").join(index)).unwrap();
+    let before = files(&scratch.path("sharded"));
+    apply(&scratch, &scratch.path("linked"), &["1"]).unwrap();
+    assert_eq!(files(&scratch.path("sharded")), before);
+    assert_eq!(read(&scratch.path("linked")), new());
+
+    // So must the files of tensors.
+    let shard = scratch.base.files()[0].path();
+    fs::create_dir(scratch.path("links")).unwrap();
+    symlink(shard, scratch.path("links/model-00001-of-00001.safetensors")).unwrap();
+    let names = old().into_keys().map(|name| (name, "model-00001-of-00001.safetensors".into()));
+    let map: serde_json::Map<_, serde_json::Value> = names.collect();
+    let text = serde_json::json!({ "weight_map": map }).to_string();
+    fs::write(scratch.path("links").join(index), text).unwrap();
+    let error = apply(&scratch, &scratch.path("links"), &["1"]).unwrap_err();
+    let is_elsewhere = matches!(error.other(), Some(safetensors_delta::ErrorKind::FileElsewhere));
+    assert!(is_elsewhere, "{error}");
+    assert_eq!(read(&scratch.path("base")), old());
+
+    // A snapshot of the Hub's cache, whose blobs lead to a store.
+    let snapshot = scratch.path(&format!("models--a--b/snapshots/{}", "0".repeat(40)));
+    let blobs = scratch.path("models--a--b/blobs");
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir(&blobs).unwrap();
+    symlink(scratch.path("base/model.safetensors"), blobs.join("1")).unwrap();
+    symlink("../../blobs/1", snapshot.join("model.safetensors")).unwrap();
+    let error = apply(&scratch, &snapshot, &["1"]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InHubCache), "{error}");
+    assert_eq!(read(&scratch.path("base")), old());
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind as CoreKind};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind as CoreKind, Limits};
 use safetensors_delta::{Chain, ChecksumFormat, Delta, Encoding, ErrorKind, Options};
 
 use crate::support::{Parts, Scratch, Tensors, bytes, files, quick, read};
@@ -92,6 +92,26 @@ fn a_delta_for_a_reader_is_one_that_it_takes() {
     let message = refused(express.clone().encoding(Encoding::Overwrite));
     assert!(message.contains("ModelExpress needs the encoding xor"), "{message}");
     assert!(refused(express.checksums(ChecksumFormat::Blake3)).contains("adler32"));
+}
+
+#[test]
+fn what_no_reader_would_open_is_not_made() {
+    let scratch = Scratch::new(&base());
+    let limits = Limits::default();
+    let mut deep = base();
+    deep.insert("deep".into(), (Dtype::U8, vec![1; limits.ndim + 1], vec![1]));
+    let entries = (0..=limits.metadata_entries).map(|number| (number.to_string(), "v"));
+    let before = files(scratch.directory.path());
+    for (new, options) in [(deep, quick()), (base(), quick().metadata(entries))] {
+        let error = scratch.make("delta", &new, &options).unwrap_err();
+        let (kind, file) = (error.kind(), error.file().unwrap());
+        assert!(
+            matches!(kind, CoreKind::TooManyDimensions { .. } | CoreKind::BadIndex { .. }),
+            "{error}"
+        );
+        assert!(std::path::Path::new(file).starts_with(scratch.path("delta")), "{error}");
+        assert_eq!(files(scratch.directory.path()), before);
+    }
 }
 
 /// slime's positions of 32 bits wrap silently.
