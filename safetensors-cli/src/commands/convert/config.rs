@@ -22,7 +22,7 @@ pub(super) fn config(
     let changes = is_quantised || sources.iter().any(|source| !source.numbers().is_empty());
     let merges = sources.iter().any(|source| !source.merged().is_empty());
     // Other outputs have no place for what only a merge would copy, so it is not read.
-    if !changes && !(merges && is_directory) {
+    if !(changes || merges && is_directory) {
         return Ok(None);
     }
     let mut found = None;
