@@ -7,6 +7,7 @@ use safetensors_core::io::FileSource;
 
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::is_decimal;
 
 /// One delta or several, in the order in which they are applied.
 #[derive(Debug)]
@@ -55,6 +56,12 @@ impl<S> Chain<S> {
         &self.links
     }
 
+    /// Whether a delta names the digest of a whole checkpoint. Then also the tensors that no delta
+    /// changes are checked: they are the same before and after each.
+    pub fn names_digest(&self) -> bool {
+        self.links.iter().any(|delta| delta.digests() != [None; 2])
+    }
+
     /// The version that the first delta changes.
     pub fn base_version(&self) -> &str {
         self.links.first().map_or("", Delta::base_version)
@@ -68,7 +75,7 @@ impl<S> Chain<S> {
 
 /// A version without zeros before a number.
 fn key(version: &str) -> &str {
-    let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = is_decimal(version);
     match version.trim_start_matches('0') {
         "" if is_number => "0",
         number if is_number => number,

@@ -239,13 +239,12 @@ impl Follower {
         state.write(&to.join(STATE)).map_err(|error| new.locate(error))?;
         new.commit()?;
         let deltas = plan.chain.deltas();
-        let is_named = |delta: &Delta<_>| delta.digests() != [None; 2];
         Ok(Update {
             version: plan.version,
             before: here.map(|here| here.version),
             full: plan.start.full(),
             deltas: deltas.len(),
-            is_checked: deltas.is_empty() || deltas.iter().any(is_named),
+            is_checked: deltas.is_empty() || plan.chain.names_digest(),
             left_out,
         })
     }

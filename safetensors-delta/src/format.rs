@@ -77,6 +77,11 @@ impl fmt::Display for Encoding {
     }
 }
 
+/// Whether a version is a decimal number, of any number of digits.
+pub(crate) fn is_decimal(version: &str) -> bool {
+    !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The algorithm of the checksums of the changed tensors, of which a delta has one each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -27,9 +27,6 @@ use crate::sums::Sums;
 /// The list of the files.
 const FILES: &str = "files.json";
 
-/// How the name of the directory ends.
-const SUFFIX: &str = ".delta-journal";
-
 /// The directory of a journal, which may exist.
 pub(crate) struct Journal {
     path: PathBuf,
@@ -53,7 +50,7 @@ impl Journal {
     pub(crate) fn beside(place: &Path) -> Self {
         let mut name = OsString::from(".");
         name.push(place.file_name().unwrap_or_default());
-        name.push(SUFFIX);
+        name.push(InPlace::JOURNAL_SUFFIX);
         let home = place.parent().unwrap_or(Path::new("")).to_owned();
         Self { path: home.join(name), home }
     }

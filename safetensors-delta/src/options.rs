@@ -11,7 +11,7 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{ErrorKind as CoreKind, Metadata, SaveOptions};
 
 use crate::error::{ErrorKind, Result};
-use crate::format::{ChecksumFormat, Encoding};
+use crate::format::{ChecksumFormat, Encoding, is_decimal};
 
 /// How deltas are made and applied.
 ///
@@ -225,13 +225,10 @@ impl Options {
         let refused = |reader, expected, found: &str| {
             Err(ErrorKind::NotForReader { reader, expected, found: found.into() }.into())
         };
-        let is_number = |version: &&String| {
-            !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
-        };
         match self.reader {
             Some(Reader::Slime) => {
                 let other =
-                    [&self.base_version, &self.version].into_iter().find(|it| !is_number(it));
+                    [&self.base_version, &self.version].into_iter().find(|it| !is_decimal(it));
                 other.map_or(Ok(()), |found| refused("slime", "decimal versions", found))
             }
             Some(Reader::ModelExpress) if self.encoding != Encoding::Xor => {

@@ -63,7 +63,7 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
             Some(parent) => parent.to_owned(),
             None => std::env::temp_dir(),
         };
-        let has_digests = chain.deltas().iter().any(|it| it.digests() != [None; 2]);
+        let has_digests = chain.names_digest();
         let tensor = |name, base, form| PatchedTensor {
             name,
             base,

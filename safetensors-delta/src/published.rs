@@ -4,13 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::{FileKind, Store, StoreEntry};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind as CoreKind, Limits, ReadAt};
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, ReadAt};
 use serde_json::json;
 
 use crate::beside::is_left_out;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::is_decimal;
 use crate::make::INDEX;
 
 /// By this name, or by that of the index, a version is known to be complete: publishers write the
@@ -44,8 +46,7 @@ pub(crate) enum Published<S> {
 
 /// The number of a version, as slime reads it.
 pub(crate) fn number(version: &str) -> Option<u64> {
-    let is_decimal = version.bytes().all(|byte| byte.is_ascii_digit());
-    is_decimal.then(|| version.parse().ok()).flatten()
+    is_decimal(version).then(|| version.parse().ok()).flatten()
 }
 
 /// The name of a version in messages and in an index.
@@ -124,7 +125,9 @@ impl<T: Store + 'static> Root<T> {
             return Ok(None);
         }
         let full = full()?;
-        Ok((!is_of_delta(&full)).then_some(Published::Full(full)))
+        // A delta whose index is not there yet is none.
+        let is_full = !full.files().iter().all(CheckpointFile::looks_like_delta);
+        Ok(is_full.then_some(Published::Full(full)))
     }
 
     /// Whether one of these versions is another one by now, or is not complete any more.
@@ -188,16 +191,6 @@ fn check_version<S>(delta: Box<Delta<S>>, expected: u64) -> Result<Box<Delta<S>>
 
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), CoreKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Whether a file is one of a delta, whose index is not there yet: it has nothing but rows of
-/// bytes, with a checksum under the name of each.
-fn is_of_delta<S: ReadAt>(checkpoint: &Checkpoint<S>) -> bool {
-    !checkpoint.is_empty()
-        && checkpoint.tensors().all(|tensor| {
-            let is_row = tensor.dtype() == Dtype::U8 && tensor.shape().len() == 1;
-            is_row && checkpoint.metadata().contains_key(tensor.name())
-        })
 }
 
 impl<S: ReadAt> Published<S> {

@@ -11,7 +11,6 @@ use super::locate::files_of;
 use super::siblings::Siblings;
 use super::store::{FileKind, Store, Version, is_not_fetched};
 use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp};
-use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
@@ -197,19 +196,14 @@ fn open_at_once<I, T: Send>(
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
-/// Fails for a file of a delta that is opened by itself. Only a file of nothing but rows of bytes,
-/// with a checksum under the name of each, may be one, so for others nothing is looked up.
+/// Fails for a file of a delta that is opened by itself. Nothing is looked up for one that cannot
+/// be that.
 fn refuse_delta<T: Store>(
     store: &T,
     file: &CheckpointFile<T::File>,
     limits: &Limits,
 ) -> Result<()> {
-    let header = file.archive.header();
-    let mut differences = header.iter().map(|info| {
-        let is_row = info.dtype() == Dtype::U8 && info.shape().len() == 1;
-        is_row && file.archive.metadata().contains_key(info.name())
-    });
-    if header.is_empty() || !differences.all(|is_difference| is_difference) {
+    if !file.looks_like_delta() {
         return Ok(());
     }
     let found = delta_index(store, &file.path, limits);

@@ -7,6 +7,7 @@ use super::header::{HeaderState, random};
 use super::open::open_and_restore;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, data_mark, parse_data_mark};
+use crate::io::hidden::JOURNAL_SUFFIX;
 use crate::io::identity::Identity;
 use crate::io::positional::write_all_at;
 use crate::io::{FileSource, ReadAt};
@@ -31,6 +32,9 @@ pub struct InPlace {
 }
 
 impl InPlace {
+    /// How the name of a journal ends: such a name [is temporary](crate::framework::is_temporary_name).
+    pub const JOURNAL_SUFFIX: &str = JOURNAL_SUFFIX;
+
     /// Opens a file, and locks it. If an edit was interrupted in its header, that is restored. With
     /// `durable`, each step waits until it has reached the disk.
     ///

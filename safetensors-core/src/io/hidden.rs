@@ -43,7 +43,7 @@ const NEXT_SUFFIX: &str = ".next";
 const BACKUP_SUFFIX: &str = ".header-backup";
 
 /// How the name of the journal of a delta ends, which `safetensors-delta` writes.
-const JOURNAL_SUFFIX: &str = ".delta-journal";
+pub(crate) const JOURNAL_SUFFIX: &str = ".delta-journal";
 
 /// What the backup of a header begins with.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::dtype::Dtype;
 use crate::header::{Metadata, NameTable, PARTS_KEY, TensorInfo, is_reserved, whole_of_part};
 use crate::io::{FileSource, SafeTensors};
 
@@ -24,6 +25,18 @@ impl<S> CheckpointFile<S> {
     /// The file's header and source.
     pub fn safetensors(&self) -> &SafeTensors<S> {
         &self.archive
+    }
+
+    /// Whether the file may be one of a delta: it has nothing but rows of bytes, with a checksum
+    /// under the name of each. For the package `safetensors-delta`.
+    #[doc(hidden)]
+    pub fn looks_like_delta(&self) -> bool {
+        let header = self.archive.header();
+        !header.is_empty()
+            && header.iter().all(|info| {
+                let is_row = info.dtype() == Dtype::U8 && info.shape().len() == 1;
+                is_row && self.archive.metadata().contains_key(info.name())
+            })
     }
 }
 

@@ -357,12 +357,10 @@ fn tell(path: &Path, what: impl Display, out: &mut impl Write) -> anyhow::Result
     told.with_context(|| format!("{path}: it is complete, but standard output cannot be written"))
 }
 
-/// Warns if a base is not known to be the right one. One digest of a whole checkpoint is enough:
-/// what the deltas do not change before or after it is the same, and what they change is checked.
+/// Warns if a base is not known to be the right one.
 fn warn_of_unchecked(chain: &Chain<Source>) {
-    let has_digest = |it: &Delta| it.base_digest().or_else(|| it.result_digest()).is_some();
     if let [delta, ..] = chain.deltas()
-        && !chain.deltas().iter().any(has_digest)
+        && !chain.names_digest()
     {
         warn(format!(
             "{}: names no digest of its base, so tensors that it does not change are not checked",
