@@ -6,8 +6,15 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_encoded};
 
-/// How the address of something on the Hub begins.
-const SCHEME: &str = "hf://";
+/// The scheme of the address of something on the Hub.
+const SCHEME: &str = "hf";
+
+/// What follows `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None` if the text
+/// is no such address.
+pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
+    let (found, rest) = text.split_once("://")?;
+    found.eq_ignore_ascii_case(scheme).then_some(rest)
+}
 
 /// The address of a repository, of one of its folders or of one of its files:
 /// `hf://owner/name[@revision][/path]`.
@@ -40,7 +47,7 @@ impl HubAddress {
     /// [`ErrorKind::UnsafeName`].
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let bad = || Error::from(ErrorKind::BadAddress { found: text.into() });
-        let rest = text.strip_prefix(SCHEME).ok_or_else(bad)?.trim_end_matches('/');
+        let rest = after_scheme(text, SCHEME).ok_or_else(bad)?.trim_end_matches('/');
         let (owner, rest) = rest.split_once('/').ok_or_else(bad)?;
         let end = rest.find(['/', '@']).unwrap_or(rest.len());
         let (name, rest) = rest.split_at(end);
@@ -79,7 +86,7 @@ impl HubAddress {
 impl fmt::Display for HubAddress {
     /// The address, which `parse` reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}", self.repo)?;
+        write!(f, "{SCHEME}://{}", self.repo)?;
         if self.revision != Revision::main() {
             let revision = percent_encoded(self.revision.as_str(), false);
             write!(f, "@{revision}")?;
@@ -124,6 +131,7 @@ mod tests {
             assert_eq!((address.revision().as_str(), address.path()), (revision, path));
             assert_eq!(address.to_string(), text);
             assert_eq!(HubAddress::parse(&format!("{text}/")).unwrap(), address);
+            assert_eq!(HubAddress::parse(&text.replace("hf:", "HF:")).unwrap(), address);
         }
     }
 

@@ -1,5 +1,7 @@
 //! [`AddressKind`]: the schemes of addresses, once. What differs between the kinds asks it.
 
+use crate::address::after_scheme;
+
 /// What kind of place an address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,19 +40,19 @@ impl AddressKind {
         ("memory", Self::Memory),
     ];
 
-    /// The kind of address as which a text begins; `None` for a path.
+    /// The kind of address as which a text begins, in lower or upper case (RFC 3986, 3.1); `None`
+    /// for a path.
     ///
     /// ```
     /// use safetensors_hub::remote::AddressKind;
     ///
     /// assert_eq!(AddressKind::of("s3://bucket/model"), Some(AddressKind::S3));
-    /// assert_eq!(AddressKind::of("hf://owner/name"), Some(AddressKind::Hub));
+    /// assert_eq!(AddressKind::of("HF://owner/name"), Some(AddressKind::Hub));
     /// assert_eq!(AddressKind::of("model.safetensors"), None);
     /// assert_eq!(AddressKind::of("C:\\model"), None);
     /// ```
     pub fn of(text: &str) -> Option<Self> {
-        let (scheme, _) = text.split_once("://")?;
-        let row = Self::SCHEMES.iter().find(|(known, _)| *known == scheme);
+        let row = Self::SCHEMES.iter().find(|(scheme, _)| after_scheme(text, scheme).is_some());
         row.map(|(_, kind)| *kind)
     }
 

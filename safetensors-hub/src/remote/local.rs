@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::error::shown_address;
+use crate::address::after_scheme;
 use crate::repo::percent_decoded;
 
 /// The path that an address such as `file:///directory/model.safetensors` means; `None` for an
@@ -30,7 +31,7 @@ use crate::repo::percent_decoded;
 ///
 /// [`ErrorKind::Io`] for an address of `file` that is malformed.
 pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
-    let Some(rest) = address.strip_prefix("file://") else { return Ok(None) };
+    let Some(rest) = after_scheme(address, "file") else { return Ok(None) };
     let path = path(rest).map_err(|problem| {
         let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
         Error::from(ErrorKind::Io(error)).in_file(shown_address(address))
@@ -86,6 +87,7 @@ mod tests {
         for (address, expected) in [
             ("file:///a/b.safetensors", &b"/a/b.safetensors"[..]),
             ("file://localhost/a/", b"/a/"),
+            ("FILE:///a", b"/a"),
             ("file://LocalHost/a", b"/a"),
             ("file:///", b"/"),
             ("file:///a%20b/m%C3%A4%25%23%3f.x", b"/a b/m\xc3\xa4%#?.x"),
