@@ -95,7 +95,7 @@
 //! |---|---|
 //! | strict parsing, limits ([`Limits`]), bounded errors, zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
 //! | parallel loading with conversion, progress and cancellation | [`Checkpoint::read_all`], [`LoadOptions`] |
-//! | the ranks of a job: their numbers, a plan of their parts, reading, saving, gathering | [`ranks`] |
+//! | the ranks of a job: their numbers, a plan of their parts, reading, saving | [`ranks`] |
 //! | slices, rows by their numbers, and the parts of ranks, reading only their bytes | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`] |
 //! | conversion between all floats and integers, rounded once, overflow as you say | [`TensorBuf::convert`] |
 //! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::TensorSource;
-use safetensors_core::ranks::{RankPlan, RankTensor, join_parts};
+use safetensors_core::ranks::{RankPlan, RankTensor};
 use serde::Serialize;
 
 use super::Run;
@@ -99,13 +99,12 @@ impl Run for Args {
         let plan = match (&self.from, self.world_size) {
             (Some(from), _) => {
                 let plan = read_plan(from)?;
-                let whole = join_parts(&checkpoint)?;
-                plan.check_tensors(whole.iter().map(|it| (it.name(), it.dtype(), it.shape())))?;
+                let found = checkpoint.tensors();
+                plan.check_tensors(found.map(|it| (it.name(), it.dtype(), it.shape())))?;
                 plan
             }
             (None, Some(ranks)) => {
-                let gathered = join_parts(&checkpoint)?;
-                let rules = self.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
+                let rules = self.rules.rules(checkpoint.tensors().map(|tensor| tensor.name()))?;
                 rules.plan(&checkpoint, ranks).map_err(advise)?
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),

@@ -125,10 +125,14 @@ pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Whether the tensors of a checkpoint are whole, and those of its files are not.
+/// Whether the tensors of a checkpoint are whole, and those of its files are not. Then one file
+/// stands for all of them: by the path of their index, or a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
-    let is_of_all = |file: &CheckpointFile<Source>| file.path().ends_with("*.safetensors");
-    checkpoint.files().iter().any(is_of_all)
+    let stands_for_all = |file: &CheckpointFile<Source>| {
+        let is_index = file.path().extension().is_some_and(|extension| extension == "json");
+        is_index || file.path().ends_with("*.safetensors")
+    };
+    checkpoint.files().iter().any(stands_for_all)
 }
 
 /// Whether a path leads to a FIFO.

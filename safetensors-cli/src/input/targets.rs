@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
 use safetensors_core::error::RankProblem;
 use safetensors_core::{Error, ErrorKind};
 
@@ -94,12 +94,16 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
         for target in targets.iter().filter(|target| target.is_index()) {
             let opened = match address::of(&target.path) {
                 Some(address) => address::open(address),
-                None => match safetensors_core::Checkpoint::open(&target.path) {
+                None => match safetensors_core::Checkpoint::open_whole(&target.path) {
                     Ok(checkpoint) => Ok(checkpoint.into_boxed()),
                     Err(error) => Err(anyhow::Error::from(error)),
                 },
             };
             match opened {
+                Ok(checkpoint) if input::is_in_parts(&checkpoint) => {
+                    let shards = CheckpointPath::Index(target.path.clone()).files();
+                    seen.extend(shards.iter().flatten().map(|file| identity(file)));
+                }
                 Ok(checkpoint) => {
                     seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
                 }

@@ -75,7 +75,37 @@ fn what_is_refused() {
     let parts = dir.path().join("parts");
     let one = parts.join("model-00001-of-00002.safetensors");
     fs::copy(&one, dir.path().join("one.safetensors")).unwrap();
-    fails(&["one.safetensors", "out"], 1, "of the 12 elements of shape [3, 4]");
+    fails(&["one.safetensors", "out"], 1, "found parts that ranks have saved");
+    fs::remove_file(&one).unwrap();
+    fails(&["parts", "out"], 1, "model-00001-of-00002.safetensors");
+}
+
+/// Every command that reads has whole tensors, and names the files that have the parts.
+#[test]
+fn what_ranks_have_saved_is_whole_in_every_command() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    let diff = ["diff", "--ignore-metadata", "a.safetensors", "parts"];
+    run_in(dir.path(), &diff).success().stdout(predicate::str::contains("3 tensors equal"));
+    let name = "model.layers.0.mlp.down_proj.weight";
+    for command in ["inspect", "stats", "digest"] {
+        let args = [command, "parts"];
+        run_in(dir.path(), &args).success().stdout(predicate::str::contains("part-0000").not());
+    }
+    let [whole, parts] = ["a.safetensors", "parts"].map(|path| {
+        run_in(dir.path(), &["show", path, name]).success().get_output().stdout.clone()
+    });
+    assert_eq!(whole, parts);
+    run_in(dir.path(), &["digest", "--record", "parts"]).success();
+    for path in ["parts", "."] {
+        run_in(dir.path(), &["verify", "--strict", "--digests", path]).success();
+    }
+    convert(dir.path(), &["parts", "parts", "--dtype", "bf16", "-n"]).success();
+    convert(dir.path(), &["a.safetensors", "parts", "--drop", name]).failure();
+    run_in(dir.path(), &["delta", "make", "a.safetensors", "parts", "delta"])
+        .success()
+        .stdout(predicate::str::contains("0 tensors"));
 }
 
 /// Tied weights stay tied on the way to ranks and back.

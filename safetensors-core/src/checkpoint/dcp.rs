@@ -20,7 +20,7 @@ use super::CheckpointFile;
 use super::whole_tensor::{TensorPiece, WholeTensor};
 use crate::error::{Error, RankProblem, Result};
 use crate::header::{
-    ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, TensorInfo, UniqueMap,
+    ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, PARTS_KEY, TensorInfo, UniqueMap,
 };
 
 /// Where the part of a tensor belongs.
@@ -33,14 +33,6 @@ struct SavedPart {
 /// Whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.archive.metadata().contains_key(DCP_KEY)
-}
-
-/// Fails if a file has parts of tensors: they must not be taken for whole ones.
-pub(super) fn refuse<S>(file: &CheckpointFile<S>) -> Result<()> {
-    if !has_parts(file) {
-        return Ok(());
-    }
-    Err(Error::from(RankProblem::PartsOfTensors).in_path(&file.path))
 }
 
 /// Fails if a tensor of a file, which an index names, does not begin at its first element.
@@ -66,9 +58,9 @@ pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
 
 /// Removes what says of a file that it has parts.
 pub(super) fn forget(metadata: &mut Metadata) {
-    metadata.remove(DCP_KEY);
-    metadata.remove(DCP_VERSION_KEY);
-    metadata.remove(FILES_KEY);
+    for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
+        metadata.remove(key);
+    }
 }
 
 /// Fails if files, all of which have parts, are not those of one save, or not all of them, as far

@@ -10,7 +10,9 @@ use super::index::Index;
 use super::locate::files_of;
 use super::siblings::Siblings;
 use super::store::{FileKind, Store, Version, is_not_fetched};
-use super::{CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp};
+use super::{
+    CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided,
+};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
 use crate::io::stamp::says_changed;
@@ -90,7 +92,7 @@ fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> 
 }
 
 /// Whether the path means another file or index by now.
-fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
+pub(super) fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
     now.is_ok_and(|now| now != *before)
 }
 
@@ -100,9 +102,25 @@ fn open_located<T: Store>(
     located: &CheckpointPath,
     limits: &Limits,
 ) -> Result<Option<Checkpoint<T::File>>> {
+    if let CheckpointPath::File(file) = located {
+        return open_alone(store, file, limits).map(Some);
+    }
+    let opened = open_with_parts(store, located, limits)?;
+    if opened.iter().flat_map(Checkpoint::files).any(divided::has_parts) {
+        return Err(Error::from(RankProblem::PartsOfTensors).in_path(located.path()));
+    }
+    Ok(opened)
+}
+
+/// The same of files that may have parts of tensors, as tensors.
+pub(super) fn open_with_parts<T: Store>(
+    store: &T,
+    located: &CheckpointPath,
+    limits: &Limits,
+) -> Result<Option<Checkpoint<T::File>>> {
     let path = match located {
         CheckpointPath::File(file) => {
-            return open_alone(store, file, limits).map(Some);
+            return open_shard(store, file, limits).map(Checkpoint::of_file).map(Some);
         }
         CheckpointPath::Index(path) => path,
     };
@@ -272,13 +290,21 @@ pub(super) fn open_shards_at<T: Store>(
     open_at_once(paths, |path| open_shard(store, path, limits))
 }
 
+/// Fails if a file has parts of tensors: they must not be taken for whole ones.
+fn refuse_parts<S>(file: &CheckpointFile<S>) -> Result<()> {
+    if !dcp::has_parts(file) && !divided::has_parts(file) {
+        return Ok(());
+    }
+    Err(Error::from(RankProblem::PartsOfTensors).in_path(&file.path))
+}
+
 /// Joins open files, none of which has a tensor of another, to one checkpoint. They are sorted by
 /// their paths.
 pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoint<S>> {
     let mut places = Vec::new();
     let mut owners = HashMap::new();
     for (file, shard) in shards.iter().enumerate() {
-        dcp::refuse(shard)?;
+        refuse_parts(shard)?;
         for (position, info) in shard.archive.header().iter().enumerate() {
             if let Some(other) = owners.insert(info.name(), file) {
                 let other = shards[other].path.display().to_string();
@@ -295,7 +321,7 @@ pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoi
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
     pub(super) fn from_single(shard: CheckpointFile<S>) -> Result<Self> {
-        dcp::refuse(&shard)?;
+        refuse_parts(&shard)?;
         Ok(Self::of_file(shard))
     }
 

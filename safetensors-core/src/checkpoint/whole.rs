@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::{open_shards_at, until_settled};
+use super::opening::{has_moved, open_shards_at, open_with_parts, until_settled};
 use super::store::{FileKind, LocalStore, Store};
-use super::{Assembled, Checkpoint, CheckpointFile, dcp, locate};
+use super::{
+    Assembled, Checkpoint, CheckpointFile, CheckpointPath, WholeTensor, dcp, divided, locate,
+};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
@@ -75,12 +77,22 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         let (store, path) = (Arc::new(store), path.as_ref());
         until_settled(path, || match Checkpoint::open_in(Arc::clone(&store), path, limits) {
             Ok(checkpoint) => Ok(Some(checkpoint.map_sources(Assembled::stored))),
-            Err(error) if is_of_parts(&error) && is_directory(&*store, path) => {
-                let gathered = gather(&*store, path, limits)?.map(|gathered| {
-                    let siblings = Some(Arc::clone(&store) as _);
-                    Self { siblings, is_of_directory: true, ..gathered }
-                });
-                Ok(gathered)
+            Err(error) if is_of_parts(&error) => {
+                let is_of_directory = is_directory(&*store, path);
+                let joined = match locate::locate(&*store, path) {
+                    Ok(CheckpointPath::File(_)) if !is_of_directory => Err(error),
+                    Ok(located) => match join(&*store, &located, limits) {
+                        // A file may be missing because what is at the path was replaced.
+                        Err(_) if has_moved(&located, locate::locate(&*store, path)) => {
+                            return Ok(None);
+                        }
+                        joined => joined,
+                    },
+                    Err(_) if is_of_directory => gather(&*store, path, limits),
+                    Err(_) => Err(error),
+                };
+                let siblings = Some(Arc::clone(&store) as _);
+                Ok(joined?.map(|joined| Self { siblings, is_of_directory, ..joined }))
             }
             Err(error) => Err(error),
         })
@@ -159,6 +171,36 @@ fn assemble<S: ReadAt>(
     for (key, value) in files.iter().flat_map(|file| file.archive.metadata()) {
         metadata.entry(key.clone()).or_insert_with(|| value.clone());
     }
+    of_one_file(directory.join(ALL), files, tensors, metadata, limits)
+}
+
+/// The whole tensors of the checkpoint at a path, whose files have parts of them. `None` if it
+/// changed meanwhile.
+fn join<T: Store>(
+    store: &T,
+    located: &CheckpointPath,
+    limits: &Limits,
+) -> Result<Option<Checkpoint<Assembled<T::File>>>> {
+    let path = located.path();
+    let Some(found) = open_with_parts(store, located, limits)? else { return Ok(None) };
+    if !found.files().iter().any(divided::has_parts) {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        return gather(store, directory, limits);
+    }
+    let tensors = divided::whole_tensors(&found)?;
+    let metadata = found.metadata().clone();
+    let (files, _) = found.catalog.into_parts();
+    of_one_file(path.into(), files, tensors, metadata, limits).map(Some)
+}
+
+/// Tensors whose pieces lie in files, as a checkpoint of one file at a path.
+fn of_one_file<S: ReadAt>(
+    path: PathBuf,
+    files: Vec<CheckpointFile<S>>,
+    tensors: Vec<WholeTensor>,
+    mut metadata: Metadata,
+    limits: &Limits,
+) -> Result<Checkpoint<Assembled<S>>> {
     dcp::forget(&mut metadata);
     metadata.remove(ATTEMPT_KEY);
     // Digests of parts are none of whole tensors.
@@ -168,7 +210,6 @@ fn assemble<S: ReadAt>(
     // The header of all files is longer than those of each, which have kept to the limits.
     let mut limits = limits.clone();
     (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
-    let path = directory.join(ALL);
     let source = Assembled::new(sources, tensors, &metadata);
     let archive = source.and_then(|source| SafeTensors::from_source_with(source, &limits));
     let archive = archive.map_err(|error| error.in_path(&path))?;

@@ -8,8 +8,6 @@ use core::ops::Range;
 use super::block::vectorized;
 use super::{ConvertOptions, ScaledWeights};
 use crate::dtype::Dtype;
-#[cfg(feature = "std")]
-use crate::error::RankProblem;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::shape::Positions;
 
@@ -54,8 +52,6 @@ pub(crate) struct FoundScales<'n> {
     pub(crate) shape: &'n [usize],
     /// Other scales, beside another name of the weight.
     pub(crate) other: Option<&'n str>,
-    /// The name of the whole weight, if the tensor is a part of it that a rank has saved.
-    pub(crate) whole: Option<&'n str>,
 }
 
 impl ConvertOptions {
@@ -64,8 +60,7 @@ impl ConvertOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`], [`RankProblem::ScalesOfWhole`] and
-    /// [`ErrorKind::WrongScales`], to which the caller adds the name of the weight;
+    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`] and [`ErrorKind::WrongScales`], to which the caller adds the name of the weight;
     /// [`ErrorKind::WrongDtype`], which names the scales.
     pub(crate) fn scale_layout(
         &self,
@@ -82,10 +77,6 @@ impl ConvertOptions {
         }
         if self.scaled_weights == ScaledWeights::Refuse {
             return Err(ErrorKind::NeedsScales { scales: scales(), to }.into());
-        }
-        #[cfg(feature = "std")]
-        if let Some(whole) = found.whole.map(Into::into) {
-            return Err(RankProblem::ScalesOfWhole { scales: scales(), whole }.into());
         }
         if !found.dtype.is_float() {
             let wrong = ErrorKind::WrongDtype { expected: Dtype::F32, found: found.dtype };

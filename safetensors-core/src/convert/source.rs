@@ -145,7 +145,6 @@ impl ScaleSource<'_> {
             dtype: self.tensor.dtype(),
             shape: self.tensor.shape(),
             other: self.other.as_deref(),
-            whole: self.whole.as_deref(),
         }
     }
 }

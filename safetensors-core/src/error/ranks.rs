@@ -51,13 +51,12 @@ pub enum RankProblem {
     /// files with parts are not those of one save.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
-    /// A file has parts of tensors that ranks have saved with PyTorch, and is opened as if they were
-    /// whole. [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) of the directory of all
-    /// these files makes whole tensors.
+    /// A file has parts of tensors that ranks have saved, and is opened as if they were whole.
+    /// [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) of the directory of all these
+    /// files makes whole tensors.
     #[error(
-        "expected whole tensors, found parts that ranks have saved with PyTorch \
-         (DCP_SHARDING_INFO): open the directory of all their files, in a program by \
-         Checkpoint::open_whole"
+        "expected whole tensors, found parts that ranks have saved: open the directory of all \
+         their files, in a program by Checkpoint::open_whole"
     )]
     PartsOfTensors,
     /// A directory has files with parts of tensors that ranks have saved with PyTorch, and new
@@ -67,13 +66,6 @@ pub enum RankProblem {
          files would hide or be mixed with: choose another directory, or move them away"
     )]
     HidesParts,
-    /// Ranks have divided a quantised weight or its scales, which may not be the same elements.
-    /// [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) makes whole tensors.
-    #[error(
-        "ranks have divided tensor {} or its scales, in tensor {}: gather the whole tensors first",
-        Quoted(.whole), Quoted(.scales)
-    )]
-    ScalesOfWhole { scales: String, whole: String },
     /// A rank gives other tensors to save than its plan says.
     #[error(
         "rank {rank} should save the parts of its plan; missing: {}; not in the plan: {}",

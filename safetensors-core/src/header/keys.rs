@@ -84,20 +84,5 @@ pub(crate) fn is_reserved(key: &str) -> bool {
 /// The name of a part of a tensor that a rank has saved, counted from 0.
 #[cfg(feature = "std")]
 pub(crate) fn part_name(tensor: &str, part: usize, parts: usize) -> String {
-    format!("{tensor}{PART}{:05}{OF}{parts:05}", part + 1)
+    format!("{tensor}.part-{:05}-of-{parts:05}", part + 1)
 }
-
-/// The name of the whole tensor, and what follows it in the name of a part; `None` for any other
-/// name.
-#[cfg(feature = "std")]
-pub(crate) fn whole_of_part(name: &str) -> Option<(&str, &str)> {
-    let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let at = name.rfind(PART)?;
-    let (part, parts) = name[at + PART.len()..].split_once(OF)?;
-    (is_number(part) && is_number(parts)).then(|| name.split_at(at))
-}
-
-#[cfg(feature = "std")]
-const PART: &str = ".part-";
-#[cfg(feature = "std")]
-const OF: &str = "-of-";

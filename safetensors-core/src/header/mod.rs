@@ -35,6 +35,8 @@ pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "modelspec")]
 pub(crate) use keys::MODELSPEC_PREFIX;
 #[cfg(feature = "std")]
+pub(crate) use keys::part_name;
+#[cfg(feature = "std")]
 pub(crate) use keys::{
     ATTEMPT_KEY, AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DELTA_BASE_KEY, DELTA_KEY,
     DIGESTS_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY,
@@ -42,8 +44,6 @@ pub(crate) use keys::{
 pub(crate) use keys::{METADATA_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
-#[cfg(feature = "std")]
-pub(crate) use keys::{part_name, whole_of_part};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain, telling};

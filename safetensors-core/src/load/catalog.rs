@@ -1,12 +1,12 @@
 //! [`Catalog`]: the tensors of several open files, found by their names and aliases.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dtype::Dtype;
-use crate::header::{Metadata, NameTable, PARTS_KEY, TensorInfo, is_reserved, whole_of_part};
+use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
 use crate::io::{FileSource, SafeTensors};
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
@@ -61,19 +61,6 @@ pub(crate) struct Catalog<S> {
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
     /// The same by the places of the tensors, sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
-    /// What ranks have divided, if they have divided anything.
-    divided: Option<Box<Divided>>,
-}
-
-/// The tensors that ranks have saved in parts.
-#[derive(Clone, Debug, Default)]
-struct Divided {
-    /// The position of a part of each, by the name of the whole.
-    parts: HashMap<String, usize>,
-    /// The metadata entries that may give a whole tensor another name: values by keys, and keys by
-    /// values.
-    kept: HashMap<String, String>,
-    names: HashMap<String, Vec<String>>,
 }
 
 impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
@@ -99,7 +86,6 @@ impl<S> Catalog<S> {
             table: None,
             aliases: BTreeMap::new(),
             aliases_by_place: Vec::new(),
-            divided: None,
         };
         if index.is_some() || catalog.files.len() != 1 {
             let mut table = NameTable::default();
@@ -121,7 +107,6 @@ impl<S> Catalog<S> {
         catalog.aliases_by_place = by_place.collect();
         catalog.aliases_by_place.sort_unstable();
         catalog.aliases = aliases;
-        catalog.divided = catalog.find_divided(index);
         catalog
     }
 
@@ -137,7 +122,6 @@ impl<S> Catalog<S> {
             table: self.table,
             aliases: self.aliases,
             aliases_by_place: self.aliases_by_place,
-            divided: self.divided,
         }
     }
 
@@ -176,40 +160,6 @@ impl<S> Catalog<S> {
             let &place = self.aliases.get(name)?;
             self.places.binary_search(&place).ok()
         })
-    }
-
-    /// The position of the whole tensor of this name, or of a part of it that a rank has saved.
-    pub(super) fn whole_or_part(&self, name: &str) -> Option<usize> {
-        self.position(name).or_else(|| {
-            let Divided { parts, kept, .. } = self.divided.as_deref()?;
-            parts.get(name).or_else(|| parts.get(kept.get(name)?)).copied()
-        })
-    }
-
-    /// Other names that the metadata may give a tensor that ranks have divided. Of a whole tensor,
-    /// these are its aliases.
-    pub(super) fn names_of_divided(&self, name: &str) -> impl Iterator<Item = &str> {
-        let names = self.divided.as_ref().and_then(|divided| divided.names.get(name));
-        names.into_iter().flatten().map(String::as_str)
-    }
-
-    /// Finds what ranks have divided.
-    fn find_divided(&self, index: Option<&Metadata>) -> Option<Box<Divided>> {
-        let of_files = || self.files.iter().map(|file| file.archive.metadata());
-        if !of_files().any(|metadata| metadata.contains_key(PARTS_KEY)) {
-            return None;
-        }
-        let mut divided = Box::<Divided>::default();
-        for position in 0..self.places.len() {
-            if let Some((whole, _)) = whole_of_part(self.name_at(position)) {
-                divided.parts.entry(whole.to_owned()).or_insert(position);
-            }
-        }
-        for (key, value) in of_files().chain(index).flatten().filter(|(key, _)| !is_reserved(key)) {
-            divided.names.entry(value.clone()).or_default().push(key.clone());
-            divided.kept.entry(key.clone()).or_insert_with(|| value.clone());
-        }
-        Some(divided)
     }
 
     /// The position of the tensor that has this name in its file.

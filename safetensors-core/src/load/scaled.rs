@@ -6,10 +6,9 @@ use std::iter;
 use super::catalog::alias_of;
 use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions};
 use crate::convert::{FoundScales, ScaleLayout, find_scales, may_have_scales};
-use crate::error::Result;
 #[cfg(doc)]
-use crate::error::{ErrorKind, RankProblem};
-use crate::header::whole_of_part;
+use crate::error::ErrorKind;
+use crate::error::Result;
 use crate::io::ReadAt;
 use crate::tensor::{ScaleSource, TensorSource};
 
@@ -18,8 +17,6 @@ struct FoundScaleTensor<'a, S> {
     tensor: LazyTensor<'a, S>,
     /// The name of other scales, beside another name of the weight.
     other: Option<&'a str>,
-    /// The name of the whole weight, if this is a part that a rank has saved.
-    whole: Option<&'a str>,
 }
 
 /// The scales that a weight is multiplied by, and the elements that each scale belongs to.
@@ -81,16 +78,9 @@ impl<'a, S> LazyTensor<'a, S> {
             return None;
         }
         let names = iter::once(self.name()).chain(self.aliases());
-        if let Some((scales, other)) = find_scales(names, |name| self.position(name)) {
-            let other = other.and_then(|other| self.sibling(other)).map(|other| other.name());
-            return Some(FoundScaleTensor { tensor: self.sibling(scales)?, other, whole: None });
-        }
-        // Ranks may have divided the weight or its scales.
-        let catalog = self.catalog?;
-        let whole = whole_of_part(self.name()).map_or(self.name(), |(whole, _)| whole);
-        let names = iter::once(whole).chain(catalog.names_of_divided(whole));
-        let (scales, _) = find_scales(names, |name| catalog.whole_or_part(name))?;
-        Some(FoundScaleTensor { tensor: self.sibling(scales)?, other: None, whole: Some(whole) })
+        let (scales, other) = find_scales(names, |name| self.position(name))?;
+        let other = other.and_then(|other| self.sibling(other)).map(|other| other.name());
+        Some(FoundScaleTensor { tensor: self.sibling(scales)?, other })
     }
 
     /// The position of a name in the same checkpoint, or in the same file if it was opened without
@@ -135,8 +125,7 @@ impl<'a, S> LazyTensor<'a, S> {
     /// - [`ErrorKind::NeedsScales`] if a weight with scales would become another dtype, and the
     ///   options do not say [how](LoadOptions::scaled_weights).
     /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the
-    ///   weight; [`ErrorKind::AmbiguousScales`] if two names of the weight have different ones;
-    ///   [`RankProblem::ScalesOfWhole`] for a part of a weight that a rank has saved.
+    ///   weight; [`ErrorKind::AmbiguousScales`] if two names of the weight have different ones.
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         self.decide(options).map(|(loaded, _)| loaded)
     }
@@ -148,7 +137,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ) -> Result<(DtypePlan, Option<Scaling<'a, S>>)> {
         let decide = || {
             let from = self.dtype();
-            let Some(FoundScaleTensor { tensor, other, whole }) = self.find_scales() else {
+            let Some(FoundScaleTensor { tensor, other }) = self.find_scales() else {
                 return Ok((options.dtype_plan(from)?, None));
             };
             let by_scales = || options.dtype_plan_by_scales(from);
@@ -160,7 +149,7 @@ impl<'a, S> LazyTensor<'a, S> {
                 return Ok((loaded, None));
             }
             let (name, dtype, shape) = (tensor.name(), tensor.dtype(), tensor.shape());
-            let found = FoundScales { name, dtype, shape, other, whole };
+            let found = FoundScales { name, dtype, shape, other };
             let layout =
                 options.conversions().scale_layout(self.shape(), loaded.dtype(), &found)?;
             Ok(match layout {
@@ -178,7 +167,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     where
         S: 'a,
     {
-        let FoundScaleTensor { tensor, other, whole } = self.find_scales()?;
+        let FoundScaleTensor { tensor, other } = self.find_scales()?;
         Some(ScaleSource {
             name: tensor.name().into(),
             tensor: Box::new(tensor) as Box<dyn TensorSource + 'a>,
@@ -186,7 +175,6 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             positions: part.map(|part| part.positions().to_vec()),
             rows: part.and_then(|part| Some(part.by_rows()?.wanted())),
             other: other.map(Into::into),
-            whole: whole.map(Into::into),
         })
     }
 }

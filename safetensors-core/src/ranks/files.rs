@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::parts::{PartRecord, Record, record, saved_as};
 use super::plan::{RankPlan, RankTensor};
-use crate::checkpoint::{Index, ShardOptions, record_dcp, split_into_shards};
+use crate::checkpoint::{
+    Index, PartRecord, Record, ShardOptions, record_dcp, record_parts, split_into_shards,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Digest;
-use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
+use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata, part_name};
 use crate::save::SaveOptions;
 
 /// The files of a checkpoint that ranks save.
@@ -154,7 +155,7 @@ impl<'p> RankFiles<'p> {
             options.metadata.extend(self.metadata.clone());
             options.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
         }
-        record(&mut options.metadata, &records);
+        record_parts(&mut options.metadata, &records);
         if self.is_dcp {
             let parts = parts.iter().map(|part| (part.name.as_str(), part.offsets.clone()));
             record_dcp(&mut options.metadata, parts);
@@ -240,4 +241,23 @@ pub(super) fn given<N: AsRef<str>, T>(
         }
     }
     (given, extra)
+}
+
+/// The name under which a rank's part of a tensor is saved, and its record. A tensor of one part is
+/// saved under its own name, and needs no record.
+fn saved_as(
+    tensor: &RankTensor,
+    rank: usize,
+    world_size: usize,
+) -> Result<(String, Option<PartRecord>)> {
+    let parts = tensor.division().parts(world_size);
+    let Some(dim) = tensor.division().dim().filter(|_| parts > 1) else {
+        return Ok((tensor.name().into(), None));
+    };
+    let (part, _) = tensor.division().held(rank, world_size);
+    let ranges = tensor.part(rank)?.ranges(tensor.shape())?;
+    let offset = ranges.get(dim).map_or(0, |range| range.start);
+    let record =
+        PartRecord { tensor: tensor.name().into(), shape: tensor.shape().to_vec(), dim, offset };
+    Ok((part_name(tensor.name(), part, parts), Some(record)))
 }

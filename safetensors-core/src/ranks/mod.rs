@@ -9,14 +9,13 @@
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `RemoteOptions::save_rank` of `safetensors-hub` |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
-//! | read what ranks have saved with PyTorch | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
-//! | make whole tensors of the parts | [`join_parts`], [`Rewrite::add_gathered`](crate::Rewrite::add_gathered) |
+//! | read what ranks have saved, also with PyTorch, as whole tensors | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
 //! reach.
 //!
 //! ```
-//! use safetensors_core::ranks::{self, Rank, RankRules, RankSaver};
+//! use safetensors_core::ranks::{Rank, RankRules, RankSaver};
 //! use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, ShardOptions, TensorView, save};
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -36,7 +35,7 @@
 //! let options = ShardOptions::new();
 //! let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
 //! saver.save(&trained, named, &options)?;
-//! # assert!(Checkpoint::open(&trained).is_ok());
+//! # assert!(Checkpoint::open_whole(&trained).is_ok());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -64,9 +63,7 @@
 mod attempt;
 mod division;
 mod files;
-mod gather;
 mod launcher;
-mod parts;
 mod plan;
 mod plan_json;
 mod planned;
@@ -79,7 +76,6 @@ mod tests;
 
 pub use attempt::RankSaved;
 pub use division::Division;
-pub use gather::{GatheredTensor, is_divided, join_parts};
 pub use plan::{RankPlan, RankTensor};
 pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;

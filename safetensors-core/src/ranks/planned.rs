@@ -43,7 +43,8 @@ use crate::tensor::TensorSource;
 ///     let (name, json) = planned.index_file(|rank, name| format!("rank-{rank}/{name}"))?;
 ///     store.insert(name, json);
 /// }
-/// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
+/// let saved = Checkpoint::open_whole_in(store, "", &Limits::default())?;
+/// assert_eq!(saved.tensor("w")?.read()?.as_slice::<u8>()?, values);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub struct PlannedRank<'p, T> {

@@ -1,14 +1,10 @@
 //! [`RankPlan::read`]: the parts of one rank, in one go.
 
-use std::collections::HashMap;
-
-use super::gather::join_parts;
-use super::parts::saved_as;
 use super::plan::RankPlan;
 use crate::checkpoint::Checkpoint;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{Error, RankProblem, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::LoadOptions;
 use crate::slice::TensorPart;
@@ -25,16 +21,14 @@ impl RankPlan {
     /// Weights with scales are multiplied by them if the options ask for it, see
     /// [`Checkpoint::read_parts`].
     ///
-    /// A checkpoint that ranks have [saved](super::RankSaver::save) by this plan is read as well:
-    /// each rank reads back its own parts. To divide it in another way, make whole tensors with
-    /// [`join_parts`] first.
+    /// A checkpoint that ranks have [saved](super::RankSaver::save), by this plan or another, is
+    /// opened with [`Checkpoint::open_whole`]. Of each file, the bytes that the rank needs are read.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchRank`]; [`ErrorKind::Mismatches`] if the checkpoint has other tensors
-    /// than the plan, or tensors of other dtypes or shapes; [`RankProblem::BadParts`] if its parts
-    /// belong to another plan. These are found before data is read. The errors of
-    /// [`Checkpoint::read_parts`].
+    /// than the plan, or tensors of other dtypes or shapes. These are found before data is read.
+    /// The errors of [`Checkpoint::read_parts`].
     pub fn read<S: ReadAt>(
         &self,
         checkpoint: &Checkpoint<S>,
@@ -42,46 +36,16 @@ impl RankPlan {
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         self.check_rank(rank)?;
-        let parts = self.parts_in(checkpoint, rank)?;
+        let found = checkpoint.tensors();
+        self.check_tensors(found.map(|found| (found.name(), found.dtype(), found.shape())))?;
+        let part = |tensor: &super::RankTensor| Ok((tensor.name().to_owned(), tensor.part(rank)?));
+        let parts = self.tensors().map(part).collect::<Result<Vec<_>>>()?;
         let order = self.order(checkpoint, &parts, rank);
         let ordered = order.iter().map(|&i| (parts[i].0.as_str(), parts[i].1));
         let bufs = checkpoint.read_parts(ordered, options)?;
         let mut pairs: Vec<_> = order.into_iter().zip(bufs).collect();
         pairs.sort_unstable_by_key(|(position, _)| *position);
         Ok(pairs.into_iter().map(|(_, buf)| buf).collect())
-    }
-
-    /// The rank's parts as tensors of the checkpoint, and parts of these.
-    fn parts_in<S>(
-        &self,
-        checkpoint: &Checkpoint<S>,
-        rank: usize,
-    ) -> Result<Vec<(String, TensorPart)>> {
-        let gathered = join_parts(checkpoint)?;
-        let found = gathered.iter().map(|found| (found.name(), found.dtype(), found.shape()));
-        self.check_tensors(found)?;
-        let gathered: HashMap<_, _> = gathered.iter().map(|found| (found.name(), found)).collect();
-        let part = |tensor: &super::RankTensor| {
-            let is_divided = gathered.get(tensor.name()).is_some_and(|found| found.dim().is_some());
-            if !is_divided {
-                return Ok((tensor.name().to_owned(), tensor.part(rank)?));
-            }
-            let (name, record) = saved_as(tensor, rank, self.world_size)?;
-            let expected = tensor.part(rank)?.shape(tensor.shape())?;
-            // The same number of parts may have been cut at other positions.
-            let saved = gathered[tensor.name()].saved(&name);
-            let is_same = |&(offset, shape): &(usize, &[usize])| {
-                record.as_ref().is_some_and(|record| record.offset == offset) && shape == expected
-            };
-            if saved.as_ref().is_some_and(is_same) {
-                return Ok((name, TensorPart::Whole));
-            }
-            let problem =
-                "it was saved in other parts than this plan has: gather the whole tensors first";
-            Err(Error::from(RankProblem::BadParts { problem: problem.into() })
-                .in_tensor(tensor.name()))
-        };
-        self.tensors().map(part).collect()
     }
 
     /// The order in which a rank reads: that of the files, beginning at the rank's share of them.

@@ -144,16 +144,15 @@ impl RankRules {
     }
 
     /// Plans which part of each tensor of a checkpoint each of `world_size` ranks holds. No data is
-    /// read. Of a checkpoint that ranks have saved, this plans the whole tensors, not their parts.
+    /// read.
     ///
     /// # Errors
     ///
-    /// The errors of [`plan_tensors`](RankRules::plan_tensors) and of
-    /// [`join_parts`](super::join_parts).
+    /// The errors of [`plan_tensors`](RankRules::plan_tensors).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
-        let tensors = super::join_parts(checkpoint)?;
+        let tensors = checkpoint.tensors();
         let tensors =
-            tensors.iter().map(|tensor| (tensor.name(), tensor.dtype(), tensor.shape().to_vec()));
+            tensors.map(|tensor| (tensor.name(), tensor.dtype(), tensor.shape().to_vec()));
         self.plan_tensors(tensors, world_size)
     }
 

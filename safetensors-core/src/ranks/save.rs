@@ -63,9 +63,8 @@ use crate::tensor::TensorSource;
 /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
 /// assert!(Checkpoint::open(dir.path()).is_err());
 /// assert!(matches!(save(0)?, RankSaved::Complete(_)));
-/// let names: Vec<_> =
-///     Checkpoint::open(dir.path())?.tensors().map(|tensor| tensor.name().to_owned()).collect();
-/// assert_eq!(names, ["w.part-00001-of-00002", "w.part-00002-of-00002"]);
+/// let saved = Checkpoint::open_whole(dir.path())?;
+/// assert_eq!(saved.tensor("w")?.read()?.as_slice::<f32>()?, values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
+use super::{RankPlan, RankRules, RankSaved, RankSaver};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
 use crate::io::failpoint::{call_at, crash_at, fail_at, without};
 use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save::SaveOptions;
-use crate::tensor::{TensorBuf, TensorSource, TensorView};
+use crate::tensor::{TensorBuf, TensorView};
 
 const RANKS: usize = 2;
 
@@ -42,15 +42,9 @@ fn save_rank(directory: &Path, rank: usize, attempt: &str, fill: u8) -> Result<R
 
 /// The number that fills all tensors of a directory.
 fn fill_of(directory: &Path) -> u8 {
-    let checkpoint = Checkpoint::open(directory).unwrap();
-    let mut bytes = Vec::new();
-    for tensor in join_parts(&checkpoint).unwrap() {
-        let mut sink = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        tensor.write_to(&mut sink).unwrap();
-    }
+    let checkpoint = Checkpoint::open_whole(directory).unwrap();
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
     assert_eq!(bytes.len(), 11);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
     bytes[0]
@@ -200,7 +194,7 @@ fn a_directory_without_locks() {
 #[test]
 fn parts_are_read_back() {
     let directory = prepare(true);
-    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
     for rank in 0..RANKS {
         let parts = plan().read(&checkpoint, rank, &LoadOptions::new()).unwrap();
         let shapes: Vec<_> = parts.iter().map(|part| part.shape().to_vec()).collect();

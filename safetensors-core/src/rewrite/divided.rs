@@ -37,17 +37,17 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`add_gathered`](Rewrite::add_gathered) makes
-    /// whole tensors of them again.
+    /// plan: each rank's parts in separate files. [`Checkpoint::open_whole`] makes whole tensors of
+    /// them again.
     ///
-    /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
-    /// gathered or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
+    /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
+    /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
     /// other save to this directory has, see [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
     /// use safetensors_core::{
-    ///     Checkpoint, Rewrite, SaveOptions, ShardOptions, TensorView, save,
+    ///     Checkpoint, LoadOptions, Rewrite, SaveOptions, ShardOptions, TensorView, save,
     /// };
     ///
     /// let dir = tempfile::tempdir()?;
@@ -62,9 +62,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let to = dir.path().join("divided");
     /// rewrite.save_ranks(&to, &plan, "convert", &ShardOptions::new())?;
     ///
-    /// let divided = Checkpoint::open(&to)?;
-    /// let right = divided.tensor("w.part-00002-of-00002")?;
-    /// assert_eq!(right.read()?.as_slice::<i32>()?, [2, 4]);
+    /// let divided = Checkpoint::open_whole(&to)?;
+    /// let right = plan.read(&divided, 1, &LoadOptions::new())?;
+    /// assert_eq!(right[0].as_slice::<i32>()?, [2, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

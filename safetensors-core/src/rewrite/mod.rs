@@ -3,7 +3,6 @@
 
 mod cast;
 mod divided;
-mod gathered;
 mod origin;
 mod plan;
 mod planned;

@@ -9,7 +9,6 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::LazyTensor;
-use crate::ranks::GatheredTensor;
 use crate::tensor::{ScaleSource, Sink, TensorSource};
 
 /// The source of a tensor, and the scales that the rewrite itself has beside it.
@@ -23,8 +22,6 @@ pub(super) struct Origin<'a, S> {
 pub(super) enum OriginTensor<'a, S> {
     /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
-    /// A tensor whose parts lie in several files of a checkpoint.
-    Gathered(Arc<GatheredTensor<'a, S>>),
     /// An added tensor, with the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
@@ -54,7 +51,6 @@ impl<'a, S> Origin<'a, S> {
             OriginTensor::Lazy(tensor) => {
                 tensor.scales().map(|scales| (address(&scales), scales.name()))
             }
-            OriginTensor::Gathered(tensor) => tensor.scales().map(key_of_gathered),
             OriginTensor::Added(..) => None,
         };
         own.or_else(|| self.beside.as_ref().map(|beside| beside.scales.key()))
@@ -77,7 +73,6 @@ impl<S> OriginTensor<'_, S> {
     pub(super) fn key(&self) -> Key<'_> {
         match self {
             Self::Lazy(tensor) => (address(tensor), tensor.name()),
-            Self::Gathered(tensor) => key_of_gathered(tensor),
             Self::Added(tensor, name) => (Arc::as_ptr(tensor).addr(), name),
         }
     }
@@ -85,7 +80,6 @@ impl<S> OriginTensor<'_, S> {
     pub(super) fn dtype(&self) -> Dtype {
         match self {
             Self::Lazy(tensor) => tensor.dtype(),
-            Self::Gathered(tensor) => tensor.dtype(),
             Self::Added(tensor, _) => tensor.dtype(),
         }
     }
@@ -93,7 +87,6 @@ impl<S> OriginTensor<'_, S> {
     pub(super) fn shape(&self) -> &[usize] {
         match self {
             Self::Lazy(tensor) => tensor.shape(),
-            Self::Gathered(tensor) => tensor.shape(),
             Self::Added(tensor, _) => tensor.shape(),
         }
     }
@@ -102,7 +95,6 @@ impl<S> OriginTensor<'_, S> {
     pub(super) fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),
-            Self::Gathered(tensor) => error.in_tensor(tensor.name()),
             Self::Added(_, name) => error.in_tensor(name),
         }
     }
@@ -111,10 +103,6 @@ impl<S> OriginTensor<'_, S> {
 /// The address of the source of a tensor.
 fn address<S>(tensor: &LazyTensor<'_, S>) -> usize {
     ptr::from_ref(tensor.source()).addr()
-}
-
-fn key_of_gathered<'t, S>(tensor: &'t GatheredTensor<'_, S>) -> Key<'t> {
-    (tensor.parts().next().map_or(0, address), tensor.name())
 }
 
 impl<S> Clone for Origin<'_, S> {
@@ -127,7 +115,6 @@ impl<S> Clone for OriginTensor<'_, S> {
     fn clone(&self) -> Self {
         match self {
             Self::Lazy(tensor) => Self::Lazy(*tensor),
-            Self::Gathered(tensor) => Self::Gathered(Arc::clone(tensor)),
             Self::Added(tensor, name) => Self::Added(Arc::clone(tensor), Arc::clone(name)),
         }
     }
@@ -137,7 +124,6 @@ impl<S> fmt::Debug for OriginTensor<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
-            Self::Gathered(tensor) => f.debug_tuple("Gathered").field(&tensor.name()).finish(),
             Self::Added(_, name) => f.debug_tuple("Added").field(name).finish(),
         }
     }
@@ -155,7 +141,6 @@ impl<S: ReadAt> TensorSource for OriginTensor<'_, S> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         match self {
             Self::Lazy(tensor) => tensor.write_to(sink),
-            Self::Gathered(tensor) => tensor.write_to(sink),
             Self::Added(tensor, _) => tensor.write_to(sink),
         }
     }
@@ -163,7 +148,6 @@ impl<S: ReadAt> TensorSource for OriginTensor<'_, S> {
     fn scales(&self) -> Option<ScaleSource<'_>> {
         match self {
             Self::Lazy(tensor) => TensorSource::scales(tensor),
-            Self::Gathered(tensor) => TensorSource::scales(&**tensor),
             Self::Added(tensor, _) => tensor.scales(),
         }
     }

@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
 use crate::quantized::{Quantization, QuantizationError, QuantizedPart};
-use crate::ranks::GatheredTensor;
 use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
@@ -70,29 +69,11 @@ impl<'a, S> PlannedTensor<'a, S> {
         })
     }
 
-    /// Plans a whole tensor whose parts lie in several files, under its own name or an alias.
-    pub(super) fn gathered(
-        name: &str,
-        tensor: Arc<GatheredTensor<'a, S>>,
-        tie: u64,
-        alias: bool,
-    ) -> Result<Self>
-    where
-        S: ReadAt,
-    {
-        let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
-        let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        let source_name = name.to_owned().into();
-        let origin = Origin::new(OriginTensor::Gathered(tensor));
-        Ok(Self { origin, written: Written::AsIs, byte_len, source_name, tie, alias })
-    }
-
-    /// The tensor in its file; `None` if it was [added](super::Rewrite::add), or
-    /// [gathered](super::Rewrite::add_gathered) from several files.
+    /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin.tensor {
             OriginTensor::Lazy(tensor) => Some(tensor),
-            OriginTensor::Gathered(_) | OriginTensor::Added(..) => None,
+            OriginTensor::Added(..) => None,
         }
     }
 

@@ -110,8 +110,6 @@ pub struct ScaleSource<'a> {
     pub(crate) rows: Option<Vec<usize>>,
     /// The name of other scales, beside another name of the weight.
     pub(crate) other: Option<String>,
-    /// The name of the whole weight, if the source is a part that a rank has saved.
-    pub(crate) whole: Option<String>,
 }
 
 impl<'a> ScaleSource<'a> {
@@ -128,7 +126,7 @@ impl<'a> ScaleSource<'a> {
         tensor: Box<dyn TensorSource + 'a>,
     ) -> Self {
         let (name, positions, rows) = (name.into(), None, None);
-        Self { name, tensor, weight, positions, rows, other: None, whole: None }
+        Self { name, tensor, weight, positions, rows, other: None }
     }
 }
 

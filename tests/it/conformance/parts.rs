@@ -1,7 +1,8 @@
-//! Parts of tensors that ranks of PyTorch have saved: every way by path has whole tensors, and no
-//! way takes a part for one.
+//! Parts of tensors that ranks have saved, ours and those of PyTorch: every way by path has whole
+//! tensors, and no way takes a part for one.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -12,8 +13,11 @@ use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::checkpoint::store::MemoryStore;
 use safetensors_bridge::ndarray as to_ndarray;
 use safetensors_bridge::ndarray::Reader;
-use safetensors_bridge::{Checkpoint, Limits, burn as to_burn, candle as to_candle};
-use safetensors_testing::dcp::{check, file_of, sample, save_parts};
+use safetensors_bridge::ranks::RankRules;
+use safetensors_bridge::{
+    Checkpoint, Limits, Rewrite, SaveOptions, ShardOptions, burn as to_burn, candle as to_candle,
+};
+use safetensors_testing::dcp::{check, sample, save_parts};
 
 #[derive(Module, Debug)]
 struct Weights {
@@ -29,11 +33,41 @@ fn weights() -> Weights {
     }
 }
 
+/// The sample, as the ranks of PyTorch save it.
+fn of_pytorch(directory: &Path) {
+    save_parts(directory, &sample());
+}
+
+/// The sample, as our ranks save it.
+fn ours(directory: &Path) {
+    let from = tempfile::tempdir().unwrap();
+    of_pytorch(from.path());
+    let whole = Checkpoint::open_whole(from.path()).unwrap();
+    let rewrite = Rewrite::of(&whole);
+    let rules = RankRules::new().parse_rule("grid=uneven:1").unwrap();
+    let rules = rules.parse_rule("norm=uneven:0").unwrap().parse_rule("*=replicate").unwrap();
+    let plan = rewrite.plan_ranks(&rules, 3, &SaveOptions::new()).unwrap();
+    rewrite.save_ranks(directory, &plan, "1", &ShardOptions::new()).unwrap();
+}
+
+/// The files of a directory, sorted.
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
 #[test]
 fn every_way_has_whole_tensors() {
-    let directory = tempfile::tempdir().unwrap();
-    save_parts(directory.path(), &sample());
-    let path = directory.path();
+    for save in [of_pytorch, ours] {
+        let directory = tempfile::tempdir().unwrap();
+        save(directory.path());
+        check_every_way(directory.path());
+    }
+}
+
+fn check_every_way(path: &Path) {
     let grid: Vec<f32> = (0..24).map(|value| value as f32).collect();
 
     let loaded = to_candle::load(path, &Device::Cpu).unwrap();
@@ -65,17 +99,25 @@ fn every_way_has_whole_tensors() {
     assert_eq!(columns.iter().copied().collect::<Vec<_>>(), [7., 8., 13., 14., 19., 20.]);
 
     check(&Checkpoint::open_whole(path).unwrap(), &sample());
-    let file = |rank| fs::read(file_of(path, rank)).unwrap();
-    let name = |rank| file_of("s".as_ref(), rank).to_str().unwrap().to_owned();
-    let store: MemoryStore = (0..4).map(|rank| (name(rank), file(rank))).collect();
+    let held = files_in(path).into_iter().map(|file| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        (format!("s/{name}"), fs::read(&file).unwrap())
+    });
+    let store: MemoryStore = held.collect();
     check(&Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap(), &sample());
 }
 
 #[test]
 fn no_way_takes_a_part_for_a_whole_tensor() {
-    let directory = tempfile::tempdir().unwrap();
-    save_parts(directory.path(), &sample());
-    let path = file_of(directory.path(), 0);
+    for save in [of_pytorch, ours] {
+        let directory = tempfile::tempdir().unwrap();
+        save(directory.path());
+        check_refused(directory.path());
+    }
+}
+
+fn check_refused(directory: &Path) {
+    let path = files_in(directory).swap_remove(0);
     let bytes = fs::read(&path).unwrap();
     let load_module =
         |mut store: CheckpointStore| weights().load_from(&mut store).unwrap_err().to_string();
@@ -88,12 +130,11 @@ fn no_way_takes_a_part_for_a_whole_tensor() {
         to_ndarray::load(&path).unwrap_err().to_string(),
         Reader::open(&path).unwrap_err().to_string(),
         Reader::open_in_memory(&path).unwrap_err().to_string(),
-        Reader::open_in_memory(directory.path()).unwrap_err().to_string(),
+        Reader::open_in_memory(directory).unwrap_err().to_string(),
         Reader::from_bytes(bytes).unwrap_err().to_string(),
-        Checkpoint::open(directory.path()).unwrap_err().to_string(),
+        Checkpoint::open(directory).unwrap_err().to_string(),
     ];
     for error in errors {
-        assert!(error.contains("DCP_SHARDING_INFO"), "{error}");
-        assert!(error.contains("open the directory"), "{error}");
+        assert!(error.contains("parts that ranks have saved: open the directory"), "{error}");
     }
 }

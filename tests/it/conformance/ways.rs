@@ -24,7 +24,7 @@ use safetensors_bridge::framework::{
 };
 use safetensors_bridge::load::{read_slices, read_tensors};
 use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
-use safetensors_bridge::ranks::{RankRules, join_parts};
+use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::slice::TensorPart;
 use safetensors_bridge::{
     Checkpoint, ConvertOptions, Dtype, LazyTensor, Limits, LoadOptions, Result, Rewrite,
@@ -128,9 +128,9 @@ const WAYS: [(&str, Way); 28] = [
         let rewrite = Rewrite::of(file);
         let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(dir.path(), &plan, "1", &ShardOptions::new()).unwrap();
-        let divided = Checkpoint::open(dir.path()).unwrap();
-        assert_eq!(join_parts(&divided).unwrap().len(), file.len());
-        Some(rewritten(Rewrite::new().add_gathered(&divided).unwrap(), ask))
+        let divided = Checkpoint::open_whole(dir.path()).unwrap();
+        assert_eq!(divided.len(), file.len());
+        Some(rewritten(Rewrite::of(&divided), ask))
     }),
     ("ndarray `load_with`", |file, ask| Some(loaded::<Ndarray>(file, &(), ask))),
     ("ndarray `Reader`", |file, ask| {

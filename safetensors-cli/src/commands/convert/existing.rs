@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
 use safetensors_core::framework::NameList;
-use safetensors_core::ranks::{GatheredTensor, is_divided, join_parts};
 use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, TensorSource};
 use safetensors_formats::Format;
@@ -92,10 +91,7 @@ pub(super) fn loss(
     let taken: HashMap<_, _> = new().map(|(_, tensor)| (tensor.source_name(), tensor)).collect();
     let (mut lost, mut count) = (Vec::new(), 0);
     for checkpoint in &existing {
-        let tensors = match tensors(checkpoint) {
-            Ok(tensors) => tensors,
-            Err(why) => return Some(Loss::Unreadable(why.to_string())),
-        };
+        let tensors = tensors(checkpoint);
         let files: HashSet<_> = checkpoint.files().iter().map(|it| identity(it.path())).collect();
         let inputs = sources.iter().filter(|it| it.files().any(|it| files.contains(&identity(it))));
         let inputs: Vec<_> = inputs.collect();
@@ -220,13 +216,14 @@ fn open(path: &Path, place: OutputPlace) -> anyhow::Result<Vec<Checkpoint>> {
     let mut all = Vec::new();
     // What ranks have saved is whole tensors only together.
     let index = path.join(pattern.index_name());
-    if let Ok(checkpoint) = safetensors_core::Checkpoint::open(&index)
-        && is_divided(&checkpoint)
+    let mut together = HashSet::new();
+    if let Ok(checkpoint) = input::open_file(&index, Opening::default())
+        && input::is_in_parts(&checkpoint)
     {
-        all.push(checkpoint.into_boxed());
+        let files = CheckpointPath::Index(index).files()?;
+        together.extend(files.iter().map(|file| identity(file)));
+        all.push(checkpoint);
     }
-    let together: HashSet<_> =
-        all.iter().flat_map(Checkpoint::files).map(|file| identity(file.path())).collect();
     let mut names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
     names.sort_unstable();
     for name in names.iter().filter(|name| name.to_str().is_some_and(|it| pattern.matches(it))) {
@@ -262,18 +259,8 @@ struct Existing {
     scales: Option<String>,
 }
 
-/// All tensors, whole ones if ranks have saved them.
-fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<Existing>> {
-    if is_divided(checkpoint) {
-        let whole = join_parts(checkpoint)?;
-        let existing = |it: &GatheredTensor<'_, input::Source>| Existing {
-            name: it.name().into(),
-            shape: it.shape().into(),
-            dtype: it.dtype(),
-            scales: it.scales().map(|scales| scales.name().into()),
-        };
-        return Ok(whole.iter().map(existing).collect());
-    }
+/// All tensors, also by their other names.
+fn tensors(checkpoint: &Checkpoint) -> Vec<Existing> {
     let tensors = checkpoint.tensors().map(|tensor| (tensor.name(), tensor));
     let existing = |(name, tensor): (&str, LazyTensor<'_, input::Source>)| Existing {
         name: name.into(),
@@ -281,7 +268,7 @@ fn tensors(checkpoint: &Checkpoint) -> safetensors_core::Result<Vec<Existing>> {
         dtype: tensor.dtype(),
         scales: tensor.scales().map(|scales| scales.name().into()),
     };
-    Ok(tensors.chain(checkpoint.aliases()).map(existing).collect())
+    tensors.chain(checkpoint.aliases()).map(existing).collect()
 }
 
 /// What would be lost if the tensors are those of `old` but for their values and dtypes, and

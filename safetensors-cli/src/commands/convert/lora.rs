@@ -7,7 +7,6 @@ use anyhow::Context;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::lora::Adapter;
-use safetensors_core::ranks::is_divided;
 
 use crate::input::{self, Checkpoint, address};
 use crate::terminal::text;
@@ -101,12 +100,6 @@ impl Adapters {
         let mut dtypes = HashMap::new();
         if self.is_empty() {
             return Ok((checkpoint, dtypes));
-        }
-        if is_divided(&checkpoint) {
-            anyhow::bail!(
-                "--lora: ranks have saved IN in parts; make it whole first: `safetensors convert \
-                 IN WHOLE`"
-            );
         }
         let dtype = |name: &str, dtype| {
             dtypes.insert(name.to_owned(), dtype);

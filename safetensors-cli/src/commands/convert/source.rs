@@ -9,7 +9,6 @@ use safetensors_core::Dtype;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::QuantizedWeight;
-use safetensors_core::ranks::{is_divided, join_parts};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
@@ -32,8 +31,6 @@ pub(super) const MOST: u64 = 16 << 20;
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
-    /// The names of the whole tensors of a checkpoint that ranks have saved.
-    whole: Vec<String>,
     /// The quantised weights that are read as numbers.
     numbers: Vec<QuantizedWeight>,
     /// Those that stay as they are stored.
@@ -115,14 +112,8 @@ impl Source {
             }
             arrays => arrays,
         };
-        let whole = match &content {
-            Content::Checkpoint(checkpoint) if is_divided(checkpoint) => {
-                join_parts(checkpoint)?.iter().map(|tensor| tensor.name().to_owned()).collect()
-            }
-            _ => Vec::new(),
-        };
         let (numbers, kept) = (Vec::new(), Vec::new());
-        Ok(Self { path: path.into(), content, whole, numbers, kept, merged })
+        Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
 
     /// The name to show in messages.
@@ -196,7 +187,8 @@ impl Source {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
                 let is_one = checkpoint.files().len() == 1 && checkpoint.index_path().is_none();
-                is_one && !self.path.is_dir() && !other::is_in(checkpoint.files())
+                let is_made = input::is_in_parts(checkpoint) || other::is_in(checkpoint.files());
+                is_one && !self.path.is_dir() && !is_made
             }
             Content::Npy(_) | Content::Npz(_) => false,
         }
@@ -205,9 +197,6 @@ impl Source {
     /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
-            Content::Checkpoint(_) if !self.whole.is_empty() => {
-                self.whole.iter().map(String::as_str).collect()
-            }
             Content::Checkpoint(checkpoint) => {
                 let names = checkpoint.tensors().map(|tensor| tensor.name());
                 names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
@@ -217,9 +206,7 @@ impl Source {
         }
     }
 
-    /// Adds the tensors to the rewrite, those that ranks have saved in parts as whole ones.
-    ///
-    /// Skips arrays that are not taken: an array that cannot be
+    /// Adds the tensors to the rewrite. Skips arrays that are not taken: an array that cannot be
     /// read would be an error.
     pub(super) fn add_to<'a>(
         &'a self,
@@ -229,7 +216,7 @@ impl Source {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
                 self.refuse_unreadable(takes)?;
-                Ok(rewrite.add_gathered(checkpoint)?)
+                Ok(rewrite.merge(checkpoint))
             }
             Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
             Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),

@@ -1,12 +1,14 @@
 //! Whole tensors of parts, and parts of whole tensors.
 
+use std::fs;
 use std::path::Path;
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankRules, RankSaver, is_divided, join_parts};
+use safetensors_core::ranks::{RankRules, RankSaver};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
-    TensorSource, TensorView, save as save_file,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, Rewrite,
+    SaveOptions, ShardOptions, TensorView, save as save_file,
 };
 use tempfile::tempdir;
 
@@ -45,7 +47,7 @@ fn rules(kind: &str) -> RankRules {
 }
 
 /// Divides a checkpoint among ranks, from its file.
-fn divide(checkpoint: &Checkpoint, to: &Path, rules: &RankRules, world_size: usize) {
+fn divide(checkpoint: &Checkpoint<impl ReadAt>, to: &Path, rules: &RankRules, world_size: usize) {
     let plan = rules.plan(checkpoint, world_size).unwrap();
     let options = ShardOptions::new()
         .save_options(SaveOptions::new().durable(false))
@@ -76,16 +78,20 @@ fn dividing_and_gathering_gives_the_same_bytes() {
         };
         let divided = directory.path().join(format!("{kind}-{world_size}"));
         divide(&checkpoint, &divided, &kinds, world_size);
-        let divided = Checkpoint::open(&divided).unwrap();
+        let divided = Checkpoint::open_whole(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
-        Rewrite::new().add_gathered(&divided).unwrap().save(&back, &options).unwrap();
+        Rewrite::of(&divided).save(&back, &options).unwrap();
         let gathered = Checkpoint::open(&back).unwrap();
-        assert_eq!(gathered.len(), checkpoint.len());
+        assert_eq!((gathered.len(), divided.len()), (checkpoint.len(), checkpoint.len()));
         for tensor in checkpoint.tensors() {
-            let found = gathered.tensor(tensor.name()).unwrap();
-            assert_eq!((found.dtype(), found.shape()), (tensor.dtype(), tensor.shape()));
-            let [found, expected] = [found, tensor].map(|tensor| tensor.read().unwrap());
-            assert!(found.bytes() == expected.bytes(), "{kind} {}", tensor.name());
+            let expected = tensor.read().unwrap();
+            let name = tensor.name();
+            let [written, read] =
+                [gathered.tensor(name).unwrap().read(), divided.tensor(name).unwrap().read()];
+            for found in [written.unwrap(), read.unwrap()] {
+                assert_eq!((found.dtype(), found.shape()), (tensor.dtype(), tensor.shape()));
+                assert!(found.bytes() == expected.bytes(), "{kind} {name}");
+            }
         }
         // The other name of a tied tensor has survived, and nothing of the parts.
         let metadata = gathered.metadata();
@@ -101,17 +107,16 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
     let directory = tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     plain(&at("a.safetensors"));
-    let checkpoint = Checkpoint::open(at("a.safetensors")).unwrap();
+    let checkpoint = Checkpoint::open_whole(at("a.safetensors")).unwrap();
     let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
-    let divide = |rewrite: Rewrite<'_>, world_size, to: &str| {
+    let divide = |rewrite: Rewrite<'_, Assembled>, world_size, to: &str| {
         let plan = rewrite.plan_ranks(&rules("split"), world_size, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(at(to), &plan, to, &options).unwrap();
-        (Checkpoint::open(at(to)).unwrap(), plan)
+        (Checkpoint::open_whole(at(to)).unwrap(), plan)
     };
     let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
     let to = |name: &str| (name == "tall").then_some(Dtype::I64);
-    let gathered = Rewrite::new().add_gathered(&three).unwrap();
-    let cast = gathered.cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
+    let cast = Rewrite::of(&three).cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
     let (two, plan) = divide(cast, 2, "two");
     for rank in 0..2 {
         let parts = plan.read(&two, rank, &LoadOptions::new()).unwrap();
@@ -131,9 +136,7 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
     });
     let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
     Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
-    let back = Checkpoint::open(at("reversed")).unwrap();
-    Rewrite::new().add_gathered(&back).unwrap().save(at("back"), &SaveOptions::new()).unwrap();
-    let back = Checkpoint::open(at("back")).unwrap();
+    let back = Checkpoint::open_whole(at("reversed")).unwrap();
     for tensor in checkpoint.tensors() {
         let found = back.tensor(tensor.name()).unwrap();
         assert!(found.read().unwrap().bytes() == tensor.read().unwrap().bytes());
@@ -142,28 +145,19 @@ fn a_rewrite_divides_what_it_casts_and_gathers() {
     let error = Rewrite::of(&checkpoint).save_ranks(at("none"), &plan, "x", &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
     assert!(!at("none").exists());
-    // Three ranks have other parts than two.
-    let error = plan.read(&three, 0, &LoadOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
-    let same = rules("split").plan(&three, 2).unwrap();
-    let error = same.read(&three, 0, &LoadOptions::new()).unwrap_err();
-    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
+    // Three ranks have other parts than two, and each of two reads its own of them.
+    let two = rules("split").plan(&three, 2).unwrap();
+    for (rank, part) in [0, 1].map(|rank| (rank, two.read(&three, rank, &LoadOptions::new()))) {
+        for (tensor, part) in two.tensors().zip(part.unwrap()) {
+            let whole = checkpoint.tensor(tensor.name()).unwrap();
+            let expected = whole.slice(tensor.part(rank).unwrap()).unwrap().read().unwrap();
+            assert!(part.bytes() == expected.bytes(), "{} of {rank}", tensor.name());
+        }
+    }
 }
 
-#[test]
-fn a_plain_checkpoint_is_gathered_as_it_is() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("a.safetensors");
-    plain(&path);
-    let checkpoint = Checkpoint::open(&path).unwrap();
-    let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-    let gathered = join_parts(&checkpoint).unwrap();
-    assert!(gathered.iter().map(|tensor| tensor.name()).eq(names));
-    assert!(!is_divided(&checkpoint));
-}
-
-/// Writes a file with two tensors of two bytes, and this record of parts.
-fn recorded(directory: &Path, record: &str) -> Checkpoint {
+/// Writes an index, and its file with two tensors of two bytes and this record of parts.
+fn recorded(directory: &Path, record: &str) -> Result<Checkpoint<Assembled>> {
     let record = record.replace('"', "\\\"");
     let tensor = |name, begin| {
         let end = begin + 2;
@@ -171,8 +165,9 @@ fn recorded(directory: &Path, record: &str) -> Checkpoint {
     };
     let metadata = format!(r#""__metadata__":{{"safetensors_bridge.parts":"{record}"}}"#);
     let header = format!("{{{metadata},{},{}}}", tensor("a", 0), tensor("b", 2));
-    let path = support::write(directory, "model.safetensors", support::file(header, 4));
-    Checkpoint::open(path).unwrap()
+    support::write(directory, "x.safetensors", support::file(header, 4));
+    let index = br#"{"metadata":{},"weight_map":{"a":"x.safetensors","b":"x.safetensors"}}"#;
+    Checkpoint::open_whole(support::write(directory, "x.safetensors.index.json", index))
 }
 
 #[test]
@@ -182,8 +177,8 @@ fn a_hostile_record_is_refused() {
     let whole = r#""shape":[4],"dim":0,"offset":0"#;
     let second = r#""shape":[4],"dim":0,"offset":2"#;
     let good = format!("{{{},{}}}", part("a", whole), part("b", second));
-    let checkpoint = recorded(directory.path(), &good);
-    assert_eq!(join_parts(&checkpoint).unwrap()[0].shape(), [4]);
+    let checkpoint = recorded(directory.path(), &good).unwrap();
+    assert_eq!(checkpoint.tensor("w").unwrap().shape(), [4]);
     drop(checkpoint);
     for record in [
         "".to_owned(),
@@ -205,8 +200,7 @@ fn a_hostile_record_is_refused() {
         good.replace("[4]", &format!("{:?}", [1; 1025])),
         good.replacen("[4]", "[18446744073709551615]", 1),
     ] {
-        let checkpoint = recorded(directory.path(), &record);
-        let error = join_parts(&checkpoint).unwrap_err();
+        let error = recorded(directory.path(), &record).unwrap_err();
         let is_bad = match error.kind() {
             ErrorKind::TooManyDimensions { .. } => true,
             _ => matches!(problem(&error), RankProblem::BadParts { .. }),
@@ -215,8 +209,8 @@ fn a_hostile_record_is_refused() {
     }
     // The whole has the name of another tensor.
     let taken = part("a", r#""shape":[2],"dim":0,"offset":0"#).replace("\"w\"", "\"b\"");
-    let error = join_parts(&recorded(directory.path(), &format!("{{{taken}}}"))).err();
-    assert!(matches!(error.unwrap().kind(), ErrorKind::DuplicateTensor));
+    let error = recorded(directory.path(), &format!("{{{taken}}}")).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
 }
 
 #[test]
@@ -226,12 +220,20 @@ fn a_missing_part_is_found() {
     plain(&path);
     let to = directory.path().join("divided");
     divide(&Checkpoint::open(&path).unwrap(), &to, &rules("split"), 3);
-    let files = Checkpoint::open(&to).unwrap();
-    let files: Vec<_> = files.files().iter().map(|file| file.path().to_owned()).collect();
-    let two = Checkpoint::open_files(&files[1..]).unwrap();
-    let error = join_parts(&two).unwrap_err();
+    // Parts are no tensors: neither the directory nor one of its files opens as if they were.
+    let file = to.join("model-00001-of-00003.safetensors");
+    for path in [&to, &file, &to.join("model.safetensors.index.json")] {
+        let error = Checkpoint::open(path).unwrap_err();
+        assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
+    }
+    let error = Checkpoint::open_whole(&file).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
+    let index = fs::read_to_string(to.join("model.safetensors.index.json")).unwrap();
+    let mut index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    let map = index["weight_map"].as_object_mut().unwrap();
+    map.retain(|_, file| file != "model-00001-of-00003.safetensors");
+    fs::write(to.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    let error = Checkpoint::open_whole(&to).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
     assert!(error.tensor().is_some());
-    // All files without the index are enough.
-    assert_eq!(join_parts(&Checkpoint::open_files(&files).unwrap()).unwrap().len(), 8);
 }

@@ -11,9 +11,9 @@ mod saving;
 use std::path::Path;
 
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions, TensorBuf,
 };
 
 /// A plan of two divided tensors and a replicated one.
@@ -49,15 +49,9 @@ fn save_rank(
 }
 
 /// The number that fills all tensors of a checkpoint.
-fn fill_of(checkpoint: &Checkpoint) -> u8 {
-    let mut bytes = Vec::new();
-    for tensor in join_parts(checkpoint).unwrap() {
-        let mut sink = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        tensor.write_to(&mut sink).unwrap();
-    }
+fn fill_of(checkpoint: &Checkpoint<impl ReadAt>) -> u8 {
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
     bytes[0]
 }

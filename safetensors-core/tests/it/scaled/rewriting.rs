@@ -1,12 +1,11 @@
 //! Weights that are multiplied by their scales while they are saved, and which scales stay.
 
 use safetensors_core::convert::{Converted, ScaledWeights};
-use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, Rewrite,
+    SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
 };
 
 use super::{checkpoint, dequantize, dequantize_blocks, fixture};
@@ -26,7 +25,7 @@ fn scale() -> TensorBuf {
 }
 
 /// Saves a rewrite, and opens what was saved.
-fn rewritten(rewrite: Rewrite<'_>) -> Checkpoint<Vec<u8>> {
+fn rewritten(rewrite: Rewrite<'_, impl ReadAt>) -> Checkpoint<Vec<u8>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new.safetensors");
     rewrite.save(&path, &SaveOptions::new()).unwrap();
@@ -38,7 +37,10 @@ fn names(checkpoint: &Checkpoint<Vec<u8>>) -> Vec<&str> {
 }
 
 /// Casts floats of 8 bits to F32.
-fn to_f32<'a>(rewrite: Rewrite<'a>, options: &ConvertOptions) -> Result<Rewrite<'a>> {
+fn to_f32<'a, S: ReadAt>(
+    rewrite: Rewrite<'a, S>,
+    options: &ConvertOptions,
+) -> Result<Rewrite<'a, S>> {
     let is_small = |dtype: Dtype| dtype.is_float() && dtype.bits() == 8;
     rewrite.cast(options, |_, tensor| is_small(tensor.dtype()).then_some(Dtype::F32))
 }
@@ -180,7 +182,7 @@ fn wrong_scales_are_found_before_anything_is_written() {
 }
 
 #[test]
-fn parts_of_ranks_are_multiplied_only_as_whole_tensors() {
+fn parts_of_ranks_are_multiplied_as_whole_tensors() {
     let weight = TensorBuf::from_view(
         &TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38, 0x40, 0x38, 0x40]).unwrap(),
     );
@@ -193,23 +195,25 @@ fn parts_of_ranks_are_multiplied_only_as_whole_tensors() {
         let rewrite = Rewrite::of(&input);
         let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
-        let divided = Checkpoint::open(directory.path()).unwrap();
+        let divided = Checkpoint::open_whole(directory.path()).unwrap();
 
-        let part = divided.tensor("w.part-00001-of-00002").unwrap();
-        assert!(part.scales().is_some(), "{rule}");
+        let weight = divided.tensor("w").unwrap();
         let floats = dequantize().floats_as(Dtype::F32);
-        let error = part.read_with(&floats).unwrap_err();
-        let ErrorKind::Ranks { problem, .. } = error.kind() else { panic!("{error}") };
-        assert!(matches!(problem, RankProblem::ScalesOfWhole { .. }), "{error}");
+        let values = weight.read_with(&floats).unwrap();
+        assert_eq!(values.as_slice::<f32>().unwrap(), [0.5, 1.0, 2.0, 4.0], "{rule}");
+        // A rank gets its own numbers, whatever parts its weights and its scales were saved in.
+        let parts = plan.read(&divided, 1, &floats).unwrap();
+        let part = &parts[plan.tensors().position(|tensor| tensor.name() == "w").unwrap()];
+        let expected = if rule == "w=split:1" { [1.0, 4.0] } else { [2.0, 4.0] };
+        assert_eq!(part.as_slice::<f32>().unwrap(), expected, "{rule}");
         let refused = LoadOptions::new().floats_as(Dtype::F32);
         let error = plan.read(&divided, 0, &refused).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
         plan.read(&divided, 0, &Default::default()).unwrap();
 
-        let refused =
-            to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &ConvertOptions::new());
+        let refused = to_f32(Rewrite::of(&divided), &ConvertOptions::new());
         assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NeedsScales { .. }), "{rule}");
-        let whole = to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &scaled()).unwrap();
+        let whole = to_f32(Rewrite::of(&divided), &scaled()).unwrap();
         let output = rewritten(whole);
         assert_eq!(names(&output), ["w"]);
         let values = output.tensor("w").unwrap().read().unwrap();
@@ -255,8 +259,9 @@ fn what_only_looks_like_an_alias_brings_no_scales() {
     let rewrite = Rewrite::of(&input);
     let plan = rewrite.plan_ranks(&rules.unwrap(), 2, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(&divided, &plan, "1", &ShardOptions::new()).unwrap();
-    let divided = Checkpoint::open(&divided).unwrap();
-    for rewrite in [Rewrite::of(&input), Rewrite::new().add_gathered(&divided).unwrap()] {
+    let (input, divided) = (Checkpoint::open_whole(&path), Checkpoint::open_whole(&divided));
+    for checkpoint in [input.unwrap(), divided.unwrap()] {
+        let rewrite = Rewrite::of(&checkpoint);
         let output = rewritten(to_f32(rewrite, &scaled()).unwrap());
         let a = output.tensor("a").unwrap().read().unwrap();
         assert_eq!(a.as_slice::<f32>().unwrap(), [1.0, 2.0]);
@@ -323,7 +328,7 @@ fn a_conversion_to_the_own_dtype_still_has_scales() {
 }
 
 #[test]
-fn weights_and_scales_that_ranks_divided_in_other_ways_are_not_converted() {
+fn weights_and_scales_that_ranks_divided_in_other_ways_are_converted() {
     let weight = TensorView::new(Dtype::F8_E4M3, &[4, 2], &[0x38; 8]).unwrap();
     let weight = TensorBuf::from_view(&weight).unwrap();
     let rows = TensorBuf::from_vec(vec![4, 1], vec![0.5_f32; 4]).unwrap();
@@ -338,15 +343,14 @@ fn weights_and_scales_that_ranks_divided_in_other_ways_are_not_converted() {
         rewrite.metadata_mut().extend(alias.map(|(key, value)| (key.into(), value.into())));
         let plan = rewrite.plan_ranks(&all, 4, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
-        let divided = Checkpoint::open(directory.path()).unwrap();
+        let divided = Checkpoint::open_whole(directory.path()).unwrap();
         let floats = LoadOptions::new().floats_as(Dtype::F32);
         let error = plan.read(&divided, 0, &floats).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
-        let refused =
-            to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &ConvertOptions::new());
+        let refused = to_f32(Rewrite::of(&divided), &ConvertOptions::new());
         let error = refused.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{rules:?}: {error}");
-        let whole = to_f32(Rewrite::new().add_gathered(&divided).unwrap(), &scaled()).unwrap();
+        let whole = to_f32(Rewrite::of(&divided), &scaled()).unwrap();
         let output = rewritten(whole);
         let values = output.tensor("w").unwrap().read().unwrap().into_vec::<f32>().unwrap();
         assert_eq!(values, [0.5; 8], "{rules:?}");

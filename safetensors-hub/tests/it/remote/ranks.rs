@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, RankTensor, join_parts};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, RankTensor};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions, TensorBuf,
 };
 use safetensors_hub::remote::{RemoteOptions, RemoteStore, open};
 
@@ -56,13 +55,8 @@ fn save_filled(
 
 /// The number that fills all tensors.
 pub(crate) fn fill_of<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<u8> {
-    let mut bytes = Vec::new();
-    for tensor in join_parts(checkpoint)? {
-        tensor.write_to(&mut |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-    }
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1))?;
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
     assert_eq!(bytes.len(), 2 * 720 + 33);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture");
     Ok(bytes[0])
@@ -166,7 +160,7 @@ fn the_files_are_those_of_a_local_save() {
             (local, remote) => assert_eq!(local, remote),
         }
     }
-    let (local, remote) = (Checkpoint::open(dir.path()).unwrap(), open(address).unwrap());
+    let (local, remote) = (Checkpoint::open_whole(dir.path()).unwrap(), open(address).unwrap());
     assert_eq!(remote.metadata()["epoch"], "3");
     assert_eq!((local.len(), local.metadata()), (remote.len(), remote.metadata()));
     for (a, b) in local.tensors().zip(remote.tensors()) {

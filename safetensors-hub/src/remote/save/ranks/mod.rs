@@ -20,11 +20,10 @@ impl RemoteOptions {
     /// another.
     ///
     /// This is [`RankSaver::save`] for buckets: all arguments and the files mean the same.
-    /// [`open`](super::super::open) opens what was saved, and [`ranks::join_parts`] makes whole
-    /// tensors of the parts.
+    /// [`open`](super::super::open) opens what was saved, as whole tensors.
     ///
     /// ```
-    /// use safetensors_core::ranks::{self, RankRules, RankSaved, RankSaver};
+    /// use safetensors_core::ranks::{RankRules, RankSaved, RankSaver};
     /// use safetensors_core::{ShardOptions, TensorSource, TensorView};
     /// use safetensors_hub::remote::{self, RemoteOptions};
     ///
@@ -44,8 +43,7 @@ impl RemoteOptions {
     /// assert!(matches!(save(0)?, RankSaved::Complete(_)));
     ///
     /// let checkpoint = remote::open(address)?;
-    /// let whole = &ranks::join_parts(&checkpoint)?[0];
-    /// assert_eq!((whole.name(), whole.shape()), ("w", &[4][..]));
+    /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<f32>()?, values);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
@@ -100,7 +98,6 @@ impl RemoteOptions {
     /// the last one. Each index is whole even then, but names files that the other save may remove.
     /// For an address of the local disk this is [`RankSaver::save`], which has a lock instead.
     ///
-    /// [`ranks::join_parts`]: safetensors_core::ranks::join_parts
     /// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
     ///
     /// # Errors

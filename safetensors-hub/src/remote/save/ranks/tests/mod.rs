@@ -13,9 +13,9 @@ use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::RankProblem;
-use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver, join_parts};
+use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, Result, ShardOptions, TensorBuf, TensorSource,
+    Checkpoint, Dtype, Error, ErrorKind, Limits, LoadOptions, Result, ShardOptions, TensorBuf,
     TensorView,
 };
 
@@ -76,20 +76,14 @@ fn fill_of(store: &InMemory) -> u8 {
     for (name, bytes) in objects(store) {
         files.insert(format!("m/{name}"), bytes);
     }
-    let opened = Checkpoint::open_in(files, "m", &Limits::default());
+    let opened = Checkpoint::open_whole_in(files, "m", &Limits::default());
     let checkpoint = match opened {
         Err(_) if objects(store).is_empty() => return 0,
         Err(error) if matches!(error.kind(), ErrorKind::NoCheckpoint { .. }) => return 0,
         opened => opened.unwrap(),
     };
-    let mut bytes = Vec::new();
-    for tensor in join_parts(&checkpoint).unwrap() {
-        let mut sink = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        tensor.write_to(&mut sink).unwrap();
-    }
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
     assert_eq!(bytes.len(), 11);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
     bytes[0]
