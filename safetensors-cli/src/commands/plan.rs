@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::TensorSource;
 use safetensors_core::ranks::{RankPlan, RankTensor};
 use serde::Serialize;
 

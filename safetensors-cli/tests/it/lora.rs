@@ -235,15 +235,17 @@ fn a_merge_replaces_one_with_another_scale() {
 }
 
 #[test]
-fn parts_of_ranks_are_made_whole_first() {
+fn adapters_are_merged_into_what_ranks_have_saved() {
     let (dir, fixture) = (temp_dir(), Merge::named("modules-to-save"));
     let rules = ["--ranks", "2", "--rule", "*=uneven:0"];
     convert(dir.path(), &[&[&*text(&fixture.model()), "parts"], &rules[..]].concat()).success();
     let adapter = text(&fixture.paths()[0]);
-    convert(dir.path(), &["parts", "out.safetensors", "--lora", &adapter])
-        .failure()
-        .stderr(predicate::str::contains("make it whole first"));
-    assert!(!dir.path().join("out.safetensors").exists());
+    for (input, output) in [("parts", "of-parts"), (&*text(&fixture.model()), "of-whole")] {
+        let output = format!("{output}.safetensors");
+        convert(dir.path(), &[input, &output, "--lora", &adapter]).success();
+    }
+    let diff = ["diff", "--ignore-metadata", "of-parts.safetensors", "of-whole.safetensors"];
+    run_in(dir.path(), &diff).success();
 }
 
 #[test]

@@ -27,7 +27,7 @@ use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
 use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::slice::TensorPart;
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, LazyTensor, Limits, LoadOptions, Result, Rewrite,
+    Checkpoint, ConvertOptions, Dtype, LazyTensor, Limits, LoadOptions, ReadAt, Result, Rewrite,
     SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource, TensorView, save, serialize,
 };
 
@@ -250,7 +250,7 @@ fn saved(source: &dyn TensorSource) -> Result<TensorBuf> {
 }
 
 /// Saves with a conversion, and reads what was saved. Scales that were applied are not saved.
-fn rewritten(rewrite: Rewrite<'_>, ask: Ask) -> Result<TensorBuf> {
+fn rewritten(rewrite: Rewrite<'_, impl ReadAt>, ask: Ask) -> Result<TensorBuf> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let to = |name: &str| ask.to.filter(|_| name == "w");
