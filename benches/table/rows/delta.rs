@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use safetensors_bridge::delta::{Chain, Delta, Options, make};
 use safetensors_bridge::framework::in_parallel;
-use safetensors_bridge::{Checkpoint, LazyTensor, LoadOptions};
+use safetensors_bridge::{Checkpoint, LazyTensor, LoadOptions, ReadAt};
 
 use super::Spec;
 use harness::data::Data;
@@ -131,11 +131,7 @@ fn made(files: Files) -> Result<Row> {
     ]);
     let [old, new] = reads;
     Ok(row
-        .goals([
-            Goal::OfLimit(ALONE, 0.8),
-            Goal::OfLimit(FROM_FILES, 0.8),
-            Goal::Memory(ALLOWANCE),
-        ])
+        .goals([Goal::OfLimit(ALONE, 0.8), Goal::OfLimit(FROM_FILES, 0.8), Goal::Memory(ALLOWANCE)])
         .isolated()
         .samples(5)
         .bytes(BYTES)
