@@ -85,10 +85,15 @@ impl Journal {
     }
 
     /// Completes a change that was interrupted while it wrote, if there is one, and returns the
-    /// digest of its result. A journal of which nothing is written or all is removed.
+    /// digest of its result. A journal of which nothing is written or all is removed, unless all of
+    /// its files are gone.
     pub(crate) fn complete(&self, options: &Options) -> Result<Option<blake3::Hash>> {
         AtomicDirectory::repair(&self.path)?;
         let Some((number, files)) = self.lock(options)? else { return Ok(None) };
+        if files.iter().all(|(_, file)| file.is_none()) {
+            // Nothing is locked, so by now it may be another process's. The next one replaces it.
+            return Ok(None);
+        }
         if !files.iter().any(|(_, file)| file.as_ref().is_some_and(|it| it.number().is_some())) {
             self.remove()?;
             return Ok(None);

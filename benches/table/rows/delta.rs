@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use safetensors_bridge::delta::{Chain, Delta, Options, make};
 use safetensors_bridge::framework::in_parallel;
-use safetensors_bridge::{Checkpoint, LazyTensor, LoadOptions};
+use safetensors_bridge::{Checkpoint, LazyTensor, LoadOptions, ReadAt};
 
 use super::Spec;
 use harness::data::Data;
@@ -16,6 +16,7 @@ use harness::sample::{Contender, Goal, Row};
 
 const MAKE: &str = "delta::make";
 const ALONE: &str = "zstd level 1 alone, of the XOR in memory";
+const FROM_FILES: &str = "both files read, XOR, zstd level 1";
 const APPLY: &str = "Chain::apply";
 const IN_PLACE: &str = "copied, decompressed whole, XOR in the copy";
 
@@ -97,6 +98,7 @@ fn made(files: Files) -> Result<Row> {
     let read =
         |path: &Path| -> Result<_> { Ok(Checkpoint::open(path)?.read_all(&LoadOptions::new())?) };
     let (from, to, reads) = (old.clone(), new.clone(), [old.clone(), new.clone()]);
+    let (also_old, also_new) = (old.clone(), new.clone());
     let mut differences: Option<Vec<Vec<u8>>> = None;
     let row = Row::new(vec![
         Contender::ours(MAKE, move |watch| {
@@ -121,15 +123,38 @@ fn made(files: Files) -> Result<Row> {
             ensure!(sizes.len() == COUNT, "fewer tensors");
             Ok(())
         }),
+        Contender::limit(FROM_FILES, move |watch| {
+            let sizes = watch.time(|| from_files(&also_old, &also_new))?;
+            ensure!(sizes.len() == COUNT, "fewer tensors");
+            Ok(())
+        }),
     ]);
     let [old, new] = reads;
     Ok(row
-        .goals([Goal::OfLimit(ALONE, 0.8), Goal::Memory(ALLOWANCE)])
+        .goals([Goal::OfLimit(ALONE, 0.8), Goal::OfLimit(FROM_FILES, 0.8), Goal::Memory(ALLOWANCE)])
         .isolated()
         .samples(5)
         .bytes(BYTES)
         .reads(old)
         .reads(new))
+}
+
+/// What the format asks for and no more: no digest, no checksum, and nothing is written. Returns the
+/// sizes of the compressed differences.
+fn from_files(old: &Path, new: &Path) -> Result<Vec<usize>> {
+    let (old, new) = (Checkpoint::open(old)?, Checkpoint::open(new)?);
+    let tensors: Vec<_> = new.tensors().collect();
+    let sizes = in_parallel(tensors, 0, |new, buffers: &mut [Vec<u8>; 2]| {
+        let old = old.tensor(new.name())?;
+        for (tensor, buffer) in [&old, &new].into_iter().zip(buffers.iter_mut()) {
+            buffer.resize(tensor.byte_len() as usize, 0);
+            tensor.source().read_exact_at(buffer, tensor.file_offset())?;
+        }
+        let [old, new] = buffers;
+        new.iter_mut().zip(old).for_each(|(byte, other)| *byte ^= *other);
+        Ok(zstd::bulk::compress(new, 1)?.len())
+    })?;
+    Ok(sizes)
 }
 
 fn applied(files: Files) -> Result<Row> {

@@ -261,6 +261,29 @@ fn a_journal_is_written_to_its_own_files_alone() {
     assert!(!torn.journal.path().exists());
 }
 
+/// Another process may put files there, and its own journal, while none is there to be locked.
+#[test]
+fn a_journal_whose_files_are_all_gone_is_only_replaced() {
+    let mut torn = Torn::new(1000);
+    for file in std::mem::take(&mut torn.files) {
+        fs::remove_file(file.source().path()).unwrap();
+    }
+    let number = torn.number();
+    assert_eq!(torn.journal.complete(&quick()).unwrap(), None);
+    assert_eq!(torn.number(), number);
+    // The base is saved anew, in other files. The new journal takes the place of the old one.
+    let other = torn.directory.path().join("other");
+    let each = SaveOptions::new().durable(false);
+    let options = ShardOptions::new().max_shard_size(100_000_u64.into()).save_options(each);
+    save_sharded(&other, views(&old()), &options).unwrap();
+    for entry in fs::read_dir(&other).unwrap() {
+        let entry = entry.unwrap();
+        fs::rename(entry.path(), torn.base().join(entry.file_name())).unwrap();
+    }
+    torn.next_call().unwrap();
+    torn.assert_new();
+}
+
 #[test]
 fn a_journal_stays_while_a_file_has_the_mark_of_another() {
     let mut torn = Torn::new(1000);
