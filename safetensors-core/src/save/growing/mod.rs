@@ -34,7 +34,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{
     DIMENSIONS, Limits, METADATA_KEY, Metadata, NameTable, attribute_key, dimensions_text,
 };
+use crate::io::reserve::reserve_ahead;
 use crate::tensor::{TensorSource, shape};
+
+/// The space of an added tensor of at least this many bytes is reserved before it is written. If
+/// its pieces come in another order than the file has them, the file system would otherwise look
+/// for a place for each.
+const RESERVED: u64 = 8 << 20;
 
 /// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
 /// step by step along one dimension. The number of tensors and of steps need not be known at the
@@ -44,10 +50,10 @@ use crate::tensor::{TensorSource, shape};
 /// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
 /// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
-/// file. As much space of the disk as a growing tensor has is reserved ahead, 64 MiB at most. The
-/// writer puts one growing tensor directly at its final place. Other growing tensors go to separate
-/// hidden files, and are copied at the end. So do tensors that would misalign the tensors after
-/// them, in at most four files.
+/// file. As much space of the disk as a growing tensor has is reserved ahead, 64 MiB at most, and
+/// that of a large added tensor before it is written. The writer puts one growing tensor directly
+/// at its final place. Other growing tensors go to separate hidden files, and are copied at the
+/// end. So do tensors that would misalign the tensors after them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
 ///
@@ -196,6 +202,9 @@ impl GrowingWriter {
         })?;
         let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
         let BodyPlace { home, start, .. } = &whole.place;
+        if len >= RESERVED {
+            reserve_ahead(self.body.file_of(home), *start, len);
+        }
         Pieces::new(len).write(tensor, &mut |offset, bytes| {
             Ok(self.body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
         })?;
