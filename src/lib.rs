@@ -12,7 +12,7 @@
 //! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
 //! | `full` | | all of these |
-//! | `delta` | `delta` | what changed between two checkpoints, as a small one; it builds zstd, with a C compiler; not in `full` |
+//! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; it builds zstd, with a C compiler; not in `full` |
 //! | `sign` | `sign` | signatures of the files of a model, made and verified offline; not in `full` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |

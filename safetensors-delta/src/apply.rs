@@ -17,7 +17,7 @@ use crate::chain::Chain;
 use crate::delta::Delta;
 use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::make_if;
+use crate::make::{FILE, make_if};
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
 
@@ -192,7 +192,8 @@ fn save_files<B: ReadAt, S: ReadAt>(
     copy_index(base, directory)
 }
 
-/// Saves the result as any checkpoint is: in a file, or in several with an index.
+/// Saves the result in one file if the base is one, or else as any checkpoint is: in a file, or in
+/// several with an index.
 fn save_anew<B: ReadAt, S: ReadAt>(
     directory: &Path,
     base: &Checkpoint<B>,
@@ -202,10 +203,12 @@ fn save_anew<B: ReadAt, S: ReadAt>(
     let mut metadata = patched.metadata().unwrap_or(base.metadata()).clone();
     remove_record(&mut metadata);
     let has_digests = base.metadata().contains_key(KEY);
-    let each = SaveOptions::new().metadata(metadata).digests(has_digests);
-    let options = ShardOptions::new().save_options(how.of_file(each));
+    let each = how.of_file(SaveOptions::new().metadata(metadata).digests(has_digests));
     let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
-    save_sharded(directory, tensors, &options).map(drop)
+    if base.files().len() == 1 {
+        return save(directory.join(FILE), tensors, &each);
+    }
+    save_sharded(directory, tensors, &ShardOptions::new().save_options(each)).map(drop)
 }
 
 /// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index

@@ -9,6 +9,7 @@
 //! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
 //! | keep a checkpoint at the newest version that a trainer publishes | [`Follower`] |
 //! | change the files of a base in place | [`Chain::apply_in_place`] |
+//! | keep files of a training as deltas that no deletion of others breaks | [`make_linked`], [`open_linked`] |
 //!
 //! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
 //! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
@@ -81,6 +82,7 @@ mod format;
 mod frame;
 mod in_place;
 mod journal;
+mod linked;
 mod make;
 mod options;
 mod passes;
@@ -97,6 +99,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use extra::Change;
 pub use follow::{Follower, Update};
 pub use format::{ChecksumFormat, Encoding};
+pub use linked::{make_linked, open_linked};
 pub use make::make;
 pub use options::Options;
 

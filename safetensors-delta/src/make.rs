@@ -33,6 +33,9 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// The name of a delta's index.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
+/// The name of a checkpoint that is one file.
+pub(crate) const FILE: &str = "model.safetensors";
+
 /// Saves what changed between two checkpoints as a delta, in a new directory.
 ///
 /// `new` are the tensors of the newer checkpoint in any order: of an open one, or of a program that
@@ -81,29 +84,49 @@ pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     options.check_reader()?;
     options.check_destination(directory, New::Delta)?;
     refuse_inside(directory, old, old.is_of_directory())?;
-    let pairs = pairs(old, new).map_err(|error| old.in_first_path(error))?;
-    let metadata = other_metadata(old, options);
-    let mismatches: Vec<_> = pairs.iter().filter_map(Pair::mismatch).collect();
-    let mut options = options.clone();
-    options.whole |= !mismatches.is_empty() || metadata.is_some();
-    let options = &options;
-    let checked = options.check_extra(mismatches, metadata.as_ref());
-    checked.map_err(|error| old.in_first_path(error))?;
-    if options.encoding == Encoding::Overwrite && !options.whole {
-        pairs.iter().filter_map(|pair| pair.old.as_ref()).try_for_each(check_positions)?;
-    }
+    let plan = Plan::of(old, new, options)?;
     let target = options.create(directory)?;
-    let compared = compare_all(&pairs, target.path(), options);
-    let compared = compared.map_err(|error| target.locate(error))?;
-    let saved = save_files(&pairs, &compared, target.path(), (options, metadata));
-    saved.map_err(|error| target.locate(error))?;
-    // Some systems cannot move a directory with open files in it.
-    drop(compared);
+    plan.write(target.path()).map_err(|error| target.locate(error))?;
     // No reader has other limits by default.
     let opened = Delta::open(target.path()).and_then(|delta| check(&delta));
     opened.map_err(|error| target.locate(error))?;
     old.check_unchanged()?;
     target.commit()
+}
+
+/// Two checkpoints that a delta can be made of.
+pub(crate) struct Plan<'a, S, T> {
+    pairs: Vec<Pair<'a, S, T>>,
+    options: Options,
+    /// That of the newer one, if it is another.
+    metadata: Option<Metadata>,
+}
+
+impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
+    pub(crate) fn of<N: AsRef<str>>(
+        old: &'a Checkpoint<S>,
+        new: impl IntoIterator<Item = (N, T)>,
+        options: &Options,
+    ) -> Result<Self> {
+        let pairs = pairs(old, new).map_err(|error| old.in_first_path(error))?;
+        let metadata = other_metadata(old, options);
+        let mismatches: Vec<_> = pairs.iter().filter_map(Pair::mismatch).collect();
+        let mut options = options.clone();
+        options.whole |= !mismatches.is_empty() || metadata.is_some();
+        let checked = options.check_extra(mismatches, metadata.as_ref());
+        checked.map_err(|error| old.in_first_path(error))?;
+        if options.encoding == Encoding::Overwrite && !options.whole {
+            pairs.iter().filter_map(|pair| pair.old.as_ref()).try_for_each(check_positions)?;
+        }
+        Ok(Self { pairs, options, metadata })
+    }
+
+    /// Writes the files of the delta into a directory. They are closed afterwards: some systems
+    /// cannot move a directory with open files in it.
+    pub(crate) fn write(self, directory: &Path) -> Result<()> {
+        let compared = compare_all(&self.pairs, directory, &self.options)?;
+        save_files(&self.pairs, &compared, directory, (&self.options, self.metadata))
+    }
 }
 
 /// The metadata of the newer checkpoint, if it is another than that of the older one.

@@ -13,11 +13,7 @@ use crate::beside::is_left_out;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::is_decimal;
-use crate::make::INDEX;
-
-/// By this name, or by that of the index, a version is known to be complete: publishers write the
-/// index last, and a single file takes this name when it is whole.
-const FILE: &str = "model.safetensors";
+use crate::make::{FILE, INDEX};
 
 /// How the names of versions begin, before a number of at least six digits.
 const PREFIX: &str = "weight_v";

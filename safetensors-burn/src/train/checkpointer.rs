@@ -14,6 +14,7 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::Epochs;
 use super::RecordKind;
 use super::codec::{Codec, ModuleCodec, OptimizerCodec, PlainCodec};
+use super::deltas::WholeFiles;
 use super::module::Parameters;
 use super::record::{self, RecordFile};
 use super::shared::Shared;
@@ -63,12 +64,12 @@ impl<R> SafetensorsCheckpointer<R> {
 
 impl<R: Checkpoint> SafetensorsCheckpointer<R> {
     fn try_restore(&self, epoch: usize) -> Result<R> {
-        let manifest = self.shared.restore(epoch, self.part)?;
+        let (manifest, made) = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         let path = |part: RecordKind| directory.join(part.file_name());
         // All files are opened before one is read. If the epoch is replaced meanwhile, the records
         // are still those of one epoch.
-        let mut files = manifest.open(&directory)?;
+        let mut files = manifest.open(&directory, made.as_deref().map(WholeFiles::files))?;
         let mut open = |part: RecordKind| match files.remove(part.file_name()) {
             Some(file) => RecordFile::of(file, &path(part)),
             None => Err(manifest.no_record(part).in_path(&directory)),

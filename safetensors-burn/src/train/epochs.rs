@@ -11,9 +11,9 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
 use super::EpochError;
+use super::linked::{self, PREFIX, directory_name};
 use super::manifest::Manifest;
-
-const PREFIX: &str = "epoch-";
+use super::staging::NAME;
 
 /// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
 ///
@@ -24,6 +24,8 @@ pub struct Epochs {
     directory: PathBuf,
     staging: Option<PathBuf>,
     on_failure: Option<OnFailure>,
+    #[cfg(feature = "delta")]
+    pub(super) whole_every: usize,
 }
 
 /// Decides on an error, with the number of the epoch.
@@ -52,10 +54,12 @@ pub struct Epoch {
 pub struct EpochFile {
     /// Its name, such as `model.safetensors`.
     pub name: String,
-    /// Its length.
+    /// Its length. For a delta, that of what differs.
     pub bytes: u64,
     /// The number of its tensors.
     pub tensors: usize,
+    /// The epoch that it is a delta of; `None` if it is whole.
+    pub base: Option<usize>,
 }
 
 impl Epoch {
@@ -92,8 +96,9 @@ impl Epoch {
         let files = self.manifest.iter().flat_map(|manifest| &manifest.files);
         files.map(|(name, file)| EpochFile {
             name: name.clone(),
-            bytes: file.bytes,
+            bytes: file.bytes(),
             tensors: file.tensors,
+            base: file.delta.as_ref().map(|delta| delta.epoch),
         })
     }
 }
@@ -101,7 +106,13 @@ impl Epoch {
 impl Epochs {
     /// The epochs of a directory, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), staging: None, on_failure: None }
+        Self {
+            directory: directory.into(),
+            staging: None,
+            on_failure: None,
+            #[cfg(feature = "delta")]
+            whole_every: 1,
+        }
     }
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
@@ -175,9 +186,17 @@ impl Epochs {
         self.staging.as_deref()
     }
 
+    /// A hidden directory for what is made of an epoch while it is restored.
+    pub(super) fn hidden_directory(&self, epoch: usize) -> Result<AtomicDirectory> {
+        match &self.staging {
+            Some(staging) => AtomicDirectory::create(staging.join(NAME)),
+            None => AtomicDirectory::create(self.path(epoch)),
+        }
+    }
+
     /// The directory of an epoch, which need not exist.
     pub fn path(&self, epoch: usize) -> PathBuf {
-        self.directory.join(format!("{PREFIX}{epoch}"))
+        self.directory.join(directory_name(epoch))
     }
 
     /// Creates the directory of the run if it is missing.
@@ -240,11 +259,11 @@ impl Epochs {
 
     /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
     /// files.
-    fn read(&self, number: usize) -> Result<Manifest> {
+    pub(super) fn read(&self, number: usize) -> Result<Manifest> {
         let path = self.path(number);
         loop {
             let (manifest, digest) = Manifest::read(&path, number)?;
-            let Err(error) = manifest.open(&path) else { return Ok(manifest) };
+            let Err(error) = manifest.check(&path) else { return Ok(manifest) };
             // Another process may have replaced the epoch after its manifest was read.
             if Manifest::read(&path, number).is_ok_and(|(_, now)| now == digest) {
                 return Err(error);
@@ -270,16 +289,21 @@ impl Epochs {
         Ok(None)
     }
 
-    /// Reads all tensors of an epoch, and compares them with their digests.
+    /// Reads all tensors of an epoch, also those of the bases of its deltas, and compares them with
+    /// their digests.
     ///
     /// # Errors
     ///
     /// [`EpochError::NotFound`] and the other [`EpochError`]s; those of [`digest::verify`].
     pub fn verify(&self, epoch: usize) -> Result<()> {
         let (manifest, _) = self.manifest(epoch)?;
-        for (name, entry) in &manifest.files {
+        for (name, file) in &manifest.files {
             let path = self.path(epoch).join(name);
-            let checkpoint = Checkpoint::from_file(entry.open(&path)?, &path)?;
+            if let Some(delta) = &file.delta {
+                linked::verify(&path, delta)?;
+                continue;
+            }
+            let checkpoint = Checkpoint::from_file(file.stored.open(&path)?, &path)?;
             digest::verify(&checkpoint, &DigestOptions::new().require_digests(true))?;
         }
         Ok(())

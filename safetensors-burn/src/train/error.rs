@@ -32,10 +32,11 @@ pub enum EpochError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The epoch was saved by another release, which has another version of the manifest.
+    /// The epoch was saved by another release, which has another version of the manifest, or it has
+    /// deltas, and the feature `delta` is off.
     #[error("the manifest should have version {expected}, found version {found}")]
     Version {
-        /// The version that this release reads.
+        /// The newest version that this one reads.
         expected: u32,
         /// The version in the manifest.
         found: u32,
@@ -71,6 +72,20 @@ pub enum EpochError {
         expected: String,
         /// The digest of the header.
         found: String,
+    },
+    /// The base of a file that is kept as a delta is missing, or is not the one that the delta was
+    /// made of.
+    #[error(
+        "the base, of epoch {base}, should be a file of {expected} as the XXH3-128 of its header, \
+         found {}", .found.as_deref().unwrap_or("none")
+    )]
+    Base {
+        /// The epoch that the file is a delta of.
+        base: usize,
+        /// The length and the digest in the manifest.
+        expected: String,
+        /// Those of what is there; `None` if nothing is.
+        found: Option<String>,
     },
     /// Another process replaced the epoch after one of its records was restored.
     #[error("the epoch was replaced after another record of it was restored: restore all again")]

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use safetensors_core::digest::Digest;
 use safetensors_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use super::linked::{DeltaOf, Stored, in_file, open};
 use super::{EpochError, RecordKind};
 
 /// The name of the manifest in the directory of an epoch.
@@ -16,13 +18,19 @@ pub(super) const NAME: &str = "manifest.json";
 
 const FORMAT: &str = "safetensors-bridge epoch";
 
+/// The version of a manifest without deltas.
 const VERSION: u32 = 1;
+
+/// That of one with deltas. Releases that cannot read them pass over the epoch, and do not delete
+/// it.
+const VERSION_WITH_DELTAS: u32 = 2;
+
+/// Those that are read.
+const VERSIONS: RangeInclusive<u32> =
+    VERSION..=if cfg!(feature = "delta") { VERSION_WITH_DELTAS } else { VERSION };
 
 /// A manifest is far shorter than this.
 const MOST_BYTES: u64 = 1 << 20;
-
-/// The longest header that core reads and writes.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
 
 /// The files of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,63 +51,45 @@ struct Outline {
 /// A file of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochFile {
-    /// Its length.
-    pub(super) bytes: u64,
+    /// Also of a file that has become a delta: as it was saved.
+    #[serde(flatten)]
+    pub(super) stored: Stored,
     /// The number of its tensors.
     pub(super) tensors: usize,
-    /// The XXH3-128 of its header, which has the digests of all its tensors.
-    header_xxh3_128: String,
+    /// What is there in its place, if it is a delta.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) delta: Option<DeltaOf>,
 }
 
 impl EpochFile {
     /// Describes a file that was just saved.
     pub(super) fn of(path: &Path, tensors: usize) -> Result<Self> {
-        let describe = || {
-            let mut file = File::open(path)?;
-            let bytes = file.metadata()?.len();
-            Ok(Self { bytes, tensors, header_xxh3_128: header_digest(&mut file)?.to_string() })
-        };
-        describe().map_err(|error| in_file(error, path))
+        Ok(Self { stored: Stored::of(path)?, tensors, delta: None })
     }
 
-    /// Opens a file, and checks its length and its header.
+    /// Checks the lengths and headers of what is there.
     ///
     /// # Errors
     ///
-    /// [`EpochError::Length`], [`EpochError::Header`], [`ErrorKind::Io`]; each names the file.
-    pub(super) fn open(&self, path: &Path) -> Result<File> {
-        let check = || {
-            let mut file = open(path)?;
-            let found = file.metadata().map_err(ErrorKind::Io)?.len();
-            if found != self.bytes {
-                return Err(EpochError::Length { expected: self.bytes, found }.into());
-            }
-            let found = header_digest(&mut file).map_err(ErrorKind::Io)?.to_string();
-            if found != self.header_xxh3_128 {
-                let expected = self.header_xxh3_128.clone();
-                return Err(EpochError::Header { expected, found }.into());
-            }
-            Ok(file)
-        };
-        check().map_err(|error: Error| error.in_path(path))
+    /// The errors of [`Stored::open`] and [`DeltaOf::check`].
+    pub(super) fn check(&self, path: &Path) -> Result<()> {
+        match &self.delta {
+            Some(delta) => delta.check(path),
+            None => self.stored.open(path).map(drop),
+        }
     }
-}
 
-/// The XXH3-128 of the header of a file, with its length before it.
-fn header_digest(file: &mut File) -> io::Result<Digest> {
-    let mut header = [0; 8].to_vec();
-    file.read_exact(&mut header)?;
-    // Only the header: the length of the file and the header's digest show an incomplete file at
-    // once, and `verify` reads the rest.
-    let len = header.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
-    // A wrong length gives a wrong digest.
-    file.take(len.min(MOST_HEADER_BYTES)).read_to_end(&mut header)?;
-    Ok(Digest::of(&header))
+    /// The length of what is there.
+    pub(super) fn bytes(&self) -> u64 {
+        self.delta.as_ref().map_or(self.stored.bytes, DeltaOf::bytes)
+    }
 }
 
 impl Manifest {
     pub(super) fn new(epoch: usize, files: BTreeMap<String, EpochFile>) -> Self {
-        Self { format: FORMAT.into(), version: VERSION, epoch, files }
+        let has_deltas = files.values().any(|file| file.delta.is_some());
+        let version = if has_deltas { VERSION_WITH_DELTAS } else { VERSION };
+        Self { format: FORMAT.into(), version, epoch, files }
     }
 
     /// Writes the manifest into the directory of the epoch, which is not in place yet.
@@ -142,16 +132,19 @@ impl Manifest {
         if format != FORMAT {
             return Err(bad(format!("expected the format {FORMAT:?}, found {format:?}")));
         }
-        if version != VERSION {
-            return Err(EpochError::Version { expected: VERSION, found: version }.into());
+        if !VERSIONS.contains(&version) {
+            return Err(EpochError::Version { expected: *VERSIONS.end(), found: version }.into());
         }
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
         // A name with a separator would lead out of the directory.
-        let is_name = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
-        if let Some(name) = manifest.files.keys().find(is_name) {
+        let is_path = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
+        let deltas = manifest.files.values().filter_map(|file| file.delta.as_ref());
+        let mut names = manifest.files.keys().chain(deltas.flat_map(DeltaOf::names));
+        if let Some(name) = names.find(is_path).cloned() {
             return Err(bad(format!("expected the name of a file, found {name:?}")));
         }
+        drop(names);
         if manifest.epoch != epoch {
             return Err(EpochError::OtherEpoch { expected: epoch, found: manifest.epoch }.into());
         }
@@ -168,29 +161,41 @@ impl Manifest {
         EpochError::NoRecord { name: part.file_name().into(), found }.into()
     }
 
-    /// Opens all files, and checks their lengths and headers. So the files that are checked are
-    /// those that are read, even if others take their places.
+    /// Checks the lengths and headers of all files.
     ///
     /// # Errors
     ///
-    /// The errors of [`EpochFile::open`].
-    pub(super) fn open(&self, directory: &Path) -> Result<BTreeMap<&str, File>> {
-        let files = self.files.iter();
-        files.map(|(name, entry)| Ok((&**name, entry.open(&directory.join(name))?))).collect()
+    /// The errors of [`EpochFile::check`].
+    pub(super) fn check(&self, directory: &Path) -> Result<()> {
+        self.files.iter().try_for_each(|(name, file)| file.check(&directory.join(name)))
     }
-}
 
-/// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
-fn open(path: &Path) -> Result<File> {
-    let metadata = fs::metadata(path).map_err(ErrorKind::Io)?;
-    // Opening a FIFO would wait for a writer.
-    if !metadata.is_file() {
-        let found = if metadata.is_dir() { "a directory" } else { "a special file" };
-        return Err(ErrorKind::NotAFile { found }.into());
+    /// Opens all files, and checks their lengths and headers. So the files that are checked are
+    /// those that are read, even if others take their places. Deltas are opened as the files that
+    /// were made of them.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Stored::open`].
+    pub(super) fn open(
+        &self,
+        directory: &Path,
+        made: Option<&BTreeMap<String, File>>,
+    ) -> Result<BTreeMap<&str, File>> {
+        let open = |name: &str, file: &EpochFile| {
+            let path = directory.join(name);
+            match made.and_then(|made| made.get(name)).filter(|_| file.delta.is_some()) {
+                Some(made) => made.try_clone().map_err(|error| in_file(error, &path)),
+                None => file.stored.open(&path),
+            }
+        };
+        self.files.iter().map(|(name, file)| Ok((&**name, open(name, file)?))).collect()
     }
-    Ok(File::open(path).map_err(ErrorKind::Io)?)
-}
 
-fn in_file(error: io::Error, path: &Path) -> Error {
-    Error::from(ErrorKind::Io(error)).in_path(path)
+    /// The files that are deltas, with their paths.
+    pub(super) fn deltas(&self, directory: &Path) -> impl Iterator<Item = (PathBuf, &DeltaOf)> {
+        let deltas =
+            self.files.iter().filter_map(|(name, file)| Some((name, file.delta.as_ref()?)));
+        deltas.map(move |(name, delta)| (directory.join(name), delta))
+    }
 }

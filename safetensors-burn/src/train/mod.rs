@@ -74,6 +74,10 @@
 //! The restored record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and
 //! other libraries load `model.safetensors` as any model.
 //!
+//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch whole, and of the others
+//! what differs from the last whole one. These have a directory such as `model.delta` in place of a
+//! file.
+//!
 //! # When the process is killed
 //!
 //! The three records are written into a hidden directory, at the same time. The checkpointer that
@@ -124,8 +128,10 @@ mod attempts;
 mod checkpointer;
 mod codec;
 mod container;
+mod deltas;
 mod epochs;
 mod error;
+mod linked;
 mod manifest;
 mod module;
 mod names;

@@ -15,6 +15,7 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::attempts::{Attempts, Ended};
+use super::deltas::WholeFiles;
 use super::epochs::Epochs;
 use super::manifest::{EpochFile, Manifest};
 use super::{EpochError, RecordKind};
@@ -28,6 +29,9 @@ pub(super) struct Shared {
     /// Held while an epoch is put in place or deleted, so that the new epoch of a number is not
     /// deleted in place of the old one. It is locked before the state.
     in_place: Mutex<()>,
+    /// What was made of the deltas of the epoch that is being restored, and the digest of its
+    /// manifest. Locked while it is made.
+    made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +68,8 @@ struct Restoring {
 
 impl Shared {
     pub(super) fn new(epochs: Epochs) -> Self {
-        Self { epochs, state: Mutex::default(), in_place: Mutex::default() }
+        let (state, in_place, made) = Default::default();
+        Self { epochs, state, in_place, made }
     }
 
     pub(super) fn epochs(&self) -> &Epochs {
@@ -100,6 +105,12 @@ impl Shared {
             let path = directory.path().join(part.file_name());
             let entry = catch_panic(|| write(directory.path())).flatten();
             let entry = entry.and_then(|tensors| EpochFile::of(&path, tensors));
+            // The record of a scheduler has a few numbers.
+            #[cfg(feature = "delta")]
+            let entry = entry.and_then(|file| match part {
+                RecordKind::Scheduler => Ok(file),
+                _ => super::deltas::reduce(&self.epochs, epoch, &path, file),
+            });
             entry.map_err(|error| directory.locate(error.in_path(&path)))
             // The last record needs the directory for itself, so it is dropped here.
         });
@@ -172,7 +183,9 @@ impl Shared {
             let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
             // The disk may take long, so this comes before the lock. While the threads still write,
             // the system may make all of them wait for it.
-            let synced = files.keys().try_for_each(|name| sync(&directory.path().join(name)));
+            let whole = files.iter().filter(|(_, file)| file.delta.is_none());
+            let mut paths = whole.map(|(name, _)| directory.path().join(name));
+            let synced = paths.try_for_each(|path| sync(&path));
             let manifest = || Manifest::new(epoch, files).write(directory.path());
             synced.and_then(|()| manifest()).map_err(|error| directory.locate(error))?;
             let _in_place = self.in_place();
@@ -198,6 +211,7 @@ impl Shared {
             }
         }
         drop(state);
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.epochs.clean();
         // The epoch is saved. What cannot be deleted is tried again, and the next call of `delete`
         // says why it fails.
@@ -259,30 +273,51 @@ impl Shared {
         self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the manifest of an epoch to restore a record. All records that are restored one after
-    /// the other must be of the same save.
+    /// Reads the manifest of an epoch to restore a record, and makes whole files of its deltas,
+    /// once for all records. All records that are restored one after the other must be of the same
+    /// save.
     ///
     /// # Errors
     ///
-    /// The errors of [`Epochs::manifest`]; [`EpochError::Replaced`].
-    pub(super) fn restore(&self, epoch: usize, part: RecordKind) -> Result<Manifest> {
+    /// The errors of [`Epochs::manifest`] and [`WholeFiles::of`]; [`EpochError::Replaced`].
+    pub(super) fn restore(
+        &self,
+        epoch: usize,
+        part: RecordKind,
+    ) -> Result<(Manifest, Option<Arc<WholeFiles>>)> {
         let (manifest, digest) = self.epochs.manifest(epoch)?;
+        let is_last = self.begin_restore(epoch, part, digest)?;
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = made.take().filter(|(of, _)| *of == digest).map(|(_, files)| files);
+        if manifest.files.values().all(|file| file.delta.is_none()) {
+            return Ok((manifest, None));
+        }
+        let make = || WholeFiles::of(&self.epochs, epoch, &manifest).map(Arc::new);
+        let files = known.map_or_else(make, Ok)?;
+        // They go with the last record.
+        *made = (!is_last).then(|| (digest, Arc::clone(&files)));
+        Ok((manifest, Some(files)))
+    }
+
+    /// Returns whether this is the last record of the epoch to be restored.
+    fn begin_restore(&self, epoch: usize, part: RecordKind, manifest: Digest) -> Result<bool> {
         let mut state = self.state();
         state.current = Some(epoch);
         match &mut state.restoring {
             Some(restoring) if restoring.epoch == epoch && !restoring.done.contains(&part) => {
-                if restoring.manifest != digest {
+                if restoring.manifest != manifest {
                     state.restoring = None;
                     let path = self.epochs.path(epoch);
                     return Err(Error::from(EpochError::Replaced).in_path(path));
                 }
                 restoring.done.insert(part);
+                Ok(restoring.done.len() == RecordKind::ALL.len())
             }
             _ => {
-                state.restoring = Some(Restoring { epoch, manifest: digest, done: [part].into() });
+                state.restoring = Some(Restoring { epoch, manifest, done: [part].into() });
+                Ok(false)
             }
         }
-        Ok(manifest)
     }
 }
 

@@ -17,7 +17,7 @@ use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
 /// each removes what the others have left.
-const NAME: &str = "safetensors-record";
+pub(super) const NAME: &str = "safetensors-record";
 
 /// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.
 ///

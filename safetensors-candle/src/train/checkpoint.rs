@@ -4,9 +4,13 @@ use std::path::Path;
 
 use candle_core::Tensor;
 use candle_nn::VarMap;
+#[cfg(feature = "delta")]
+use safetensors_core::ErrorKind;
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
+#[cfg(feature = "delta")]
+use super::linked::{is_linked, with_whole};
 use super::pytorch::Source;
 use super::slots::fill;
 use super::values::TensorSlot;
@@ -227,7 +231,14 @@ impl StateOptions {
         path: impl AsRef<Path>,
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
-        self.load_from(&Checkpoint::open_whole(path)?, state)
+        let path = path.as_ref();
+        match Checkpoint::open_whole(path) {
+            #[cfg(feature = "delta")]
+            Err(error) if matches!(error.kind(), ErrorKind::IsDelta { .. }) && is_linked(path) => {
+                with_whole(path, |checkpoint| self.load_from(checkpoint, state))
+            }
+            opened => self.load_from(&opened?, state),
+        }
     }
 
     /// The same from a checkpoint that is already open, for example with limits or in memory.

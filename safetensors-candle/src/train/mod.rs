@@ -5,6 +5,7 @@
 //! |---|---|
 //! | save variables, an optimizer, or both as one unit, with your own metadata | [`save`], [`save_sharded`] |
 //! | save while the training goes on | [`save_in_background`], [`save_sharded_in_background`] |
+//! | save what differs from an earlier checkpoint | `save_delta`, with the feature `delta` |
 //! | train with an optimizer whose state can be saved | [`AdamW`] |
 //! | load variables, resume an optimizer, or both | [`load`] |
 //! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
@@ -124,6 +125,10 @@
 mod adamw;
 mod background;
 mod checkpoint;
+#[cfg(feature = "delta")]
+mod deltas;
+#[cfg(feature = "delta")]
+mod linked;
 mod loaded;
 mod options;
 mod pytorch;
@@ -136,5 +141,8 @@ mod variables;
 pub use adamw::AdamW;
 pub use background::{save_in_background, save_sharded_in_background};
 pub use checkpoint::{StateMut, StateRef, load, save, save_sharded};
+#[cfg(feature = "delta")]
+#[cfg_attr(docsrs, doc(cfg(feature = "delta")))]
+pub use deltas::save_delta;
 pub use loaded::Loaded;
 pub use options::StateOptions;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
+use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_delta::{Options, make_linked};
 
 use crate::fixtures::*;
 
@@ -84,6 +86,80 @@ fn a_run_that_burn_has_written_is_complete() {
     let row: Vec<_> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
     assert_eq!(row, ["14", "97", "1.2 kB", "4.0 kB", "0.1705", "0.1455"], "{shown}");
     assert!(shown.contains("1 epoch in burn_run/checkpoints: 4.0 kB"), "{shown}");
+}
+
+/// Two epochs, of which the second one has a delta of the first one's model, as safetensors-burn
+/// writes it.
+fn run_with_a_delta(run: &Path) {
+    let file = |epoch: usize| run.join(format!("epoch-{epoch}/model.safetensors"));
+    let mut values: Vec<_> = (0..2000_u32).map(|i| i.wrapping_mul(2_654_435_769) as f32).collect();
+    for epoch in [1, 2] {
+        fs::create_dir_all(file(epoch).parent().unwrap()).unwrap();
+        values[epoch] = 0.5;
+        let extra = [values[0]];
+        let tensors = [
+            ("w", TensorView::from_slice(&[50, 40], &values).unwrap()),
+            ("extra", TensorView::from_slice(&[1], &extra).unwrap()),
+        ];
+        save(file(epoch), tensors.into_iter().take(epoch), &SaveOptions::new()).unwrap();
+    }
+    let directory = run.join("epoch-2/model.delta");
+    let options = Options::new().versions("epoch-1", "epoch-2");
+    assert!(make_linked(file(1), file(2), &directory, &options).unwrap());
+    let whole = fs::metadata(file(2)).unwrap().len();
+    fs::rename(file(2), run.with_file_name("whole.safetensors")).unwrap();
+    let part = |name: &str| {
+        let bytes = fs::metadata(directory.join(name)).unwrap().len();
+        format!(r#""{name}":{{"bytes":{bytes},"header_xxh3_128":"0"}}"#)
+    };
+    let parts = ["model.safetensors.index.json", "model-00000-of-00001.safetensors"].map(part);
+    let delta = format!(r#","delta":{{"epoch":1,"files":{{{}}}}}"#, parts.join(","));
+    for (epoch, delta) in [(1, ""), (2, &*delta)] {
+        let bytes = if epoch == 1 { fs::metadata(file(1)).unwrap().len() } else { whole };
+        let manifest = format!(
+            r#"{{"format":"safetensors-bridge epoch","version":2,"epoch":{epoch},"files":{{
+                "model.safetensors":{{"bytes":{bytes},"tensors":{epoch}{delta}}}}}}}"#
+        );
+        fs::write(file(epoch).with_file_name("manifest.json"), manifest).unwrap();
+    }
+}
+
+#[test]
+fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
+    let dir = temp_dir();
+    run_with_a_delta(&dir.path().join("run"));
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    let shown = run(&["inspect", "run"]).success().stderr("");
+    let shown = text(&shown.get_output().stdout).to_owned();
+    let words = |line: &str| line.split("  ").map(|it| it.trim().to_owned()).collect::<Vec<_>>();
+    let rows: Vec<_> = shown.lines().map(words).collect();
+    let cells = |row: usize| rows[row].iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
+    assert_eq!(cells(0)[..3], ["epoch", "delta of", "parameters"], "{shown}");
+    assert_eq!(cells(2)[..2], ["1", "2,000"], "{shown}");
+    assert_eq!(cells(3)[..3], ["2", "1", "2,001"], "{shown}");
+    let shown = run(&["inspect", "--json", "run"]).success();
+    let json: serde_json::Value = serde_json::from_str(text(&shown.get_output().stdout)).unwrap();
+    let epochs = &json["trainings"][0]["epochs"];
+    assert_eq!(epochs[0]["files"][0].get("base"), None);
+    let file = &epochs[1]["files"][0];
+    assert_eq!((&file["base"], &file["tensors"]), (&1.into(), &2.into()));
+    assert!(file["bytes"].as_u64() < epochs[0]["files"][0]["bytes"].as_u64(), "{json}");
+
+    // The epoch itself is a delta, and refused as a model.
+    let is_delta = predicate::str::contains("a delta from epoch-1 to epoch-2: 2 tensors");
+    run(&["inspect", "run/epoch-2"]).success().stdout(is_delta.clone());
+    run(&["verify", "run/epoch-2"]).success().stdout(is_delta);
+    let refused = predicate::str::contains("it is a delta, which has no more than what changed");
+    run(&["stats", "run/epoch-2"]).code(1).stderr(refused);
+    let base = "run/epoch-2/model.delta/epoch-1";
+    run(&["delta", "apply", base, "run/epoch-2/model.delta", "whole"]).success();
+    run(&["diff", "whole", "whole.safetensors"]).success();
+    run(&["verify", "run"]).success();
+
+    fs::write(dir.path().join("run/epoch-2/model.delta/model-00000-of-00001.safetensors"), "")
+        .unwrap();
+    let damaged = predicate::str::contains("epoch 2 is not complete: run/epoch-2/model.delta/");
+    run(&["inspect", "run"]).code(1).stdout(damaged);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::index::Index;
-use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
+use super::names::{
+    FILE_SUFFIX, INDEX_SUFFIX, STANDARD_DELTA, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several,
+};
 use super::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
@@ -154,9 +156,10 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 /// Chooses the file or index that a directory opens as. It is the one that transformers and
 /// huggingface_hub load.
 ///
-/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
-/// other index, then the only file. A single file that is one of several shards by its name is no
-/// checkpoint: the other shards and the index are missing.
+/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then that of a
+/// delta in `model.delta`, which readers refuse, then the only other index, then the only file. A
+/// single file that is one of several shards by its name is no checkpoint: the other shards and the
+/// index are missing.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.
@@ -172,6 +175,13 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
         return Ok(CheckpointPath::Index(index));
     }
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
+    // What else lies there, such as the state of a scheduler, is not the model.
+    let delta =
+        |entry: &StoreEntry| entry.kind == FileKind::Directory && entry.name == STANDARD_DELTA;
+    let index = directory.join(STANDARD_DELTA).join(STANDARD_INDEX);
+    if entries.iter().any(delta) && is_file(&index)? {
+        return Ok(CheckpointPath::Index(index));
+    }
     let [indexes, files] = found(&entries);
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),

@@ -11,6 +11,7 @@ mod follow_racing;
 mod followed;
 mod hostile;
 mod in_place;
+mod linked;
 #[cfg(target_os = "linux")]
 mod memory;
 mod refusals;

@@ -2,6 +2,8 @@
 
 mod damaged;
 mod deleting;
+#[cfg(feature = "delta")]
+mod deltas;
 mod epochs;
 mod failing;
 mod foreign;

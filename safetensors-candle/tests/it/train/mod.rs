@@ -3,6 +3,8 @@
 mod adamw;
 mod background;
 mod checkpoint;
+#[cfg(feature = "delta")]
+mod deltas;
 mod failures;
 mod interop;
 mod kills;

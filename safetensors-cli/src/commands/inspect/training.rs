@@ -9,9 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use safetensors_core::shape;
+use safetensors_delta::{Change, open_linked};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::inputs::ShownInput;
@@ -56,6 +58,9 @@ struct Epoch {
 struct EpochFile {
     name: String,
     bytes: u64,
+    /// The epoch that it is a delta of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base: Option<u64>,
     tensors: u64,
     parameters: u128,
 }
@@ -69,6 +74,19 @@ struct Manifest {
 
 #[derive(Deserialize)]
 struct Described {
+    bytes: u64,
+    delta: Option<DescribedDelta>,
+}
+
+/// A delta that is there in place of a file.
+#[derive(Deserialize)]
+struct DescribedDelta {
+    epoch: u64,
+    files: BTreeMap<String, DescribedPart>,
+}
+
+#[derive(Deserialize)]
+struct DescribedPart {
     bytes: u64,
 }
 
@@ -129,17 +147,25 @@ impl Training {
             Column::number("all files").rank(1),
         ];
         columns.extend(titles.iter().map(|title| Column::number(title)));
+        let has_deltas = self.epochs.iter().any(|epoch| epoch.base().is_some());
+        if has_deltas {
+            columns.insert(1, Column::number("delta of").rank(0));
+        }
         table::write(&columns, &mut out, |rows| {
             for epoch in &self.epochs {
                 let model = epoch.files.iter().find(|file| file.name == "model.safetensors");
                 let of_model = |cell: fn(&EpochFile) -> String| model.map(cell).unwrap_or_default();
                 let metrics: BTreeMap<_, _> = epoch.metrics_by_title().collect();
-                let cells = [
+                let base = epoch.base().map(|base| base.to_string()).unwrap_or_default();
+                let mut cells = vec![
                     epoch.epoch.to_string(),
                     of_model(|file| text::count(file.parameters)),
                     of_model(|file| text::size(file.bytes)),
                     text::size(epoch.bytes),
                 ];
+                if has_deltas {
+                    cells.insert(1, base);
+                }
                 let metrics = titles.iter().map(|title| metrics.get(title).cloned());
                 rows.row(cells.into_iter().chain(metrics.map(Option::unwrap_or_default)));
             }
@@ -169,6 +195,11 @@ impl Epoch {
         let bytes = files.iter().map(|file| file.bytes).sum();
         let (path, metrics) = (shown(path), BTreeMap::new());
         Self { epoch, path, has_manifest, problem, bytes, files, metrics }
+    }
+
+    /// The newest epoch that a file is a delta of.
+    fn base(&self) -> Option<u64> {
+        self.files.iter().filter_map(|file| file.base).max()
     }
 
     /// Adds the metrics that the directory of a training has of this epoch.
@@ -212,26 +243,60 @@ fn manifest(epoch: &Path) -> anyhow::Result<Manifest> {
 /// The files that the manifest of an epoch names. Only their headers are read.
 fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     let file = |(name, described): (String, Described)| {
-        let path = epoch.join(&name);
-        // A name with a separator would lead elsewhere.
-        anyhow::ensure!(
-            Path::new(&name).components().count() == 1 && path.file_name().is_some(),
-            "{}: it names a file elsewhere: {}",
-            shown(epoch),
-            text::name(&name)
-        );
-        let found = fs::metadata(&path).with_context(|| shown(&path))?.len();
-        let expected = described.bytes;
-        anyhow::ensure!(
-            found == expected,
-            "{}: the file should have {expected} bytes, found {found}",
-            shown(&path)
-        );
-        let checkpoint = input::open_file(&path, Opening::default())?;
-        let Totals { tensors, parameters, .. } = Totals::of(checkpoint.tensors());
-        Ok(EpochFile { name, bytes: found, tensors, parameters })
+        let path = named(epoch, &name)?;
+        let Some(delta) = described.delta else {
+            let bytes = checked(&path, described.bytes)?;
+            let checkpoint = input::open_file(&path, Opening::default())?;
+            let Totals { tensors, parameters, .. } = Totals::of(checkpoint.tensors());
+            return Ok(EpochFile { name, bytes, base: None, tensors, parameters });
+        };
+        let directory = path.with_extension("delta");
+        let parts = delta.files.iter();
+        let parts = parts.map(|(part, it)| checked(&named(&directory, part)?, it.bytes));
+        let bytes = parts.sum::<anyhow::Result<u64>>()?;
+        let Totals { tensors, parameters, .. } = totals_of_delta(&directory)?;
+        Ok(EpochFile { name, bytes, base: Some(delta.epoch), tensors, parameters })
     };
     manifest.files.into_iter().map(file).collect()
+}
+
+/// The path of a file that a manifest names.
+fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = directory.join(name);
+    // A name with a separator would lead elsewhere.
+    anyhow::ensure!(
+        Path::new(name).components().count() == 1 && path.file_name().is_some(),
+        "{}: it names a file elsewhere: {}",
+        shown(directory),
+        text::name(name)
+    );
+    Ok(path)
+}
+
+/// The length of a file, if it is that of the manifest.
+fn checked(path: &Path, expected: u64) -> anyhow::Result<u64> {
+    let found = fs::metadata(path).with_context(|| shown(path))?.len();
+    anyhow::ensure!(
+        found == expected,
+        "{}: the file should have {expected} bytes, found {found}",
+        shown(path)
+    );
+    Ok(found)
+}
+
+/// The sums over the tensors that a delta makes of its base.
+fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
+    let (base, chain) = open_linked(directory)?;
+    let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());
+    let others: BTreeSet<_> =
+        changes().filter(|(_, change)| *change != Change::Changed).map(|(name, _)| name).collect();
+    let kept = Totals::of(base.tensors().filter(|tensor| !others.contains(tensor.name())));
+    let whole = changes().filter_map(|(_, change)| {
+        let (_, shape) = change.whole()?;
+        let parameters = shape::element_count(shape).ok()?.into();
+        Some(Totals { tensors: 1, parameters, bytes: 0 })
+    });
+    Ok([kept].into_iter().chain(whole).sum())
 }
 
 /// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be

@@ -53,6 +53,29 @@ fn a_delta_opens_as_no_checkpoint() {
     }
 }
 
+/// Its other files, such as the state of a scheduler, are no model.
+#[test]
+fn an_epoch_whose_model_is_a_delta_opens_as_that() {
+    let epoch = tempdir().unwrap();
+    let delta = epoch.path().join("model.delta");
+    std::fs::create_dir(&delta).unwrap();
+    write_difference(epoch.path(), "scheduler.safetensors");
+    let index = delta.join("model.safetensors.index.json");
+    // Any other directory of this name has no index.
+    assert_eq!(Checkpoint::open(epoch.path()).unwrap().files().len(), 1);
+    write_delta(&delta, r#"{"base_version":"epoch-1","delta_encoding":"xor"}"#);
+    let found = CheckpointPath::find(epoch.path()).unwrap();
+    assert_eq!(found, CheckpointPath::Index(index.clone()));
+    let error = Checkpoint::open(epoch.path()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "epoch-1"), "{error}");
+    assert_eq!(error.file(), index.to_str());
+    assert_eq!(open_delta(epoch.path()).unwrap(), 1);
+    // A model that is there is opened.
+    write_difference(epoch.path(), "model.safetensors");
+    let found = CheckpointPath::find(epoch.path()).unwrap();
+    assert_eq!(found, CheckpointPath::File(epoch.path().join("model.safetensors")));
+}
+
 #[test]
 fn a_value_of_any_type_makes_a_delta() {
     let directory = tempdir().unwrap();

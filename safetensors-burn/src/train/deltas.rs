@@ -1,0 +1,185 @@
+//! Makes deltas of the files of an epoch, and whole files of its deltas.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use safetensors_core::save::AtomicDirectory;
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::epochs::Epochs;
+use super::linked::{self, FILE, directory_of};
+use super::manifest::Manifest;
+
+#[cfg(feature = "delta")]
+impl Epochs {
+    /// Saves each `count`th epoch whole, and of those between only what differs from the last whole
+    /// one. With 1, the default, all are whole.
+    ///
+    /// Restoring gives the same bits, by all methods of this module. How much space this saves
+    /// depends on the training: weights that are frozen, or change little, take little; the moments
+    /// of an optimizer that trains everything change completely. A file that would not be smaller
+    /// is whole, and is then the base of the next one. The file of the scheduler is always whole,
+    /// and all files are where the file system has no hard links.
+    ///
+    /// No epoch loses its base: the directory of each has a second name of the base's file. So
+    /// epochs can be deleted at any time, in any order, by any program. The base takes its space
+    /// once, until the last epoch that needs it is deleted. A copy of an epoch has a copy of its
+    /// base, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
+    ///
+    /// A save writes the whole files, reads the base, and replaces them by what differs. Restoring
+    /// makes the whole files again. Both take the space of one whole epoch meanwhile, in a hidden
+    /// directory beside the epoch; what is restored is in that for [`staging`](Epochs::staging) if
+    /// there is one.
+    ///
+    /// Other programs read the whole file that `safetensors delta apply` makes, here for epoch 6
+    /// with the base 5:
+    ///
+    /// ```text
+    /// safetensors delta apply epoch-6/model.delta/epoch-5 epoch-6/model.delta whole
+    /// ```
+    ///
+    /// ```
+    /// # use safetensors_burn::train::Epochs;
+    /// # let dir = tempfile::tempdir()?;
+    /// // Epochs 1 and 6 are whole, and 2 to 5 are deltas of 1.
+    /// let epochs = Epochs::new(dir.path().join("checkpoints")).whole_every(5);
+    /// let (model, optimizer, scheduler) = epochs.checkpointers();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "delta")))]
+    #[must_use]
+    pub fn whole_every(mut self, count: usize) -> Self {
+        self.whole_every = count;
+        self
+    }
+
+    /// The newest complete epoch before another one.
+    fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
+        // What cannot be read now is no epoch to compare with.
+        let numbers = self.numbers().unwrap_or_default().into_iter().rev();
+        let mut older = numbers.filter(|number| *number < epoch);
+        older.find_map(|number| Some((number, self.read(number).ok()?)))
+    }
+}
+
+/// The whole files that were made of the deltas of an epoch, in a hidden directory that goes with
+/// them.
+#[derive(Debug)]
+pub(super) struct WholeFiles {
+    files: BTreeMap<String, File>,
+    _directory: AtomicDirectory,
+}
+
+impl WholeFiles {
+    /// Applies the deltas of an epoch, which checks all tensors of them and of their bases.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DeltaOf::check`](linked::DeltaOf::check), and of opening and applying a delta.
+    pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
+        let directory = epochs.hidden_directory(epoch)?;
+        let mut files = BTreeMap::new();
+        for (path, delta) in manifest.deltas(&epochs.path(epoch)) {
+            delta.check(&path)?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let whole = directory.path().join(&name);
+            linked::apply(&directory_of(&path), &whole).map_err(|error| directory.locate(error))?;
+            let file = File::open(whole.join(FILE)).map_err(ErrorKind::Io);
+            files.insert(name, file.map_err(|error| Error::from(error).in_path(path))?);
+        }
+        Ok(Self { files, _directory: directory })
+    }
+
+    /// The files, by name.
+    pub(super) fn files(&self) -> &BTreeMap<String, File> {
+        &self.files
+    }
+}
+
+#[cfg(feature = "delta")]
+pub(super) use saving::reduce;
+
+/// Making a delta of a file that was just saved.
+#[cfg(feature = "delta")]
+mod saving {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use safetensors_delta::{Options, make_linked, open_linked};
+
+    use super::*;
+    use crate::train::linked::{DeltaOf, Stored, directory_name, link_in};
+    use crate::train::manifest::EpochFile;
+
+    /// The file that a new one is compared with.
+    struct Base {
+        epoch: usize,
+        path: PathBuf,
+        saved_since: usize,
+    }
+
+    impl Base {
+        /// The whole file of this name that is nearest before an epoch: that of the epoch before,
+        /// or the base of that one's. `None` if the new file is to be whole.
+        fn of(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
+            if epochs.whole_every <= 1 {
+                return None;
+            }
+            let (before, manifest) = epochs.complete_before(epoch)?;
+            let path = epochs.path(before).join(name);
+            let base = match &manifest.files.get(name)?.delta {
+                None => Self { epoch: before, path, saved_since: 1 },
+                Some(delta) => Self {
+                    epoch: delta.epoch,
+                    path: link_in(&directory_of(&path), delta.epoch),
+                    saved_since: delta.saved_since.checked_add(1)?,
+                },
+            };
+            (base.saved_since < epochs.whole_every).then_some(base)
+        }
+    }
+
+    /// Replaces a file that was just saved by a delta, unless it is to be whole, or is smaller so.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`make_linked`].
+    pub(in crate::train) fn reduce(
+        epochs: &Epochs,
+        epoch: usize,
+        path: &Path,
+        file: EpochFile,
+    ) -> Result<EpochFile> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(base) = Base::of(epochs, epoch, &name) else { return Ok(file) };
+        let directory = directory_of(path);
+        let versions = (directory_name(base.epoch), directory_name(epoch));
+        // The epoch is synchronised as a whole.
+        let options = Options::new().versions(versions.0, versions.1).durable(false);
+        match make_linked(&base.path, path, &directory, &options) {
+            Ok(true) => {}
+            Ok(false) => return Ok(file),
+            // Another process has just deleted the base.
+            Err(_) if !base.path.exists() => return Ok(file),
+            Err(error) => return Err(error),
+        }
+        let delta = describe(&directory, &base)?;
+        fs::remove_file(path).map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))?;
+        Ok(EpochFile { delta: Some(delta), ..file })
+    }
+
+    fn describe(directory: &Path, base: &Base) -> Result<DeltaOf> {
+        let (_, chain) = open_linked(directory)?;
+        let index = chain.deltas().iter().map(|delta| delta.path().to_owned());
+        let tensors = chain.deltas().iter().flat_map(|delta| delta.tensors());
+        let paths = index.chain(tensors.filter_map(|tensor| tensor.file()).map(Into::into));
+        let name =
+            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let paths: BTreeMap<String, PathBuf> = paths.map(|path| (name(&path), path)).collect();
+        let files = paths.into_iter().map(|(name, path)| Ok((name, Stored::of(&path)?)));
+        let files = files.collect::<Result<_>>()?;
+        // Of the file that the delta was made of, even if another has taken its place.
+        let stored = Stored::of(&link_in(directory, base.epoch))?;
+        Ok(DeltaOf { epoch: base.epoch, saved_since: base.saved_since, base: stored, files })
+    }
+}

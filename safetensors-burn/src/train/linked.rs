@@ -1,0 +1,228 @@
+//! Files of epochs that are kept as deltas: as what differs from the file of an older epoch.
+//!
+//! ```text
+//! epoch-6/model.delta/model.safetensors.index.json       what differs: see `safetensors-delta`
+//!                     model-00000-of-00001.safetensors
+//!                     epoch-5/model.safetensors          the base: a hard link to that of epoch 5
+//! ```
+//!
+//! The base is always a whole file. Its second name keeps it on the disk for as long as a delta
+//! needs it, so any epoch can be deleted at any time, in any order.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use safetensors_core::digest::Digest;
+use safetensors_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::error::EpochError;
+
+/// The name of the file of a base, and of what is made of it.
+pub(super) const FILE: &str = "model.safetensors";
+
+/// How the name of the directory of an epoch begins.
+pub(super) const PREFIX: &str = "epoch-";
+
+/// The longest header that core reads and writes.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
+
+/// How to tell that a file is there, whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    /// Its length.
+    pub(super) bytes: u64,
+    /// The XXH3-128 of its header, which has the digests of all its tensors. For an index, that of
+    /// all its text.
+    pub(super) header_xxh3_128: String,
+}
+
+impl Stored {
+    /// Describes a file.
+    pub(super) fn of(path: &Path) -> Result<Self> {
+        let describe = || {
+            let mut file = File::open(path)?;
+            let bytes = file.metadata()?.len();
+            Ok(Self { bytes, header_xxh3_128: header_digest(&mut file)?.to_string() })
+        };
+        describe().map_err(|error| in_file(error, path))
+    }
+
+    /// Opens a file, and checks its length and its header.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Length`], [`EpochError::Header`], [`ErrorKind::Io`]; each names the file.
+    pub(super) fn open(&self, path: &Path) -> Result<File> {
+        let check = || {
+            let mut file = open(path)?;
+            let found = file.metadata().map_err(ErrorKind::Io)?.len();
+            if found != self.bytes {
+                return Err(EpochError::Length { expected: self.bytes, found }.into());
+            }
+            let found = header_digest(&mut file).map_err(ErrorKind::Io)?.to_string();
+            if found != self.header_xxh3_128 {
+                let expected = self.header_xxh3_128.clone();
+                return Err(EpochError::Header { expected, found }.into());
+            }
+            Ok(file)
+        };
+        check().map_err(|error: Error| error.in_path(path))
+    }
+}
+
+/// The XXH3-128 of the header of a file, with its length before it.
+fn header_digest(file: &mut File) -> io::Result<Digest> {
+    let mut header = [0; 8].to_vec();
+    file.read_exact(&mut header)?;
+    // Only the header: the length of the file and the header's digest show an incomplete file at
+    // once, and `verify` reads the rest. The text of an index begins like a length beyond all
+    // limits.
+    let len = header.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
+    // A wrong length gives a wrong digest.
+    file.take(len.min(MOST_HEADER_BYTES)).read_to_end(&mut header)?;
+    Ok(Digest::of(&header))
+}
+
+/// A file that is kept as a delta.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DeltaOf {
+    /// The epoch whose file is the base.
+    pub(super) epoch: usize,
+    /// How many epochs were saved since then, with this one.
+    pub(super) saved_since: usize,
+    pub(super) base: Stored,
+    /// The files of the delta.
+    pub(super) files: BTreeMap<String, Stored>,
+}
+
+impl DeltaOf {
+    /// The names that the manifest gives the files of the delta.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.files.keys()
+    }
+
+    /// The length of the files of the delta. The base is not counted.
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.values().map(|file| file.bytes).sum()
+    }
+
+    /// Checks the lengths and headers of the delta and its base. `path` is that of the file that
+    /// was saved.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Base`]; those of [`Stored::open`].
+    pub(super) fn check(&self, path: &Path) -> Result<()> {
+        let directory = directory_of(path);
+        for (name, file) in &self.files {
+            file.open(&directory.join(name))?;
+        }
+        let link = link_in(&directory, self.epoch);
+        self.base.open(&link).map(drop).or_else(|error| self.base_error(&link, error))
+    }
+
+    /// Says of an error about the base what it means.
+    fn base_error(&self, link: &Path, error: Error) -> Result<()> {
+        let found = match error.kind() {
+            ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // It may be there, and cannot be read now.
+            ErrorKind::Io(_) => return Err(error),
+            _ => Some(Stored::of(link)?),
+        };
+        let shown = |file: &Stored| format!("{} bytes and {}", file.bytes, file.header_xxh3_128);
+        let (expected, found) = (shown(&self.base), found.as_ref().map(shown));
+        Err(Error::from(EpochError::Base { base: self.epoch, expected, found }).in_path(link))
+    }
+}
+
+/// The name of the directory of an epoch.
+pub(super) fn directory_name(epoch: usize) -> String {
+    format!("{PREFIX}{epoch}")
+}
+
+/// The directory of the delta that is there in place of a file.
+pub(super) fn directory_of(path: &Path) -> PathBuf {
+    path.with_extension("delta")
+}
+
+/// The second name of the base in the directory of a delta.
+pub(super) fn link_in(directory: &Path, base: usize) -> PathBuf {
+    directory.join(directory_name(base)).join(FILE)
+}
+
+/// Compares all tensors of a delta and of its base with their digests. `path` is that of the file
+/// that was saved.
+///
+/// # Errors
+///
+/// The errors of [`DeltaOf::check`], and of opening and applying a delta.
+pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
+    delta.check(path)?;
+    applying::verify(&directory_of(path))
+}
+
+/// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
+pub(super) fn open(path: &Path) -> Result<File> {
+    let metadata = fs::metadata(path).map_err(ErrorKind::Io)?;
+    // Opening a FIFO would wait for a writer.
+    if !metadata.is_file() {
+        let found = if metadata.is_dir() { "a directory" } else { "a special file" };
+        return Err(ErrorKind::NotAFile { found }.into());
+    }
+    Ok(File::open(path).map_err(ErrorKind::Io)?)
+}
+
+pub(super) fn in_file(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::Io(error)).in_path(path)
+}
+
+pub(super) use applying::apply;
+
+/// What is done with deltas that are there.
+#[cfg(feature = "delta")]
+mod applying {
+    use std::path::Path;
+
+    use safetensors_core::digest::{self, DigestOptions};
+    use safetensors_core::{Checkpoint, Error, Result};
+    use safetensors_delta::{Options, open_linked};
+
+    /// Makes the file `model.safetensors` in a new directory.
+    pub(in crate::train) fn apply(delta: &Path, to: &Path) -> Result<()> {
+        let (base, chain) = open_linked(delta)?;
+        let applied = chain.apply(&base, to, &Options::new().durable(false));
+        applied.map(drop).or_else(|error| blame(&base, error))
+    }
+
+    pub(super) fn verify(delta: &Path) -> Result<()> {
+        let (base, chain) = open_linked(delta)?;
+        chain.verify(&base, &Options::new()).or_else(|error| blame(&base, error))
+    }
+
+    /// A delta does not know whether it is itself wrong or its base. The base has digests.
+    fn blame(base: &Checkpoint, error: Error) -> Result<()> {
+        digest::verify(base, &DigestOptions::new().require_digests(true))?;
+        Err(error)
+    }
+}
+
+/// Without the feature, no manifest that has deltas is read.
+#[cfg(not(feature = "delta"))]
+mod applying {
+    use std::path::Path;
+
+    use safetensors_core::Result;
+
+    use crate::train::EpochError;
+
+    pub(in crate::train) fn apply(_: &Path, _: &Path) -> Result<()> {
+        Err(EpochError::Version { expected: 1, found: 2 }.into())
+    }
+
+    pub(super) fn verify(delta: &Path) -> Result<()> {
+        apply(delta, delta)
+    }
+}

@@ -1,0 +1,415 @@
+//! Epochs that are kept as deltas.
+
+use std::path::Path;
+
+use safetensors_core::{Checkpoint as File, digest};
+use safetensors_delta::{Options, open_linked};
+
+use super::*;
+
+/// A model most of which is not trained any more.
+#[derive(Module, Debug)]
+struct Large {
+    frozen: Linear,
+    head: Linear,
+}
+
+#[derive(Clone)]
+struct Run {
+    model: Large,
+    optimizer: ModuleOptimizer,
+    scheduler: ModuleLrScheduler,
+}
+
+impl Run {
+    /// A model and an optimizer that has a state of all of it.
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        let Training { scheduler, .. } = Training::new();
+        let model = Large {
+            frozen: LinearConfig::new(32, 64).init(&device),
+            head: LinearConfig::new(64, 2).init(&device),
+        };
+        let mut run = Self { model, optimizer: AdamWConfig::new().init(), scheduler };
+        let input = Tensor::<2>::ones([1, 32], &device);
+        run.step(run.model.head.forward(run.model.frozen.forward(input)));
+        run
+    }
+
+    fn step(&mut self, output: Tensor<2>) {
+        let grads = (output - 0.7).powi_scalar(2).mean().backward();
+        let grads = GradientsParams::from_grads(grads, &self.model);
+        self.model = self.optimizer.step(self.scheduler.step(), self.model.clone(), grads);
+    }
+
+    /// A step that changes the head alone.
+    fn next(&mut self) {
+        let input = Tensor::<2>::ones([1, 64], &Device::default().autodiff());
+        self.step(self.model.head.forward(input));
+    }
+
+    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
+        model.save(epoch, self.model.clone().into_record()).unwrap();
+        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
+        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
+    }
+
+    fn contents(&self) -> [Content; 3] {
+        [
+            content(self.model.clone().into_record()),
+            content(self.optimizer.to_record()),
+            content(self.scheduler.to_record()),
+        ]
+    }
+}
+
+fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> [Content; 3] {
+    [
+        content(model.restore(epoch).unwrap()),
+        content(optimizer.restore(epoch).unwrap()),
+        content(scheduler.restore(epoch).unwrap()),
+    ]
+}
+
+/// Epochs from 1 on, each third of which is whole, and what each has.
+fn saved(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>) {
+    let (dir, epochs, contents, _) = run(count);
+    (dir, epochs, contents)
+}
+
+/// The same with the run after its last step.
+fn run(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>, Run) {
+    let (dir, epochs) = empty();
+    let epochs = epochs.whole_every(3);
+    let mut run = Run::new();
+    let checkpointers = epochs.checkpointers_for(&run.model);
+    let contents = (1..=count).map(|epoch| {
+        run.next();
+        run.save(&checkpointers, epoch);
+        run.contents()
+    });
+    let contents = contents.collect();
+    (dir, epochs, contents, run)
+}
+
+/// The epochs that the files of an epoch are deltas of.
+fn bases(epochs: &Epochs, epoch: usize) -> [Option<usize>; 3] {
+    let list = epochs.list().unwrap();
+    let found = list.iter().find(|found| found.number() == epoch).unwrap();
+    assert!(found.problem().is_none(), "{:?}", found.problem());
+    let bases: Vec<_> = found.files().map(|file| file.base).collect();
+    bases.try_into().unwrap()
+}
+
+fn model_delta(epochs: &Epochs, epoch: usize) -> std::path::PathBuf {
+    epochs.path(epoch).join("model.delta")
+}
+
+#[test]
+fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
+    let (dir, epochs, contents, mut resumed) = run(5);
+    for (epoch, base) in [(1, None), (2, Some(1)), (3, Some(1)), (4, None), (5, Some(4))] {
+        assert_eq!(bases(&epochs, epoch), [base, base, None], "{epoch}");
+        epochs.verify(epoch).unwrap();
+        assert_eq!(restored(&epochs.checkpointers(), epoch), contents[epoch - 1]);
+    }
+    let bytes = |epoch: usize| {
+        let files = epochs.list().unwrap();
+        files[epoch - 1].files().map(|file| file.bytes).sum::<u64>()
+    };
+    assert!(bytes(2) * 2 < bytes(1), "{} of {}", bytes(2), bytes(1));
+    let names = ["manifest.json", "model.delta", "optimizer.delta", "scheduler.safetensors"];
+    assert_eq!(names_in(&epochs.path(3)), names);
+    // What was made of the deltas goes with the last record.
+    assert_eq!(names_in(&dir.path().join("run/checkpoints")).len(), 5);
+
+    // A training that is resumed from a delta.
+    let checkpointers = epochs.checkpointers_for(&resumed.model);
+    let (model, optimizer, scheduler) = &checkpointers;
+    resumed.model = resumed.model.load_record(model.restore(5).unwrap());
+    resumed.optimizer = resumed.optimizer.load_record(optimizer.restore(5).unwrap());
+    resumed.scheduler = resumed.scheduler.load_record(scheduler.restore(5).unwrap());
+    resumed.next();
+    resumed.save(&checkpointers, 6);
+    assert_eq!(bases(&epochs, 6)[0], Some(4));
+    assert_eq!(restored(&checkpointers, 6)[0].0, resumed.contents()[0].0);
+}
+
+/// What the command `safetensors delta apply` makes, for other programs.
+#[test]
+fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
+    let (_dir, epochs) = empty();
+    let mut run = Run::new();
+    let whole = epochs.clone();
+    let epochs = Epochs::new(epochs.path(1).with_file_name("deltas")).whole_every(9);
+    for epoch in 1..=3 {
+        run.next();
+        run.save(&whole.checkpointers(), epoch);
+        run.save(&epochs.checkpointers(), epoch);
+    }
+    for name in ["model", "optimizer"] {
+        let (base, chain) = open_linked(epochs.path(3).join(format!("{name}.delta"))).unwrap();
+        let out = epochs.path(3).join("out");
+        chain.apply(&base, &out, &Options::new().overwrite(true)).unwrap();
+        let expected = fs::read(whole.path(3).join(format!("{name}.safetensors"))).unwrap();
+        assert!(fs::read(out.join("model.safetensors")).unwrap() == expected);
+    }
+    // An epoch does not open as one of its other files.
+    let error = File::open(epochs.path(2)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "epoch-1"), "{error}");
+}
+
+#[test]
+fn no_epoch_loses_its_base() {
+    let (_dir, epochs, contents, mut last) = run(3);
+    let again = epochs.checkpointers();
+    // The base is saved again, and then deleted, by another program.
+    let other = Run::new();
+    other.save(&again, 1);
+    assert_eq!(restored(&again, 1), other.contents());
+    assert_eq!(restored(&again, 2), contents[1]);
+    fs::remove_dir_all(epochs.path(1)).unwrap();
+    assert_eq!(restored(&again, 3), contents[2]);
+    // The base of the deltas is still the same file.
+    let epochs = epochs.whole_every(4);
+    last.next();
+    last.save(&epochs.checkpointers(), 4);
+    assert_eq!(bases(&epochs, 4)[0], Some(1));
+    assert_eq!(epochs.keep(1, &[2]).unwrap(), [3]);
+    assert_eq!(restored(&epochs.checkpointers(), 2), contents[1]);
+    assert_eq!(restored(&epochs.checkpointers(), 4), last.contents());
+    epochs.verify(2).unwrap();
+    // A run that goes back compares with what is before.
+    assert_eq!(epochs.delete_after(2).unwrap(), [4]);
+    let epochs = epochs.whole_every(3);
+    last.save(&epochs.checkpointers(), 3);
+    assert_eq!(bases(&epochs, 3)[0], Some(1));
+    last.save(&epochs.checkpointers(), 4);
+    assert_eq!(bases(&epochs, 4)[0], None);
+}
+
+#[test]
+fn the_last_epoch_and_the_best_stay_whatever_they_are_deltas_of() {
+    let (_dir, epochs) = empty();
+    let epochs = epochs.whole_every(4);
+    let mut run = Run::new();
+    let checkpointers = epochs.checkpointers();
+    let (model, optimizer, scheduler) = &checkpointers;
+    let mut best = None;
+    for epoch in 1..=9 {
+        run.next();
+        run.save(&checkpointers, epoch);
+        if epoch == 3 {
+            best = Some(run.contents());
+        }
+        if epoch > 1 && epoch - 1 != 3 {
+            model.delete(epoch - 1).unwrap();
+            optimizer.delete(epoch - 1).unwrap();
+            scheduler.delete(epoch - 1).unwrap();
+        }
+        let number = |epoch: &safetensors_burn::train::Epoch| epoch.number();
+        let left: Vec<_> = epochs.list().unwrap().iter().map(number).collect();
+        assert_eq!(left, if epoch > 3 { vec![3, epoch] } else { vec![epoch] });
+        assert_eq!(
+            bases(&epochs, epoch)[0],
+            [Some(epoch - (epoch - 1) % 4), None][usize::from(epoch % 4 == 1)]
+        );
+        assert_eq!(restored(&epochs.checkpointers(), epoch), run.contents());
+    }
+    assert_eq!(restored(&epochs.checkpointers(), 3), best.unwrap());
+}
+
+#[test]
+fn what_would_not_be_smaller_is_whole() {
+    let (_dir, epochs) = empty();
+    let epochs = epochs.whole_every(5);
+    for epoch in 1..=3 {
+        Training::trained(epoch).save(&epochs.checkpointers(), epoch);
+        assert_eq!(bases(&epochs, epoch), [None; 3]);
+    }
+    for count in [0, 1] {
+        let (_dir, epochs) = empty();
+        let epochs = epochs.whole_every(count);
+        let run = Run::new();
+        (1..=2).for_each(|epoch| run.save(&epochs.checkpointers(), epoch));
+        assert_eq!(bases(&epochs, 2), [None; 3]);
+    }
+    // One file changes completely.
+    let (_dir, epochs) = empty();
+    let epochs = epochs.whole_every(5);
+    let (mut run, checkpointers) = (Run::new(), epochs.checkpointers());
+    run.save(&checkpointers, 1);
+    run.model = Run::new().model;
+    run.save(&checkpointers, 2);
+    assert_eq!(bases(&epochs, 2), [None, Some(1), None]);
+    // It is the base of the next one.
+    run.save(&checkpointers, 3);
+    assert_eq!(bases(&epochs, 3), [Some(2), Some(1), None]);
+    assert_eq!(restored(&checkpointers, 3), run.contents());
+}
+
+/// The error of an epoch that is not complete.
+fn problem(epochs: &Epochs, epoch: usize) -> String {
+    let list = epochs.list().unwrap();
+    let found = list.iter().find(|found| found.number() == epoch).unwrap();
+    let error = found.problem().unwrap();
+    let restored = of(epochs.checkpointers().0.restore(epoch));
+    assert_eq!(error.to_string(), restored.to_string());
+    assert_eq!(epochs.verify(epoch).unwrap_err().to_string(), restored.to_string());
+    if error.file().unwrap().contains("epoch-1") {
+        assert!(matches!(reason(error), EpochError::Base { base: 1, .. }), "{error}");
+    }
+    restored.to_string()
+}
+
+fn flip(path: &Path, at: impl Fn(usize) -> usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = at(bytes.len());
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
+    let (_dir, epochs, contents, mut last) = run(3);
+    let link = model_delta(&epochs, 3).join("epoch-1/model.safetensors");
+    let bytes = fs::read(&link).unwrap();
+    let place = |bytes: &[u8]| {
+        // Not through the link, which would change all of them.
+        fs::remove_file(&link).unwrap();
+        fs::write(&link, bytes).unwrap();
+    };
+    let shown = |bytes: &[u8]| {
+        let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+        format!("{} bytes and {}", bytes.len(), digest::Digest::of(&bytes[..8 + len]))
+    };
+    let expected = format!(
+        "{}: burn: the base, of epoch 1, should be a file of {} as the XXH3-128 of its header, found ",
+        link.display(),
+        shown(&bytes)
+    );
+    let other = fs::read(epochs.path(1).join("scheduler.safetensors")).unwrap();
+    place(&other);
+    assert_eq!(problem(&epochs, 3), format!("{expected}{}", shown(&other)));
+    fs::remove_file(&link).unwrap();
+    assert_eq!(problem(&epochs, 3), format!("{expected}none"));
+    assert_eq!(epochs.newest().unwrap(), Some(2));
+    // It is no epoch to compare with, so this is the second one after its base.
+    last.next();
+    last.save(&epochs.checkpointers(), 4);
+    assert_eq!(bases(&epochs, 4)[0], Some(1));
+
+    // A value that has changed is found only by reading.
+    fs::write(&link, &bytes).unwrap();
+    assert_eq!(restored(&epochs.checkpointers(), 3), contents[2]);
+    for from_end in [1, 20] {
+        place(&bytes);
+        flip(&link, |len| len - from_end);
+        assert_eq!(bases(&epochs, 3)[0], Some(1));
+        for error in [of(epochs.checkpointers().0.restore(3)), epochs.verify(3).unwrap_err()] {
+            assert_eq!(error.file(), link.to_str(), "{error}");
+            assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_delta_that_is_missing_or_changed_is_an_error() {
+    let (_dir, epochs, contents) = saved(2);
+    for name in ["model.safetensors.index.json", "model-00000-of-00001.safetensors"] {
+        let path = epochs.path(2).join("optimizer.delta").join(name);
+        let bytes = fs::read(&path).unwrap();
+        flip(&path, |_| 30);
+        let text = problem(&epochs, 2);
+        assert!(text.contains("the header has changed"), "{text}");
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let text = problem(&epochs, 2);
+        assert!(text.contains(&format!("should have {} bytes", bytes.len())), "{text}");
+        fs::remove_file(&path).unwrap();
+        assert!(problem(&epochs, 2).starts_with(path.to_str().unwrap()));
+        fs::write(&path, bytes).unwrap();
+    }
+    // A compressed difference is checked when it is read.
+    let path = epochs.path(2).join("optimizer.delta/model-00000-of-00001.safetensors");
+    flip(&path, |len| len - 3);
+    let error = of(epochs.checkpointers().1.restore(2));
+    assert!(error.tensor().is_some_and(|name| name.contains("head")), "{error}");
+    assert_eq!(epochs.verify(2).unwrap_err().to_string(), error.to_string());
+    flip(&path, |len| len - 3);
+    assert_eq!(restored(&epochs.checkpointers(), 2), contents[1]);
+    // A name in the manifest leads nowhere else.
+    let path = epochs.path(2).join("manifest.json");
+    let manifest = fs::read_to_string(&path).unwrap();
+    fs::write(&path, manifest.replace("model-00000", "../model-00000")).unwrap();
+    assert!(problem(&epochs, 2).contains("expected the name of a file"));
+}
+
+#[test]
+fn what_is_made_of_deltas_can_lie_in_memory() {
+    let (dir, epochs, contents) = saved(2);
+    let staging = dir.path().join("staging");
+    fs::create_dir(&staging).unwrap();
+    let epochs = epochs.staging(&staging);
+    let (model, optimizer, _) = epochs.checkpointers();
+    model.restore(2).unwrap();
+    assert_eq!(names_in(&staging).len(), 1);
+    // Another epoch takes its place.
+    assert_eq!(content(model.restore(1).unwrap()), contents[0][0]);
+    assert!(names_in(&staging).is_empty());
+    assert_eq!(content(optimizer.restore(2).unwrap()), contents[1][1]);
+    drop((model, optimizer));
+    assert!(names_in(&staging).is_empty());
+}
+
+/// Not a test of its own: saves epochs, and deletes the one before each.
+#[cfg(unix)]
+#[test]
+fn child() {
+    let Some(directory) = std::env::var_os("DELTAS_DIRECTORY") else { return };
+    let epochs = Epochs::new(directory).whole_every(3);
+    let (mut run, checkpointers) = (Run::new(), epochs.checkpointers());
+    let (model, optimizer, scheduler) = &checkpointers;
+    let next = epochs.newest().unwrap().unwrap_or(0) + 1;
+    for epoch in next..next + 3 {
+        run.next();
+        println!("saving");
+        run.save(&checkpointers, epoch);
+        if epoch > 2 {
+            model.delete(epoch - 2).unwrap();
+            optimizer.delete(epoch - 2).unwrap();
+            scheduler.delete(epoch - 2).unwrap();
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    let (_dir, epochs, _) = saved(1);
+    for round in 0..6_u64 {
+        let mut child = safetensors_testing::process::command_of(child)
+            .env("DELTAS_DIRECTORY", epochs.path(1).parent().unwrap())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
+        // Where in the save it is killed is left to chance.
+        if saves.take(1 + round as usize % 3).count() > 0 {
+            std::thread::sleep(Duration::from_micros(round * 3970 % 20_030));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let list = epochs.list().unwrap();
+        assert!(!list.is_empty());
+        for epoch in list {
+            assert!(epoch.problem().is_none(), "{:?}", epoch.problem());
+            epochs.verify(epoch.number()).unwrap();
+        }
+        restored(&epochs.checkpointers(), epochs.newest().unwrap().unwrap());
+    }
+}

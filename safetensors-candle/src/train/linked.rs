@@ -1,0 +1,56 @@
+//! Directories of deltas, in which their base is, too.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::save::AtomicDirectory;
+use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
+use safetensors_delta::{Options, open_linked};
+
+/// The name of a whole checkpoint in its directory.
+pub(super) const FILE: &str = "model.safetensors";
+
+/// The names of the base and of the new checkpoint in the delta.
+pub(super) const VERSIONS: [&str; 2] = ["base", "new"];
+
+/// The whole file of a checkpoint, or of the base of a delta.
+pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
+    match CheckpointPath::find(path)? {
+        CheckpointPath::File(file) => Ok(file),
+        CheckpointPath::Index(index) if is_linked(path) => {
+            let (base, _) = open_linked(path)?;
+            Ok(base.files().first().map_or(index, |file| file.path().to_owned()))
+        }
+        CheckpointPath::Index(index) => {
+            let found = "the index of several";
+            Err(Error::from(ErrorKind::NotAFile { found }).in_path(index))
+        }
+    }
+}
+
+/// Whether a directory has a base, as one of [`save_delta`](super::save_delta) does.
+pub(super) fn is_linked(directory: &Path) -> bool {
+    directory.join(VERSIONS[0]).is_dir()
+}
+
+/// Opens the checkpoint that a directory of [`save_delta`](super::save_delta) stands for, and lets it be read. All its
+/// tensors, and those of its base, are compared with their digests.
+pub(super) fn with_whole<T>(
+    directory: &Path,
+    read: impl FnOnce(&Checkpoint) -> Result<T>,
+) -> Result<T> {
+    let (base, chain) = open_linked(directory)?;
+    let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
+    // The hidden directory is named after this one, which may be `.`.
+    let hidden = AtomicDirectory::create(directory.canonicalize().map_err(in_directory)?)?;
+    let whole = hidden.path().join("whole");
+    let applied = chain.apply(&base, &whole, &Options::new().durable(false));
+    applied.map_err(|error| hidden.locate(error))?;
+    let file = File::open(whole.join(FILE)).map_err(in_directory)?;
+    let checkpoint = Checkpoint::from_file(file, directory.join(FILE))?;
+    let result = read(&checkpoint);
+    // Some systems cannot remove open files.
+    drop(checkpoint);
+    result
+}

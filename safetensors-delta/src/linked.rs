@@ -1,0 +1,153 @@
+//! Deltas in whose directory their base is, too, under a second name of its file.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path};
+
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits};
+
+use crate::chain::Chain;
+use crate::delta::Delta;
+use crate::destination::New;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::BASE_VERSION;
+use crate::make::{FILE, INDEX, Plan};
+use crate::options::Options;
+
+/// Saves a file as what differs from an older one, in a new directory that has the older one, too.
+///
+/// The older file, the base, gets a second name in the directory, a hard link:
+/// `VERSION/model.safetensors`, with the base version of the [options](Options::versions). So the
+/// base takes its space once, and stays on the disk until the last delta that needs it is deleted,
+/// whoever deletes or replaces its other names. The delta is [`make`](crate::make())'s, with the
+/// metadata of the new file. The new file stays, and can be deleted.
+///
+/// Returns `false`, and leaves no directory, if the delta would not be smaller than the new file,
+/// or if the base can have no second name: the file system has no hard links, or is another one
+/// than that of the directory.
+///
+/// A program that writes into the base under one of its names writes into all of them, and the
+/// delta cannot be applied any more. Saves and edits of this library replace a file instead, but
+/// for [`Chain::apply_in_place`].
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+/// use safetensors_delta::{Options, make_linked, open_linked};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = |name: &str| dir.path().join(name);
+/// let mut values = vec![0.25_f32; 4096];
+/// for (name, value) in [("1.safetensors", 0.5), ("2.safetensors", 0.75)] {
+///     values[7] = value;
+///     save(path(name), [("w", TensorView::from_slice(&[4096], &values)?)], &SaveOptions::new())?;
+/// }
+/// let options = Options::new().versions("1", "2");
+/// assert!(make_linked(path("1.safetensors"), path("2.safetensors"), path("2"), &options)?);
+///
+/// // The delta needs neither.
+/// std::fs::remove_file(path("1.safetensors"))?;
+/// std::fs::remove_file(path("2.safetensors"))?;
+/// let (base, chain) = open_linked(path("2"))?;
+/// chain.apply(&base, path("whole"), &Options::new())?;
+/// let whole = Checkpoint::open(path("whole"))?;
+/// assert_eq!(whole.tensor("w")?.read()?.as_slice::<f32>()?, values);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`BadField`](ErrorKind::BadField) if the base version is no name of a directory;
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory; the errors of opening both files
+/// and of [`make`](crate::make()).
+pub fn make_linked(
+    base: impl AsRef<Path>,
+    new: impl AsRef<Path>,
+    directory: impl AsRef<Path>,
+    options: &Options,
+) -> Result<bool> {
+    let (base, directory) = (base.as_ref(), directory.as_ref());
+    options.check_reader()?;
+    options.check_destination(directory, New::Delta)?;
+    check_name(&options.base_version).map_err(|error| error.in_path(directory))?;
+    let new = Checkpoint::open(new)?;
+    let target = options.create(directory)?;
+    let link = target.path().join(&options.base_version).join(FILE);
+    if !link_to(base, &link)? {
+        return Ok(false);
+    }
+    let written = write(&link, &new, target.path(), options);
+    let is_smaller = written.map_err(|error| target.locate(error))?;
+    new.check_unchanged()?;
+    if is_smaller {
+        target.commit()?;
+    }
+    Ok(is_smaller)
+}
+
+/// Opens a delta of [`make_linked`] and its base. [`Chain::apply`] makes the whole file of both,
+/// and [`Chain::verify`] compares all tensors with their digests.
+///
+/// # Errors
+///
+/// The errors of [`Delta::open`] and [`Checkpoint::open`]. The path of the base says whether the
+/// delta or the base is missing.
+pub fn open_linked(directory: impl AsRef<Path>) -> Result<(Checkpoint, Chain)> {
+    let delta = Delta::open(directory)?;
+    // The name comes from the index, and could lead elsewhere.
+    check_name(delta.base_version()).map_err(|error| error.in_path(delta.path()))?;
+    let base = delta.path().with_file_name(delta.base_version()).join(FILE);
+    Ok((Checkpoint::open(base)?, Chain::new([delta])?))
+}
+
+/// Fails if a version is not the name of a directory.
+fn check_name(version: &str) -> Result<()> {
+    let mut parts = Path::new(version).components();
+    let name = parts.next().filter(|part| matches!(part, Component::Normal(_)));
+    if name.is_some_and(|name| name.as_os_str() == version) && parts.next().is_none() {
+        return Ok(());
+    }
+    let (expected, found) = ("the name of a directory", Some(version.into()));
+    Err(ErrorKind::BadField { key: BASE_VERSION, expected, found }.into())
+}
+
+/// Gives the base a second name. Returns `false` if it can have none.
+fn link_to(base: &Path, link: &Path) -> Result<bool> {
+    let at_base = |error: io::Error| Error::from(error).in_path(base);
+    // A second name of a symbolic link would lead to nothing once the base is deleted.
+    let file = base.canonicalize().map_err(at_base)?;
+    if file.is_dir() {
+        return Err(Error::from(CoreKind::NotAFile { found: "a directory" }).in_path(base));
+    }
+    link.parent().map_or(Ok(()), fs::create_dir)?;
+    match fs::hard_link(file, link) {
+        Ok(()) => Ok(true),
+        // It was deleted meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(at_base(error)),
+        // Each system has other words for what it cannot link.
+        Err(_) => Ok(false),
+    }
+}
+
+/// Writes the files of the delta. Returns whether they are smaller than the new file, and can be
+/// read.
+fn write(base: &Path, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
+    let base = Checkpoint::open(base)?;
+    let options = options.clone().metadata(new.metadata().clone());
+    let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
+    Plan::of(&base, tensors, &options)?.write(directory)?;
+    base.check_unchanged()?;
+    let len = |path: &Path| match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.len()),
+        Err(error) => Err(Error::from(error).in_path(path)),
+    };
+    let index = len(&directory.join(INDEX))?;
+    // Long metadata may fit a header, and the index of a delta not.
+    if index > Limits::default().index_bytes {
+        return Ok(false);
+    }
+    let delta = Delta::open(directory)?;
+    let bytes = delta.files().files().iter().map(|file| len(file.path()));
+    let bytes = bytes.sum::<Result<u64>>()? + index;
+    let whole = new.files().iter().map(|file| len(file.path())).sum::<Result<u64>>()?;
+    Ok(bytes < whole)
+}
