@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+#[cfg(unix)]
+use std::process::Command;
 
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
@@ -148,8 +149,13 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.current_dir(dir.path()).args(["convert", "in.safetensors", "out.safetensors"]);
-    let output =
-        command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let output = command
+        .stdout(full)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let start =
         "error: out.safetensors is written, but this could not be printed: standard output: ";

@@ -80,6 +80,7 @@ pub(crate) fn raw_file(path: &Path, header: &str, data: usize) {
 }
 
 /// A file with the tensors of all-MiniLM-L6-v2, whose 90.9 MB of data are a hole.
+#[cfg(unix)]
 pub(crate) fn minilm(dir: &Path) -> PathBuf {
     let mut tensors: Vec<(String, &str, Vec<u64>)> = Vec::new();
     let mut f32 = |name: String, shape: &[u64]| tensors.push((name, "F32", shape.to_vec()));

@@ -1,10 +1,9 @@
 //! `safetensors metadata`: what it shows and changes.
 
 use std::fs;
-use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::Checkpoint;
 
 use crate::fixtures::*;
 
@@ -113,8 +112,9 @@ fn a_dry_run_needs_no_permission_to_write() {
 
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let mode =
-        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+    };
     mode(&path, 0o444);
     mode(dir.path(), 0o555);
     run(&["metadata", "set", "-n"], &path, &["a=b"])
@@ -136,6 +136,8 @@ fn several_files_are_not_changed_by_one_name() {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
+    use safetensors_core::{SaveOptions, TensorView, save};
+
     let dir = temp_dir();
     let path = dir.path().join("m.safetensors");
     let weight = vec![0.5_f32; 100_000];

@@ -8,7 +8,7 @@ use std::{fs, thread};
 
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 
-use crate::fixtures::{run_in, temp_dir, text};
+use crate::fixtures::{run_in, temp_dir};
 
 /// Twelve tensors of one byte each.
 const TENSORS: u8 = 12;
@@ -77,7 +77,8 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     let held = lock(&d);
     let args = ["convert", &from, "d", "--no-wait"];
     let error = run_in(dir.path(), &args).code(1).get_output().stderr.clone();
-    assert!(text(&error).starts_with("error: d: ") && text(&error).lines().count() == 1);
+    let error = crate::fixtures::text(&error);
+    assert!(error.starts_with("error: d: ") && error.lines().count() == 1);
     let mut waiting = convert(dir.path(), &[], &from, 2);
     thread::sleep(Duration::from_millis(300));
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
@@ -178,6 +179,7 @@ fn processes_that_save_at_once_leave_one_whole_checkpoint() {
 
 /// `strace`, which does something to calls of the system by the command that it runs; nothing where
 /// there is none.
+#[cfg(target_os = "linux")]
 pub(crate) fn strace(args: &[&str]) -> Option<Vec<String>> {
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     if !strace.is_ok_and(|status| status.success()) {

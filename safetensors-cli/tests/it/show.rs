@@ -1,6 +1,5 @@
 //! `safetensors show`: which values are shown, and how.
 
-use std::fs::File;
 use std::path::Path;
 
 use predicates::prelude::*;
@@ -144,7 +143,7 @@ fn a_huge_tensor_is_shown_at_once() {
     );
     raw_file(&path, header, 0);
     let data = 8 + header.len() as u64;
-    let file = File::options().write(true).open(&path).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(data + (1 << 40) + (1 << 21)).unwrap();
     let write =
         |bytes: &[u8], at| std::os::unix::fs::FileExt::write_all_at(&file, bytes, data + at);

@@ -188,11 +188,7 @@ impl<'f> Attempt<'f> {
     /// The number of ranks without a mark. The directory is listed once, because a shared file
     /// system takes long to look for each of a thousand marks.
     fn missing(&self) -> std::io::Result<usize> {
-        let mut done = 0;
-        for entry in fs::read_dir(&self.path)? {
-            done += usize::from(entry?.file_name().as_encoded_bytes().ends_with(b".done"));
-        }
-        Ok(self.files.plan.world_size().saturating_sub(done))
+        Ok(self.files.plan.world_size().saturating_sub(marks(&self.path)?.len()))
     }
 
     /// Puts all files in their places, with the index, and removes this attempt and those that
@@ -236,14 +232,27 @@ impl<'f> Attempt<'f> {
     }
 
     /// Removes an attempt. A rank may still be writing to it, so it disappears at once, and what is
-    /// in it afterwards. If that fails, the next save removes it.
+    /// in it afterwards. Windows renames no directory in which a file is open. There what is in it
+    /// goes one by one. If that fails, the next save removes it.
     fn remove(&self, attempt: &Path) -> std::io::Result<()> {
         if !attempt.exists() {
             return Ok(());
         }
         failpoint::hit("remove an attempt")?;
         let temp = TempDirectory::create(&self.index)?;
-        fs::rename(attempt, temp.path().join("attempt"))
+        let renamed = match failpoint::lacks("renaming of directories") {
+            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            false => fs::rename(attempt, temp.path().join("attempt")),
+        };
+        renamed.or_else(|_| {
+            // Without its mark no file of a rank counts, whenever this process is killed.
+            for mark in marks(attempt)? {
+                failpoint::hit("remove a mark")?;
+                fs::remove_file(mark)?;
+            }
+            failpoint::hit("remove the files of an attempt")?;
+            fs::remove_dir_all(attempt)
+        })
     }
 
     /// Moves a file out of the attempt, on a file system without links. If this rank is killed
@@ -365,6 +374,16 @@ impl<'f> Attempt<'f> {
     fn durable(&self) -> bool {
         self.options.save_options.durable
     }
+}
+
+/// The marks of the ranks that have saved.
+fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(attempt)? {
+        paths.push(entry?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|it| it == "done"));
+    Ok(paths)
 }
 
 /// What describes an attempt; `None` if there is nothing.

@@ -180,6 +180,29 @@ fn the_attempt_is_removed_last() {
     }
 }
 
+/// Windows renames no directory in which another rank has a file open. Whenever the removal of an
+/// older attempt is interrupted, its ranks can go on with it.
+#[test]
+fn attempts_that_cannot_be_renamed() {
+    for n in 0.. {
+        let directory = prepare(true);
+        let path = directory.path();
+        save_rank(path, 1, "older", 4).unwrap();
+        save_rank(path, 1, "new", 2).unwrap();
+        let save = || crash_at(n, || save_rank(path, 0, "new", 2));
+        let (saved, step) = without("renaming of directories", save);
+        if step.is_none() {
+            assert!(matches!(saved, Ok(RankSaved::Complete(_))), "{saved:?}");
+            assert_eq!((fill_of(path), names_in(path)), (2, COMPLETE.map(Into::into).to_vec()));
+            break;
+        }
+        if matches!(save_rank(path, 0, "older", 4).unwrap(), RankSaved::Waiting { .. }) {
+            assert!(matches!(save_rank(path, 1, "older", 4).unwrap(), RankSaved::Complete(_)));
+        }
+        assert_eq!(fill_of(path), 4, "{step:?}");
+    }
+}
+
 #[test]
 fn a_directory_without_locks() {
     let directory = prepare(true);

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::hidden::{next, owner_of_directory, previous};
 use crate::io::lock::DirectoryLock;
+use crate::io::names::refuse_impossible;
 use crate::io::remove::unless_missing;
 use crate::io::unfinished::Steps;
 
@@ -75,6 +76,7 @@ impl AtomicDirectory {
         let path = path.as_ref();
         let create = || {
             failpoint::hit("create")?;
+            refuse_impossible(path)?;
             old_directory(path)?;
             let temp = TempDirectory::create(path)?;
             let new = temp.path().join(NEW);

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind as CoreKind, Limits};
-use safetensors_delta::{Chain, ChecksumFormat, Delta, Encoding, ErrorKind, Options};
+use safetensors_core::{Dtype, Error, ErrorKind as CoreKind, Limits};
+use safetensors_delta::{ChecksumFormat, Delta, Encoding, Options};
 
-use crate::support::{Parts, Scratch, Tensors, bytes, files, quick, read};
+use crate::support::{Scratch, Tensors, bytes, files, quick, read};
 
 fn base() -> Tensors {
     Tensors::from([bytes("a", [1, 2]), bytes("b", [3, 4])])
@@ -118,6 +118,10 @@ fn what_no_reader_would_open_is_not_made() {
 #[cfg(target_os = "linux")]
 #[test]
 fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
+    use crate::support::Parts;
+    use safetensors_core::Checkpoint;
+    use safetensors_delta::{Chain, ErrorKind};
+
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("large.safetensors");
     let tensors = [("w".to_owned(), Dtype::U8, vec![1 << 32])];

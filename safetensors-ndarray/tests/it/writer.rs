@@ -285,6 +285,7 @@ fn a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps() {
     // Nothing is lost by starting again too soon.
     let error = Writer::create(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+    drop(first);
     fs::remove_dir_all(synced).unwrap();
     Writer::create(&path).unwrap().finish().unwrap();
     // And the temporary files of the killed run are gone.
