@@ -141,7 +141,9 @@ fn an_error_ends_the_training() {
     let (error, reached) = train_past_a_failure(epochs.clone(), 50);
     let error = error.unwrap();
     assert!(error.contains("epoch-2") && reached < 50.0, "{error}");
-    assert_eq!(epochs.newest().unwrap(), Some(1));
+    // Until it is interrupted, the training goes on, and may save a later epoch.
+    let newest = epochs.newest().unwrap();
+    assert!(newest.is_some_and(|newest| newest != 2), "{newest:?}");
 }
 
 #[test]
