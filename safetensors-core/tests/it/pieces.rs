@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
+use safetensors_testing::tensors::file_bytes;
 
 /// More elements than a piece has, and not a multiple of that number.
 const ELEMENTS: usize = (1 << 19) + 12;

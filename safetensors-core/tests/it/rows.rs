@@ -12,8 +12,8 @@ use safetensors_core::convert::Converted;
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::load::read_slices;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result,
-    SaveOptions, TensorBuf, TensorSource, TensorView, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SaveOptions,
+    TensorBuf, TensorSource, TensorView, save, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
 use safetensors_testing::tensors::file_bytes;
