@@ -102,7 +102,7 @@ fn the_header_finds_room_whatever_its_length() {
             assert!(archive.view("large").unwrap().data() == data);
         }
         for i in 0..many {
-            assert_eq!(archive.view(&format!("{i}")).unwrap().as_slice::<i32>().unwrap(), [i]);
+            assert_eq!(archive.view(&format!("{i}")).unwrap().data(), i.to_le_bytes());
         }
         if many == 2000 {
             let checkpoint = Checkpoint::open(&path).unwrap();
@@ -409,7 +409,7 @@ fn threads_append_to_their_own_tensors() {
     writer.finish().unwrap();
     let file = SafeTensors::parse(fs::read(&path).unwrap()).unwrap();
     for thread in 0..4_u32 {
-        let values = file.view(&format!("{thread}")).unwrap();
+        let values = file.tensor(&format!("{thread}")).unwrap().read().unwrap();
         let values = values.as_slice::<u32>().unwrap();
         for (i, &value) in values.iter().enumerate() {
             assert_eq!(value, thread * 1000 + i as u32 / 1000);
