@@ -102,7 +102,7 @@ fn the_header_finds_room_whatever_its_length() {
             assert!(archive.view("large").unwrap().data() == data);
         }
         for i in 0..many {
-            assert_eq!(archive.view(&format!("{i}")).unwrap().data(), i.to_le_bytes());
+            assert_eq!(archive.view(&format!("{i}")).unwrap().data(), i32::to_le_bytes(i));
         }
         if many == 2000 {
             let checkpoint = Checkpoint::open(&path).unwrap();
