@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::tensors::file_bytes;
 use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorBuf, TensorView, save};
 
 /// A tensor of F32 whose elements are 0, 1, 2 and so on, and the boxes that ranks hold of it.
@@ -119,8 +120,9 @@ pub fn save_rows(directory: &Path, checkpoint: &Checkpoint<impl ReadAt>) {
             if let (Some(at), Some(len)) = (at.first_mut(), shape.first_mut()) {
                 (*at, *len) = (start, end - start);
             }
-            let row = tensor.bytes().len() / rows;
-            let bytes = &tensor.bytes()[start * row..end * row];
+            let all = file_bytes(tensor);
+            let row = all.len() / rows;
+            let bytes = all[start * row..end * row].to_vec();
             parts.push((*name, tensor.dtype(), shape, bytes));
             info.push(format!("{name:?}: {{\"saved_offsets\": {at:?}}}"));
         }
@@ -135,12 +137,10 @@ pub fn save_rows(directory: &Path, checkpoint: &Checkpoint<impl ReadAt>) {
 
 /// Saves the same tensors to one file, whole.
 pub fn save_whole(path: &Path, tensors: &[Divided]) {
-    let bufs: Vec<_> = tensors.iter().map(|it| (it.name, it.values())).collect();
-    let views = tensors
+    let tensors = tensors
         .iter()
-        .zip(&bufs)
-        .map(|(it, (name, values))| (*name, TensorView::from_slice(&it.shape, values).unwrap()));
-    save(path, views, &SaveOptions::new().metadata([("format", "pt")])).unwrap();
+        .map(|it| (it.name, TensorBuf::from_vec(it.shape.clone(), it.values()).unwrap()));
+    save(path, tensors, &SaveOptions::new().metadata([("format", "pt")])).unwrap();
 }
 
 /// Checks that a checkpoint has these tensors, whole, and no others.

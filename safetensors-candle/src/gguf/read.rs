@@ -112,7 +112,9 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
             if let Some(bytes) = lent(&tensor) {
                 return self.to_device(bytes, device).map_err(from_candle_error);
             }
-            let len = tensor.byte_len() as usize;
+            let bytes = tensor.byte_len();
+            let too_large = |_| ErrorKind::TooLargeForMemory { bytes };
+            let len = isize::try_from(bytes).map_err(too_large)?.unsigned_abs();
             let words = len.div_ceil(size_of::<u32>());
             if buffer.len() < words {
                 // Fresh memory is zero already, so that nothing is copied or cleared.

@@ -50,7 +50,7 @@ pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
 }
 
 /// The error of an index that names a file with parts, in a store that does not tell which files
-/// lie beside it.
+/// lie beside it, where the names do not tell that they are all.
 pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
     let problem = "the store does not list its directory, where others may have parts as well";
     bad(problem.into(), named)
@@ -112,9 +112,23 @@ fn name_of(path: &Path) -> &str {
 
 /// Of a name such as `shard-00001-model-00002-of-00003.safetensors`, the last two numbers.
 fn numbers_of(path: &Path) -> Option<(usize, usize)> {
-    let name = name_of(path).strip_prefix("shard-")?.strip_suffix(".safetensors")?;
-    let (number, count) = name.split_once("-model-")?.1.split_once("-of-")?;
+    numbers_in(name_of(path).strip_prefix("shard-")?.split_once("-model-")?.1)
+}
+
+/// Of the end of a name such as `00002-of-00003.safetensors`, the two numbers.
+fn numbers_in(name: &str) -> Option<(usize, usize)> {
+    let (number, count) = name.strip_suffix(".safetensors")?.split_once("-of-")?;
     Some((number.parse().ok()?, count.parse().ok()?))
+}
+
+/// Whether files are, by their names, all those that PyTorch has saved whole tensors to:
+/// `model-00001-of-00002.safetensors` and so on. The names of files of parts begin with `shard-`.
+pub(super) fn are_whole<S>(files: &[CheckpointFile<S>]) -> bool {
+    let numbers: BTreeSet<_> = files
+        .iter()
+        .filter_map(|file| numbers_in(name_of(&file.path).strip_prefix("model-")?))
+        .collect();
+    numbers.into_iter().eq((1..=files.len()).map(|number| (number, files.len())))
 }
 
 /// Says in the metadata of a file where its tensors begin.

@@ -176,7 +176,7 @@ fn refuse_indexed<T: Store>(
     let directory = index.parent().unwrap_or(Path::new(""));
     // Every other store finds the index there.
     if store.list(directory).map_err(|error| error.in_path(directory))?.is_empty() {
-        return Err(dcp::not_listed(file));
+        return if dcp::are_whole(shards) { Ok(()) } else { Err(dcp::not_listed(file)) };
     }
     let has_parts = |name: &String| {
         let path = directory.join(name);

@@ -123,6 +123,7 @@ mod tests {
     use crate::convert::block::elements_of;
     use crate::convert::encode::{encode, encode_code};
     use crate::convert::{Overflow, can_convert};
+    use crate::tensor::swap_on_big_endian;
 
     fn decoded(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
         let mut values = vec![0.0; elements_of(dtype, bytes.len())];
@@ -206,7 +207,8 @@ mod tests {
             let codes = [0, one, format.largest_code(), one];
             let bit = |i: u32| codes[(i / dtype.bits()) as usize] >> (i % dtype.bits()) & 1;
             let byte = |i: u32| (0..8).map(|at| (bit(8 * i + at) as u8) << at).sum::<u8>();
-            let bytes: Vec<u8> = (0..dtype.bits() * 4 / 8).map(byte).collect();
+            let mut bytes: Vec<u8> = (0..dtype.bits() * 4 / 8).map(byte).collect();
+            swap_on_big_endian(dtype, &mut bytes);
             let values = decoded(dtype, &bytes);
             let zero = if format.special == Special::Scale { 2_f32.powi(-127) } else { 0.0 };
             assert_eq!((values[0], values[1], values[3]), (zero, 1.0, 1.0), "{dtype}");

@@ -40,12 +40,14 @@ impl ComputedTensor for Weight {
     }
 
     fn will_read(&self, elements: &[Range<u64>]) {
-        let width = self.numbers.columns;
+        let width = self.numbers.columns as u64;
         // The smallest part of the matrix that has all of them.
         let parts = elements.iter().filter(|range| !range.is_empty()).map(|range| {
-            let [first, last] = [range.start, range.end - 1].map(|at| at as usize);
-            let rows = first / width..last / width + 1;
-            let columns = if rows.len() == 1 { first % width..last % width + 1 } else { 0..width };
+            // An element may have a higher number than 32 bits hold, its row and column have not.
+            let place = |at: u64| ((at / width) as usize, (at % width) as usize);
+            let (first, last) = (place(range.start), place(range.end - 1));
+            let rows = first.0..last.0 + 1;
+            let columns = if rows.len() == 1 { first.1..last.1 + 1 } else { 0..width as usize };
             Part { rows, columns }
         });
         let union = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
@@ -59,7 +61,7 @@ impl ComputedTensor for Weight {
     }
 
     fn has_read(&self, elements: Range<u64>) {
-        let row = |at: u64| at as usize / self.numbers.columns.max(1);
+        let row = |at: u64| (at / self.numbers.columns.max(1) as u64) as usize;
         if !elements.is_empty() {
             self.panels.forget(row(elements.start)..row(elements.end - 1) + 1);
         }

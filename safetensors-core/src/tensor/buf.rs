@@ -171,7 +171,7 @@ impl TensorBuf {
     /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target, because a
     /// view holds little-endian bytes.
     pub fn view(&self) -> Result<TensorView<'_>> {
-        refuse_big_endian(self.dtype)?;
+        refuse_big_endian(self.dtype, self.bytes())?;
         TensorView::new(self.dtype, &self.shape, self.bytes())
     }
 

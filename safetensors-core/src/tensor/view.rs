@@ -56,8 +56,9 @@ impl<'a> TensorView<'a> {
     /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a
     /// big-endian target, because a view holds little-endian bytes.
     pub fn from_slice<T: Element>(shape: &'a [usize], values: &'a [T]) -> Result<Self, Error> {
-        refuse_big_endian(T::DTYPE)?;
-        Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))
+        let view = Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))?;
+        refuse_big_endian(T::DTYPE, view.data)?;
+        Ok(view)
     }
 
     /// The type of the elements.
@@ -88,7 +89,7 @@ impl<'a> TensorView<'a> {
         if T::DTYPE != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: self.dtype }.into());
         }
-        refuse_big_endian(T::DTYPE)?;
+        refuse_big_endian(T::DTYPE, self.data)?;
         if self.data.is_empty() {
             // Empty data may start at a misaligned address, which the cast would refuse.
             return Ok(&[]);
@@ -106,9 +107,9 @@ impl<'a> TensorView<'a> {
 }
 
 /// Fails for elements wider than a byte on a big-endian target, where memory and file differ in
-/// byte order.
-pub(crate) fn refuse_big_endian(dtype: Dtype) -> Result<(), Error> {
-    if cfg!(target_endian = "big") && dtype.bits() > 8 {
+/// byte order. Without elements there is no order.
+pub(crate) fn refuse_big_endian(dtype: Dtype, data: &[u8]) -> Result<(), Error> {
+    if cfg!(target_endian = "big") && dtype.bits() > 8 && !data.is_empty() {
         return Err(ErrorKind::BigEndian { dtype }.into());
     }
     Ok(())

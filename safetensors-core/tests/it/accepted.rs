@@ -2,6 +2,7 @@
 
 use crate::support::{self, file, file_with};
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SafeTensors, TensorBuf};
+use safetensors_testing::tensors::file_bytes;
 
 /// The tokens of a header that the tests below write in different ways: `a` is I16 `[2]`, `b` is U8
 /// `[1]`, metadata is `k` → `v`.
@@ -217,6 +218,10 @@ fn unaligned_data() {
                 assert!(at.is_multiple_of(4) && slice == values);
                 aligned += 1;
             }
+            Err(error) if cfg!(target_endian = "big") => {
+                assert!(matches!(error.kind(), ErrorKind::BigEndian { dtype: Dtype::F32 }));
+                aligned += u32::from(at.is_multiple_of(4));
+            }
             Err(error) => {
                 assert!(!at.is_multiple_of(4));
                 let expected =
@@ -308,6 +313,6 @@ fn all_22_dtypes() {
         let archive = SafeTensors::parse(file(header, bits)).unwrap();
         let view = archive.view("a").unwrap();
         assert_eq!((view.dtype().name(), view.data().len()), (dtype, bits));
-        assert_eq!(TensorBuf::from_view(&view).unwrap().bytes(), view.data());
+        assert_eq!(file_bytes(&TensorBuf::from_view(&view).unwrap()), view.data());
     }
 }

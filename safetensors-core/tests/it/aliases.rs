@@ -12,7 +12,8 @@ use safetensors_core::{
 };
 use tempfile::TempDir;
 
-const VALUES: [f32; 2] = [1.0, 2.0];
+/// 1 and 2 in F32.
+const VALUES: [u8; 8] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40];
 
 /// A file of these tensors, each with 2 elements or none.
 fn saved(
@@ -23,7 +24,7 @@ fn saved(
 ) -> Checkpoint {
     let path = dir.path().join("in.safetensors");
     let shape = [elements];
-    let view = TensorView::from_slice(&shape, &VALUES[..elements]).unwrap();
+    let view = TensorView::new(Dtype::F32, &shape, &VALUES[..4 * elements]).unwrap();
     let options = SaveOptions::new().metadata(metadata.iter().copied());
     save(&path, tensors.iter().map(|name| (name, view)), &options).unwrap();
     Checkpoint::open(path).unwrap()
@@ -79,7 +80,7 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
         assert_eq!(written(Rewrite::of(&checkpoint).select(|name, _| name == "pt")).1, as_it_was);
     }
     // So no tensor can be saved as an alias of such a name: it would not be found again.
-    let view = TensorView::from_slice(&[2], &VALUES).unwrap();
+    let view = TensorView::new(Dtype::F32, &[2], &VALUES).unwrap();
     let tied = SaveOptions::new().tied(Tied::new());
     let error =
         save(dir.path().join("x.safetensors"), [("a", view), ("format", view)], &tied).unwrap_err();
@@ -159,7 +160,7 @@ fn an_alias_that_is_selected_becomes_a_tensor() {
 
 #[test]
 fn empty_tensors_from_elsewhere_are_not_tied() {
-    let empty = TensorView::from_slice(&[0], &VALUES[..0]).unwrap();
+    let empty = TensorView::new(Dtype::F32, &[0], &[]).unwrap();
     let rewrite = Rewrite::new().add("a", empty).unwrap().add("b", empty).unwrap();
     assert_eq!(written(rewrite), (tensors(&[("a", Dtype::F32), ("b", Dtype::F32)]), metadata(&[])));
 }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore, MemoryStore};
 use safetensors_core::convert::ScaledWeights;
@@ -335,8 +334,8 @@ fn tasks_of_several_threads_read_one_checkpoint() {
     assert!(checkpoint.tensors().all(|tensor| tensor.read().is_err()), "nothing stays");
 }
 
-/// A file whose reads take a while.
-struct Slow(Vec<u8>);
+/// A file whose reads wait until another task has counted on.
+struct Slow(Vec<u8>, Arc<AtomicU64>);
 
 impl AsyncReadAt for Slow {
     fn byte_len(&self) -> u64 {
@@ -344,26 +343,34 @@ impl AsyncReadAt for Slow {
     }
 
     async fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        tokio::time::sleep(Duration::from_millis(3)).await;
+        let before = self.1.load(Ordering::Relaxed);
+        // Not for ever, should the other task never have its turn.
+        for _ in 0..1000 {
+            if self.1.load(Ordering::Relaxed) > before {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
         ReadAt::read_exact_at(&self.0, buf, offset)
     }
 }
 
 #[test]
 fn a_task_of_tokio_loads_while_others_run_in_its_only_thread() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let files: BTreeMap<_, _> =
         sharded().into_iter().map(|(name, bytes)| (PathBuf::from(name), bytes)).collect();
+    let ticks = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&ticks);
     let store = AsyncStore::new(move |path: PathBuf| {
-        let found = files.get(&path).cloned().map(Slow);
+        let found = files.get(&path).cloned().map(|bytes| Slow(bytes, Arc::clone(&counter)));
         async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) }
     });
-    let ticks = Arc::new(AtomicU64::new(0));
     let bufs = runtime.block_on(async {
         let counted = Arc::clone(&ticks);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::task::yield_now().await;
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         });

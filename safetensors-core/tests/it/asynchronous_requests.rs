@@ -238,17 +238,31 @@ fn an_index_that_is_replaced_while_its_files_are_opened_is_opened_again() {
 }
 
 #[test]
-fn an_index_of_parts_is_refused_where_others_cannot_be_found() {
+fn an_index_of_parts_is_refused_where_others_may_lie_unseen() {
     let options =
         SaveOptions::new().metadata([("DCP_SHARDING_INFO", r#"{"w": {"saved_offsets": [0]}}"#)]);
     let view = TensorView::from_slice(&[2], &[1_u8, 2]).unwrap();
-    let index = r#"{"weight_map": {"w": "one.safetensors"}}"#;
-    let files: [(_, Vec<u8>); 2] = [
-        ("gpt/model.safetensors.index.json", index.into()),
-        ("gpt/one.safetensors", serialize([("w", view)], &options).unwrap()),
-    ];
-    let store = MemoryStore::from_iter(files.clone());
-    assert_eq!(Checkpoint::open_in(store, "gpt", &Limits::default()).unwrap().len(), 1);
-    let error = open(&Arc::new(Server::new(files)).store(), "gpt").unwrap_err().to_string();
-    assert!(error.contains("one.safetensors") && error.contains("does not list"), "{error}");
+    for (name, is_whole) in [
+        // So PyTorch names files of whole tensors, and counts them.
+        ("model-00001-of-00001", true),
+        ("model-00001-of-00002", false),
+        ("shard-00001-model-00001-of-00001", false),
+        ("one", false),
+    ] {
+        let index = format!(r#"{{"weight_map": {{"w": "{name}.safetensors"}}}}"#);
+        let files: [(_, Vec<u8>); 2] = [
+            ("gpt/model.safetensors.index.json".into(), index.into()),
+            (format!("gpt/{name}.safetensors"), serialize([("w", view)], &options).unwrap()),
+        ];
+        let store = MemoryStore::from_iter(files.clone());
+        assert_eq!(Checkpoint::open_in(store, "gpt", &Limits::default()).unwrap().len(), 1);
+        match open(&Arc::new(Server::new(files)).store(), "gpt") {
+            Ok(checkpoint) => assert!(is_whole && checkpoint.len() == 1, "{name}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains(name) && error.contains("does not list"), "{error}");
+                assert!(!is_whole, "{error}");
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
@@ -18,7 +18,7 @@ fn raw(header: &str, data: usize) -> Vec<u8> {
 
 fn shard(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
     let path = dir.join(name);
-    let view = TensorView::from_slice(&[2], &[1_u16, 2]).unwrap();
+    let view = TensorView::new(Dtype::U16, &[2], &[1, 0, 2, 0]).unwrap();
     save(&path, tensors.iter().map(|name| (*name, view)), &SaveOptions::new().durable(false))
         .unwrap();
     path

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::{ShardOptions, save_sharded};
 use safetensors_core::digest::DigestOptions;
 use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorView, save};
+use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorBuf, TensorView, save};
 use tempfile::TempDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -46,7 +46,7 @@ impl Cache {
 }
 
 fn write(path: &Path, options: &SaveOptions) -> Result<(), Error> {
-    save(path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], options)
+    save(path, [("w", TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?)], options)
 }
 
 fn set(path: &Path) -> Result<Edited, Error> {

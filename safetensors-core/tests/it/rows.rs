@@ -12,10 +12,11 @@ use safetensors_core::convert::Converted;
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::load::read_slices;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result,
-    SaveOptions, TensorBuf, TensorSource, TensorView, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SaveOptions,
+    TensorBuf, TensorSource, TensorView, save, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
+use safetensors_testing::tensors::file_bytes;
 
 use crate::staged::device::Wide;
 
@@ -89,8 +90,9 @@ fn assembled(tensors: &[(String, TensorBuf)]) -> Assembled<Vec<u8>> {
     let mut whole = Vec::new();
     for (name, buf) in tensors {
         let (shape, mut pieces) = (buf.shape().to_vec(), Vec::new());
-        let len = buf.bytes().len() / shape[0].max(1);
-        for (row, bytes) in buf.bytes().chunks(len.max(1)).enumerate() {
+        let all = file_bytes(buf);
+        let len = all.len() / shape[0].max(1);
+        for (row, bytes) in all.chunks(len.max(1)).enumerate() {
             let mut offsets = vec![0; shape.len()];
             offsets[0] = row;
             let sizes = std::iter::once(1).chain(shape.iter().skip(1).copied()).collect();
@@ -104,19 +106,11 @@ fn assembled(tensors: &[(String, TensorBuf)]) -> Assembled<Vec<u8>> {
     Assembled::new(sources, whole, &Default::default()).unwrap()
 }
 
-/// The rows of a tensor that was read whole, one by one.
+/// The bytes in a file of the rows of a tensor that was read whole, one by one.
 fn pick(whole: &TensorBuf, numbers: &[usize]) -> Vec<u8> {
-    let len = whole.bytes().len() / whole.shape()[0].max(1);
-    numbers.iter().flat_map(|row| &whole.bytes()[row * len..][..len]).copied().collect()
-}
-
-fn bytes_of(source: &impl TensorSource) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    source.write_to(&mut |piece| {
-        bytes.extend_from_slice(piece);
-        Ok(())
-    })?;
-    Ok(bytes)
+    let bytes = file_bytes(whole);
+    let len = bytes.len() / whole.shape()[0].max(1);
+    numbers.iter().flat_map(|row| &bytes[row * len..][..len]).copied().collect()
 }
 
 /// Reads rows in every way, and compares them with those of the whole tensor.
@@ -130,8 +124,8 @@ fn check<S: ReadAt>(tensor: LazyTensor<'_, S>, numbers: &[usize], options: [&Loa
     assert_eq!(rows.byte_len(), expected.len() as u64, "{context}");
     let read = rows.read().unwrap();
     assert_eq!((read.dtype(), read.shape()), (tensor.dtype(), rows.shape()), "{context}");
-    assert_eq!(read.bytes(), expected, "{context}");
-    assert_eq!(bytes_of(&rows).unwrap(), expected, "{context}: streamed");
+    assert_eq!(file_bytes(&read), expected, "{context}");
+    assert_eq!(file_bytes(&rows), expected, "{context}: streamed");
 
     let slices = [tensor.rows(numbers).unwrap(), tensor.slice((..,)).unwrap(), rows];
     for options in options {
@@ -143,7 +137,7 @@ fn check<S: ReadAt>(tensor: LazyTensor<'_, S>, numbers: &[usize], options: [&Loa
             assert_eq!(read.dtype(), whole.dtype(), "{context}");
             assert_eq!(read.shape()[0], numbers.len(), "{context}");
             assert_eq!(read.shape()[1..], whole.shape()[1..], "{context}");
-            assert_eq!(read.bytes(), pick(&whole, numbers), "{context}");
+            assert_eq!(file_bytes(read), pick(&whole, numbers), "{context}");
         }
     }
 }
@@ -169,8 +163,7 @@ fn rows_are_those_of_the_whole_tensor_in_every_store_and_of_every_kind() {
 
 #[test]
 fn rows_are_read_into_memory_and_saved_converted() {
-    let values: Vec<i32> = (0..20).collect();
-    let table = TensorView::from_slice(&[5, 4], &values).unwrap();
+    let table = TensorBuf::from_vec(vec![5, 4], (0..20_i32).collect()).unwrap();
     let file = serialize([("t", table)], &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::from_source(file, "file").unwrap();
     let rows = checkpoint.tensor("t").unwrap().rows(&[4, 0, 4]).unwrap();
@@ -188,7 +181,7 @@ fn rows_are_read_into_memory_and_saved_converted() {
 /// A table as of a model's tokens: 32,000 rows of 256 bytes.
 fn embeddings() -> (Vec<u8>, Vec<usize>) {
     let values: Vec<f32> = (0..32_000 * 64).map(|i| i as f32).collect();
-    let table = TensorView::from_slice(&[32_000, 64], &values).unwrap();
+    let table = TensorBuf::from_vec(vec![32_000, 64], values).unwrap();
     let numbers = (0..200_usize).map(|i| i.wrapping_mul(2_654_435_761) % 32_000).collect();
     (serialize([("wte", table)], &SaveOptions::new()).unwrap(), numbers)
 }
@@ -230,7 +223,7 @@ fn rows_from_far_away_come_with_one_call() {
     assert_eq!(calls(), 1);
     table.rows(&numbers).unwrap().read_with(&LoadOptions::new().all_as(Dtype::BF16)).unwrap();
     assert_eq!(calls(), 1);
-    bytes_of(&table.rows(&numbers).unwrap()).unwrap();
+    file_bytes(&table.rows(&numbers).unwrap());
     assert_eq!(calls(), 1);
 }
 
@@ -239,16 +232,15 @@ fn rows_from_far_away_come_with_one_call() {
 fn large_rows_in_parallel_are_those_that_are_read_alone() {
     for (rows, columns, step) in [(2048, 1024, 3), (6, 700_000, 1)] {
         let values: Vec<u16> = (0..rows * columns).map(|i| (i * 7 + i / columns) as u16).collect();
-        let shape = [rows, columns];
-        let table = TensorView::from_slice(&shape, &values).unwrap();
+        let table = TensorBuf::from_vec(vec![rows, columns], values).unwrap();
         let file = serialize([("t", table)], &SaveOptions::new()).unwrap();
         let checkpoint = Checkpoint::from_source(file, "file").unwrap();
         let table = checkpoint.tensor("t").unwrap();
         let numbers: Vec<_> = (0..rows / step + 2).map(|i| (i * 5 + 3) % rows).rev().collect();
         let slice = table.rows(&numbers).unwrap();
         let expected = pick(&table.read().unwrap(), &numbers);
-        assert!(slice.read().unwrap().bytes() == expected);
-        assert!(bytes_of(&slice).unwrap() == expected);
+        assert!(file_bytes(&slice.read().unwrap()) == expected);
+        assert!(file_bytes(&slice) == expected);
         for threads in [1, 4] {
             let done = Arc::new(Mutex::new((0, 0)));
             let noted = Arc::clone(&done);
@@ -257,7 +249,7 @@ fn large_rows_in_parallel_are_those_that_are_read_alone() {
                 *done = (done.0.max(progress.bytes_done), progress.bytes_total);
                 ControlFlow::Continue(())
             });
-            assert!(slice.read_with(&options).unwrap().bytes() == expected);
+            assert!(file_bytes(&slice.read_with(&options).unwrap()) == expected);
             let wide = options.clone().integers_as(Dtype::U32);
             let converted = slice.read().unwrap().convert(Dtype::U32, &ConvertOptions::new());
             assert!(slice.read_with(&wide).unwrap().bytes() == converted.unwrap().bytes());
@@ -273,13 +265,14 @@ fn large_rows_in_parallel_are_those_that_are_read_alone() {
 #[test]
 fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
     let bytes = [0_u8; 24];
+    let ints = [1_i32, 2, 3, 4, 5, -6].map(i32::to_le_bytes).concat();
     let tensors = [
         ("table", TensorView::new(Dtype::U8, &[4, 6], &bytes).unwrap()),
         ("none", TensorView::new(Dtype::U8, &[0, 6], &[]).unwrap()),
         ("scalar", TensorView::new(Dtype::F32, &[], &bytes[..4]).unwrap()),
         ("packed", TensorView::new(Dtype::F4, &[4, 3], &bytes[..6]).unwrap()),
         ("bools", TensorView::new(Dtype::BOOL, &[3, 2], &[0, 1, 0, 1, 7, 0]).unwrap()),
-        ("ints", TensorView::from_slice(&[3, 2], &[1_i32, 2, 3, 4, 5, -6]).unwrap()),
+        ("ints", TensorView::new(Dtype::I32, &[3, 2], &ints).unwrap()),
     ];
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
@@ -315,7 +308,8 @@ fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
     }
     let error = rows("ints").read_with(&to_u8).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, .. }), "{error}");
-    let error = bytes_of(&Converted::new(rows("ints"), Dtype::U8, &ConvertOptions::new()).unwrap());
+    let narrow = Converted::new(rows("ints"), Dtype::U8, &ConvertOptions::new()).unwrap();
+    let error = narrow.write_to(&mut |_| Ok(()));
     assert!(matches!(error.unwrap_err().kind(), ErrorKind::DoesNotFit { index: 1, .. }));
 }
 

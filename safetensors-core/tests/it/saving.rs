@@ -109,10 +109,10 @@ fn the_same_bytes_whatever_the_order_of_the_input() {
 /// The bytes are compared one by one, so that no change of the layout goes unnoticed.
 #[test]
 fn the_bytes_of_a_small_file() {
-    let values = [1.0_f32, 2.0];
+    let values = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
     let tensors = [
         ("b\"\n", zeros(Dtype::U8, &[2])),
-        ("a", TensorView::from_slice(&[2, 1], &values).unwrap()),
+        ("a", TensorView::new(Dtype::F32, &[2, 1], &values).unwrap()),
     ];
     let bytes = serialize(tensors, &SaveOptions::new().metadata([("k", "v")])).unwrap();
     let header = concat!(

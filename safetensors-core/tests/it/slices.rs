@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::{Index, RankPart, TensorPart};
 use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorSource,
-    TensorView, serialize,
+    ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorBuf,
+    TensorSource, TensorView, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
+use safetensors_testing::tensors::file_bytes;
 
 /// The positions that an index takes of a dimension, by Python's rules.
 fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
@@ -55,17 +56,6 @@ fn an_index() -> impl Strategy<Value = Index> {
     ]
 }
 
-fn bytes_of(source: &impl TensorSource) -> Vec<u8> {
-    let mut bytes = vec![];
-    source
-        .write_to(&mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })
-        .unwrap();
-    bytes
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -86,7 +76,7 @@ proptest! {
                 prop_assert_eq!(slice.shape(), &shape);
                 let buf = slice.to_buf().unwrap();
                 prop_assert_eq!(buf.bytes(), &bytes);
-                prop_assert_eq!(bytes_of(&slice), bytes.clone());
+                prop_assert_eq!(file_bytes(&slice), bytes.clone());
                 let runs: Vec<_> = slice.runs().map(<[u8]>::as_ptr_range).collect();
                 prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "runs do not touch");
 
@@ -95,7 +85,7 @@ proptest! {
                 prop_assert_eq!(slice.byte_len(), bytes.len() as u64);
                 let buf = slice.read().unwrap();
                 prop_assert_eq!(buf.bytes(), &bytes);
-                prop_assert_eq!(bytes_of(&slice), bytes.clone());
+                prop_assert_eq!(file_bytes(&slice), bytes.clone());
 
                 let options = LoadOptions::new().threads(2);
                 let [pad, whole] = ["pad", "t"].map(|name| archive.tensor(name).unwrap().slice(Vec::<Index>::new()).unwrap());
@@ -218,8 +208,8 @@ fn inclusive_and_negative_ranges() {
 fn sub_byte_slices_cover_whole_bytes_or_are_refused() {
     let data: Vec<u8> = (0..12).collect();
     let f4 = TensorView::new(Dtype::F4, &[4, 6], &data).unwrap();
-    assert_eq!(bytes_of(&f4.slice((1,)).unwrap()), [3, 4, 5]);
-    assert_eq!(bytes_of(&f4.slice((.., 2..4)).unwrap()), [1, 4, 7, 10]);
+    assert_eq!(file_bytes(&f4.slice((1,)).unwrap()), [3, 4, 5]);
+    assert_eq!(file_bytes(&f4.slice((.., 2..4)).unwrap()), [1, 4, 7, 10]);
     for indices in [
         [Index::ALL, Index::from(1..3)],
         [Index::ALL, Index::At(0)],
@@ -232,7 +222,7 @@ fn sub_byte_slices_cover_whole_bytes_or_are_refused() {
         );
     }
     let f6 = TensorView::new(Dtype::F6_E2M3, &[2, 8], &data).unwrap();
-    assert_eq!(bytes_of(&f6.slice((.., 4..)).unwrap()), [3, 4, 5, 9, 10, 11]);
+    assert_eq!(file_bytes(&f6.slice((.., 4..)).unwrap()), [3, 4, 5, 9, 10, 11]);
     assert!(f6.slice((.., 2..6)).is_err());
 }
 
@@ -276,10 +266,10 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
 /// column, and one of several planes.
 #[test]
 fn large_slices_in_parallel_are_those_that_are_read_alone() {
-    let data: Vec<u16> =
-        (0..6 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16).collect();
-    let view = TensorView::from_slice(&[3, 1024, 2048], &data).unwrap();
-    let small = TensorView::from_slice(&[16, 16], &data[..256]).unwrap();
+    let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16;
+    let data: Vec<u8> = (0..6 << 20).flat_map(|i| value(i).to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::U16, &[3, 1024, 2048], &data).unwrap();
+    let small = TensorView::new(Dtype::U16, &[16, 16], &data[..512]).unwrap();
     let file = serialize([("t", view), ("small", small)], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(file).unwrap();
     let (tensor, small) = (archive.tensor("t").unwrap(), archive.tensor("small").unwrap());
@@ -332,9 +322,9 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
     // Row 700, column 3000 of 4096. In the slice of the columns from 2048 on, it is element 700 ×
     // 2048 + 952.
     data[700 * 4096 + 3000] = -5;
-    let view = TensorView::from_slice(&[1024, 4096], &data).unwrap();
+    let buf = TensorBuf::from_vec(vec![1024, 4096], data).unwrap();
     let archive =
-        SafeTensors::from_source(serialize([("t", view)], &SaveOptions::new()).unwrap()).unwrap();
+        SafeTensors::from_source(serialize([("t", buf)], &SaveOptions::new()).unwrap()).unwrap();
     let columns = archive.tensor("t").unwrap().slice((.., 2048..)).unwrap();
     let error = read_slices(&[columns], &LoadOptions::new().integers_as(Dtype::U8)).unwrap_err();
     assert_eq!(error.tensor(), Some("t"));

@@ -20,9 +20,8 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
     let listener = Listener::of_this_process();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let values = vec![1_f32; 1 << 20];
-    let tensors =
-        ["a", "b"].map(|name| (name, TensorView::from_slice(&[1 << 20], &values).unwrap()));
+    let values = TensorBuf::from_vec(vec![1 << 20], vec![1_f32; 1 << 20]).unwrap();
+    let tensors = ["a", "b"].map(|name| (name, &values));
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = LoadOptions::new().all_as(Dtype::F64).threads(2);

@@ -53,7 +53,7 @@ fn another_type_than_the_dtype_is_refused() {
     let buf = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
     let errors = [
         buf.as_slice::<i32>().unwrap_err(),
-        buf.view().unwrap().as_slice::<i32>().unwrap_err(),
+        TensorView::new(Dtype::F32, &[1], &[0; 4]).unwrap().as_slice::<i32>().unwrap_err(),
         buf.into_vec::<i32>().unwrap_err(),
     ];
     for error in errors {
@@ -66,4 +66,23 @@ fn another_type_than_the_dtype_is_refused() {
         );
         assert_eq!(error.to_string(), "expected dtype I32, found F32");
     }
+}
+
+/// Memory and file differ there, and nothing is borrowed.
+#[cfg(target_endian = "big")]
+#[test]
+fn views_of_wide_elements_are_refused_on_big_endian_machines() {
+    let buf = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
+    let view = TensorView::new(Dtype::F32, &[1], &[0, 0, 0x80, 0x3f]).unwrap();
+    let one = [1.0_f32];
+    for error in [
+        buf.view().unwrap_err(),
+        TensorView::from_slice(&[1], &one).unwrap_err(),
+        view.as_slice::<f32>().unwrap_err(),
+    ] {
+        assert!(matches!(error.kind(), ErrorKind::BigEndian { dtype: Dtype::F32 }), "{error}");
+    }
+    assert_eq!(TensorBuf::from_view(&view).unwrap().as_slice::<f32>().unwrap(), one);
+    let bytes = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
+    assert_eq!(bytes.view().unwrap().as_slice::<u8>().unwrap(), [1, 2]);
 }

@@ -69,9 +69,9 @@ impl Unpacked {
         file.seek(SeekFrom::Start(self.len)).map_err(temporary)?;
         zipped.member(member, |member| {
             let (size, mut written) = (member.size(), 0);
-            let mut buffer = vec![0; PIECE.min(size as usize).max(1)];
+            let mut buffer = vec![0; size.clamp(1, PIECE as u64) as usize];
             while written < size {
-                let most = buffer.len().min((size - written) as usize);
+                let most = (size - written).min(buffer.len() as u64) as usize;
                 match member.read(&mut buffer[..most]) {
                     Ok(0) => {
                         let problem = "the member is shorter than it says".into();

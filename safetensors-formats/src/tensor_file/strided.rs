@@ -244,13 +244,16 @@ fn pick_all<const WIDTH: usize>(window: &[u8], axes: &[BoxAxis], out: &mut [u8])
         out[..WIDTH].copy_from_slice(&window[..WIDTH]);
         return;
     };
+    // The step past the last may overflow on 32 bits, and is not used.
+    let step = |elements: u64| (elements as usize).wrapping_mul(WIDTH);
+    let (source_step, target_step) = (step(inner.stride), step(inner.out));
     let mut at = Odometer::over(outer);
     loop {
         let (mut source, mut target) = (at.from as usize * WIDTH, at.to as usize * WIDTH);
         for _ in 0..inner.count {
             out[target..target + WIDTH].copy_from_slice(&window[source..source + WIDTH]);
-            source += inner.stride as usize * WIDTH;
-            target += inner.out as usize * WIDTH;
+            source = source.wrapping_add(source_step);
+            target = target.wrapping_add(target_step);
         }
         if !at.advance() {
             return;

@@ -18,12 +18,19 @@ const BUFFER: usize = 2 << 20;
 /// The most bytes that it gathers at once for 64 rows.
 const WIDE_BUFFER: usize = 32 << 20;
 
+/// Whether elements of several bytes are passed on as they lie in memory. Elsewhere their bytes are
+/// swapped in a buffer.
+const AS_IN_MEMORY: bool = cfg!(target_endian = "little");
+
 /// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
-    // The tests run on little-endian machines.
     let mut elements = Vec::with_capacity(array.len());
     array.iter().for_each(|&element| elements.push(element));
-    bytemuck::cast_slice(&elements).to_vec()
+    let mut bytes = bytemuck::cast_slice(&elements).to_vec();
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(T::DTYPE.alignment()).for_each(<[u8]>::reverse);
+    }
+    bytes
 }
 
 /// The bytes that a source writes, and the address range of each piece.
@@ -180,7 +187,8 @@ fn c_order_is_one_piece_of_the_arrays_own_memory() {
     let array = counted(&[30, 40]);
     let (bytes, pieces) = collect(&array_source(&array));
     assert_eq!(bytes, oracle(&array.view()));
-    assert_eq!(pieces, [bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range()]);
+    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
+    assert!(!AS_IN_MEMORY || pieces == [memory]);
 }
 
 #[test]
@@ -188,7 +196,7 @@ fn an_owned_array_in_f_order_is_written_as_it_looks() {
     let array = Array2::from_shape_vec((2, 3).f(), vec![1_u16, 4, 2, 5, 3, 6]).unwrap();
     let tensor = DynArray::from(array);
     let (bytes, _) = collect(&tensor);
-    assert_eq!(bytes, bytemuck::cast_slice::<u16, u8>(&[1, 2, 3, 4, 5, 6]));
+    assert_eq!(bytes, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
 }
 
 #[test]
@@ -324,6 +332,13 @@ fn narrow_planes_and_many_of_them() {
     check(bits.view().permuted_axes(reversed.as_slice()), bits.as_slice().unwrap());
 }
 
+/// Fails unless the pieces are so many runs of the array's own memory.
+fn assert_runs_of(array: &ArrayD<u32>, pieces: &[Range<*const u8>], runs: usize) {
+    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
+    let is_run = |piece: &Range<_>| memory.start <= piece.start && piece.end <= memory.end;
+    assert!(!AS_IN_MEMORY || (pieces.len() == runs && pieces.iter().all(is_run)));
+}
+
 #[test]
 fn long_runs_are_borrowed() {
     // Rows of 80,000 bytes, each followed by 4 bytes that are not part of the view.
@@ -333,18 +348,14 @@ fn long_runs_are_borrowed() {
     let view = array.slice(s![.., ..;-1, ..20_000]);
     let (bytes, pieces) = collect(&array_source(&view));
     assert!(bytes == oracle(&view));
-    assert_eq!(pieces.len(), 12);
-    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
-    assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
+    assert_runs_of(&array.into_dyn(), &pieces, 12);
     // The three inner axes merge into one run of 160,000 bytes, though the last alone would be too
     // short to borrow.
     let array = counted(&[3, 2, 2, 10_000]);
     let ends = array.slice(s![..;2, .., .., ..]);
     let (bytes, pieces) = collect(&array_source(&ends));
     assert!(bytes == oracle(&ends));
-    assert_eq!(pieces.len(), 2);
-    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
-    assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
+    assert_runs_of(&array, &pieces, 2);
 }
 
 #[test]
@@ -354,7 +365,7 @@ fn short_runs_are_gathered_into_large_pieces() {
     let (bytes, pieces) = collect(&array_source(&view));
     assert!(bytes == oracle(&view));
     // 1.8 MB in rows of 360 bytes.
-    assert_eq!(pieces.len(), bytes.len().div_ceil(BUFFER));
+    assert!(!AS_IN_MEMORY || pieces.len() == bytes.len().div_ceil(BUFFER));
 }
 
 #[test]
@@ -369,7 +380,7 @@ fn reversed_arrays_larger_than_the_buffer() {
 #[test]
 fn a_broadcast_array_larger_than_any_memory_is_written_until_an_error() {
     let pair = array![[1_u8], [2]];
-    let huge = pair.broadcast((2, 1 << 58)).unwrap();
+    let huge = pair.broadcast((2, 1 << (usize::BITS - 6))).unwrap();
     let source = array_source(&huge);
     let mut sink = |bytes: &[u8]| {
         assert!(bytes.len() <= 32 << 20 && bytes.iter().all(|&byte| byte == 1));
@@ -410,8 +421,8 @@ fn a_file_of_views_reads_back_as_they_look() {
     )
     .unwrap();
     let file = SafeTensors::parse(file).unwrap();
-    assert_eq!(file.view("t").unwrap().shape(), [3, 2]);
-    assert_eq!(file.view("t").unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
-    assert_eq!(file.view("column").unwrap().as_slice::<f32>().unwrap(), [2.0, 5.0]);
-    assert_eq!(file.view("column").unwrap().dtype(), Dtype::F32);
+    let [t, column] = ["t", "column"].map(|name| file.tensor(name).unwrap().read().unwrap());
+    assert_eq!((t.shape(), t.dtype(), column.dtype()), (&[3, 2][..], Dtype::F32, Dtype::F32));
+    assert_eq!(t.as_slice::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(column.as_slice::<f32>().unwrap(), [2.0, 5.0]);
 }

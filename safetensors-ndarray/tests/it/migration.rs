@@ -100,7 +100,9 @@ const LINES: &[(&str, Line)] = &[
         let (words, len) = npy(0);
         let theirs = ArrayView2::<f64>::view_npy(&bytemuck::cast_slice(&words)[..len]).unwrap();
         let ours = Reader::open_in_memory(files.path("a.safetensors")).unwrap();
-        assert_eq!(ours.view::<f64, Ix2>("u").unwrap(), theirs);
+        assert_eq!(ours.read::<f64, Ix2>("u").unwrap(), theirs);
+        let view = ours.view::<f64, Ix2>("u");
+        assert!(cfg!(target_endian = "big") || view.unwrap() == theirs);
     }),
     ("`ReadNpyError::WrongDescriptor`", |files| {
         let (words, len) = npy(0);
@@ -127,7 +129,8 @@ const LINES: &[(&str, Line)] = &[
         bytes[1..1 + file.len()].copy_from_slice(&file);
         let ours = Reader::from_bytes(&bytes[1..1 + file.len()]).unwrap();
         let error = ours.view::<f64, Ix2>("u").unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }), "{error}");
+        let is_misaligned = matches!(error.kind(), ErrorKind::Misaligned { .. });
+        assert!(is_misaligned || cfg!(target_endian = "big"), "{error}");
     }),
     ("`ReadNpzError::Zip(FileNotFound)`", |files| {
         let theirs = files.npz().by_name::<OwnedRepr<f64>, Ix2>("v").unwrap_err();

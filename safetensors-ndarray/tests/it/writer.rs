@@ -11,7 +11,7 @@ use ndarray::{
 use num_complex::Complex;
 use proptest::prelude::*;
 use safetensors_core::save::Order;
-use safetensors_core::{Dtype, ErrorKind, SaveOptions, ShardOptions, TensorView, serialize};
+use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorView, serialize};
 use safetensors_ndarray::{
     ArrayElement, DynArray, FileBytes, Reader, Writer, array_source, recover_synced, save_sharded,
     synced_directory,
@@ -41,6 +41,11 @@ fn counted<T>(shape: &[usize], fortran: bool, element: impl Fn(usize) -> T) -> A
     })
 }
 
+/// Whether an error is that of a machine whose memory never has the bytes of a file.
+fn is_of_big_endian(error: &Error) -> bool {
+    cfg!(target_endian = "big") && matches!(error.kind(), ErrorKind::BigEndian { .. })
+}
+
 /// Writes an array whole, and step by step along each of its axes. Reads all of them back.
 fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(array: &ArrayViewD<'_, T>) {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +65,10 @@ fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(array: &ArrayViewD<'_, T
     let r = Reader::open_in_memory(&path).unwrap();
     for name in r.names() {
         assert_eq!(r.read::<T, IxDyn>(name).unwrap(), array, "{name}");
-        assert_eq!(r.view::<T, IxDyn>(name).unwrap(), array, "{name}");
+        match r.view::<T, IxDyn>(name) {
+            Ok(view) => assert_eq!(view, array, "{name}"),
+            Err(error) => assert!(is_of_big_endian(&error), "{error}"),
+        }
     }
     assert_eq!(r.checkpoint().len(), 1 + 2 * array.ndim());
 }
@@ -174,7 +182,9 @@ fn from_shards_bytes_and_memory() {
     let r = Reader::open(dir.path()).unwrap();
     assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![3.0, 4.0]);
     let r = Reader::open_in_memory(dir.path()).unwrap();
-    assert_eq!(r.view::<f64, Ix1>("c").unwrap(), array![5.0, 6.0]);
+    assert_eq!(r.read::<f64, Ix1>("c").unwrap(), array![5.0, 6.0]);
+    let view = r.view::<f64, Ix1>("c");
+    assert!(view.map_or_else(|error| is_of_big_endian(&error), |view| view == array![5.0, 6.0]));
 
     // A tensor of one byte before it misaligns `b`, which can be read, and not borrowed.
     let (flag, b) = ([true], array![3.0_f64, 4.0]);
@@ -185,7 +195,8 @@ fn from_shards_bytes_and_memory() {
     let r = Reader::from_bytes(FileBytes::copy_of(&file).unwrap()).unwrap();
     assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![3.0, 4.0]);
     let error = r.view::<f64, Ix1>("b").unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F64, .. }), "{error}");
+    let is_misaligned = matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F64, .. });
+    assert!(is_misaligned || is_of_big_endian(&error), "{error}");
     assert!(error.to_string().starts_with(r#"bytes in memory: tensor "b": "#), "{error}");
     let r = Reader::from_bytes(file).unwrap();
     assert_eq!(r.read::<bool, Ix1>("flag").unwrap(), array![true]);

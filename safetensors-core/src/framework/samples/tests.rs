@@ -62,8 +62,8 @@ impl Store for Counting {
 }
 
 fn file(value: u16, shape: &[usize]) -> Vec<u8> {
-    let values = vec![value; shape.iter().product()];
-    let tensors = [("x", TensorView::from_slice(shape, &values).unwrap())];
+    let values = value.to_le_bytes().repeat(shape.iter().product());
+    let tensors = [("x", TensorView::new(Dtype::U16, shape, &values).unwrap())];
     let label = value as i8;
     let label = [("label", TensorView::from_slice(&[], std::slice::from_ref(&label)).unwrap())];
     let options = SaveOptions::new().metadata([("number", value.to_string())]);
@@ -219,7 +219,8 @@ fn a_failure_ends_the_work() {
 #[test]
 fn samples_have_all_names_and_no_applied_scales() {
     let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
-    let scales = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    let half = 0.5_f32.to_le_bytes();
+    let scales = TensorView::new(Dtype::F32, &[1, 1], &half).unwrap();
     let tied = SaveOptions::new().metadata([("head", "w")]);
     let file = serialize([("w", weight), ("w_scale_inv", scales)], &tied).unwrap();
     let store = MemoryStore::from_iter([("a.safetensors", file)]);

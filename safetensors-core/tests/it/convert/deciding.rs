@@ -7,6 +7,7 @@ use safetensors_core::{
     Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result, SafeTensors, SaveOptions, TensorBuf,
     TensorSource, TensorView, Widening, serialize,
 };
+use safetensors_testing::tensors::file_bytes;
 
 /// A framework that holds some dtypes exactly and some as wider ones. It holds C64 as pairs or not
 /// at all.
@@ -51,10 +52,8 @@ fn file() -> SafeTensors<Vec<u8>> {
     let bytes = |dtype: Dtype| match dtype {
         Dtype::C64 => [0.0_f32, 1.0].map(f32::to_le_bytes).concat().repeat(8),
         _ if can_convert(Dtype::U8, dtype) => {
-            super::convert(Dtype::U8, dtype, Default::default(), &[0, 1, 1, 0, 1, 1, 1, 0])
-                .unwrap()
-                .bytes()
-                .to_vec()
+            let bits = [0, 1, 1, 0, 1, 1, 1, 0];
+            file_bytes(&super::convert(Dtype::U8, dtype, Default::default(), &bits).unwrap())
         }
         // Each scale is 2⁰.
         Dtype::F8_E8M0 => vec![127; 8],
@@ -182,7 +181,7 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     let values = [1.0_f32 / 3.0, -200.0 / 3.0, 1.5, 4.0];
     let bytes = values.map(f32::to_le_bytes).concat();
     let views = [
-        ("floats", TensorView::from_slice(&[4], &values).unwrap()),
+        ("floats", TensorView::new(Dtype::F32, &[4], &bytes).unwrap()),
         ("pairs", TensorView::new(Dtype::C64, &[2], &bytes).unwrap()),
     ];
     let file = serialize(views, &SaveOptions::new()).unwrap();

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
 use safetensors_core::{ConvertOptions, Dtype, TensorBuf};
+use safetensors_testing::tensors::file_bytes;
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};
@@ -14,7 +15,7 @@ use super::{POLICIES, convert, converted, misfit};
 fn codes(buf: &TensorBuf) -> Vec<u64> {
     let width = buf.dtype().bits() as usize / 8;
     let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, &byte| code << 8 | u64::from(byte));
-    buf.bytes().chunks(width).map(code).collect()
+    file_bytes(buf).chunks(width).map(code).collect()
 }
 
 /// Converts to all targets with all policies, and compares every element with the oracle. `values`

@@ -4,6 +4,7 @@ use half::f16;
 use proptest::prelude::*;
 use safetensors_core::convert::Overflow;
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
+use safetensors_testing::tensors::file_bytes;
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};
@@ -38,7 +39,11 @@ fn integers_keep_their_value_or_are_refused() {
             for value in limits().filter(|value| (low..=high).contains(value)) {
                 let result = convert(from, to, Overflow::Ieee, &bytes(from, value));
                 if (to_low..=to_high).contains(&value) {
-                    assert_eq!(result.unwrap().bytes(), bytes(to, value), "{from} {value} to {to}");
+                    assert_eq!(
+                        file_bytes(&result.unwrap()),
+                        bytes(to, value),
+                        "{from} {value} to {to}"
+                    );
                 } else {
                     let error = result.unwrap_err();
                     let message = format!("the value {value} of element 0 does not fit {to}");
@@ -71,7 +76,7 @@ fn check_floats(from: Dtype, value: i128) {
         match convert(from, to, overflow, &bytes) {
             Ok(buf) => {
                 let mut code = [0; 8];
-                code[..buf.bytes().len()].copy_from_slice(buf.bytes());
+                code[..buf.bytes().len()].copy_from_slice(&file_bytes(&buf));
                 let found = u64::from_le_bytes(code);
                 assert!(
                     agrees(Format::of(to), found, expected),
@@ -123,7 +128,7 @@ fn only_floats_without_a_fraction_become_integers() {
                 match convert(Dtype::F64, to, overflow, &value.to_le_bytes()) {
                     Ok(buf) => {
                         assert!(fits, "{value:?} {to}");
-                        assert_eq!(buf.bytes(), bytes(to, value as i128), "{value:?} {to}");
+                        assert_eq!(file_bytes(&buf), bytes(to, value as i128), "{value:?} {to}");
                     }
                     Err(error) => {
                         assert!(!fits, "{value:?} {to}");

@@ -2,6 +2,7 @@
 
 use safetensors_core::convert::{Overflow, can_convert};
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
+use safetensors_testing::tensors::file_bytes;
 
 use super::{POLICIES, convert};
 
@@ -43,9 +44,10 @@ fn the_same_dtype_keeps_every_bit() {
     let signalling_nan = 0x7f80_0001_u32.to_le_bytes();
     for overflow in POLICIES {
         let same = convert(Dtype::F32, Dtype::F32, overflow, &signalling_nan).unwrap();
-        assert_eq!(same.bytes(), signalling_nan);
+        assert_eq!(file_bytes(&same), signalling_nan);
         let infinity = f32::INFINITY.to_le_bytes();
-        assert_eq!(convert(Dtype::F32, Dtype::F32, overflow, &infinity).unwrap().bytes(), infinity);
+        let same = convert(Dtype::F32, Dtype::F32, overflow, &infinity).unwrap();
+        assert_eq!(file_bytes(&same), infinity);
     }
     let buf = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     let address = buf.bytes().as_ptr();
@@ -81,11 +83,11 @@ fn bytes_may_be_misaligned() {
     // numbers of every dtype.
     let numbers: Vec<u8> = (0..4_100).map(|i| (i % 2) as u8).collect();
     for &from in Dtype::ALL.iter().filter(|&&from| can_convert(Dtype::U8, from)) {
-        let values = convert(Dtype::U8, from, Overflow::Error, &numbers).unwrap();
+        let values = file_bytes(&convert(Dtype::U8, from, Overflow::Error, &numbers).unwrap());
         for &to in Dtype::ALL.iter().filter(|&&to| can_convert(from, to)) {
-            let expected = convert(from, to, Overflow::Error, values.bytes()).unwrap();
+            let expected = convert(from, to, Overflow::Error, &values).unwrap();
             for offset in 1..8 {
-                let shifted = [&vec![0; offset], values.bytes()].concat();
+                let shifted = [&vec![0; offset], &values[..]].concat();
                 for overflow in POLICIES {
                     let found = convert(from, to, overflow, &shifted[offset..]).unwrap();
                     assert_eq!(found.bytes(), expected.bytes(), "{from} {to} {offset}");

@@ -17,15 +17,13 @@ use safetensors_core::{
     SaveOptions, TensorBuf, TensorView, save, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
+use safetensors_testing::tensors::file_bytes;
 
 /// Bytes that are valid elements of any dtype. None is NaN or out of the range of any dtype.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
     if can_convert(Dtype::U8, dtype) {
         let numbers: Vec<u8> = (0..elements).map(|i| (i * 7 % 11 % 2) as u8).collect();
-        return super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers)
-            .unwrap()
-            .bytes()
-            .to_vec();
+        return file_bytes(&super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers).unwrap());
     }
     (0..elements * dtype.bits() as usize / 8).map(|i| (i * 31 % 251) as u8).collect()
 }
@@ -178,12 +176,11 @@ fn only_the_chosen_dtypes_are_converted() {
 fn errors_name_file_tensor_and_element() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let mut weights = vec![1.0_f32; 3_000_000];
-    weights[2_999_999] = 1e9;
-    let shape = [weights.len()];
+    let mut weights = 1.0_f32.to_le_bytes().repeat(3_000_000);
+    weights[4 * 2_999_999..].copy_from_slice(&1e9_f32.to_le_bytes());
     let tensors = [
         ("a", TensorView::new(Dtype::F32, &[1], &[0, 0, 0x80, 0x3f]).unwrap()),
-        ("b", TensorView::from_slice(&shape, &weights).unwrap()),
+        ("b", TensorView::new(Dtype::F32, &[3_000_000], &weights).unwrap()),
     ];
     save(&path, tensors, &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -237,8 +234,8 @@ fn booleans_are_checked_while_they_are_converted() {
 #[test]
 fn a_converted_tensor_reads_as_its_values() {
     let weights = [1.5, -2.0, 3e38].map(bf16::from_f32);
-    let view = TensorView::from_slice(&[3], &weights).unwrap();
-    let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
+    let buf = TensorBuf::from_vec(vec![3], weights.to_vec()).unwrap();
+    let file = serialize([("w", buf)], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(file).unwrap();
     let wide =
         archive.tensor("w").unwrap().read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();

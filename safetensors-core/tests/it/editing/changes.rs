@@ -207,10 +207,10 @@ fn tensors_without_bytes_change_only_the_header() {
 
 #[test]
 fn new_tensors_follow_or_everything_is_sorted() {
-    let numbers = [1.0_f32, 2.0];
+    let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
     let append = |order| {
         let (_directory, path) = file_with(SaveOptions::new());
-        let floats = TensorView::from_slice(&[2], &numbers).unwrap();
+        let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
         let edit = Edit::open(&path).unwrap().order(order).remove(["c"]);
         edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
         let aligned = |name: &str| {
@@ -247,8 +247,8 @@ fn a_new_tensor_between_two_old_ones() {
 fn the_order_and_the_alignment_of_a_file_can_be_mended() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let numbers = [1.0_f32, 2.0];
-    let floats = TensorView::from_slice(&[2], &numbers).unwrap();
+    let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
+    let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
     save(
         &path,
         [("byte", bytes(&1, 0)), ("floats", floats)],

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Limits, SaveOptions, ShardOptions, TensorView, serialize,
+    Checkpoint, Error, ErrorKind, Limits, SaveOptions, ShardOptions, TensorBuf, TensorView,
+    serialize,
 };
 use tempfile::tempdir;
 
@@ -146,7 +147,7 @@ fn a_file_of_a_delta_is_refused_by_its_own_path() {
     write(directory.path(), "model.safetensors.index.json", &text[1..]);
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
     write(directory.path(), "model.safetensors.index.json", &text);
-    let numbers = TensorView::from_slice(&[1], &[1.0_f32]).unwrap();
+    let numbers = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
     let options = SaveOptions::new().metadata([("a", "00620062")]);
     safetensors_core::save(&file, [("a", numbers)], &options).unwrap();
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);

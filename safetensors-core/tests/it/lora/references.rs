@@ -13,6 +13,7 @@ use safetensors_core::{
 };
 use safetensors_testing::dcp::save_rows;
 use safetensors_testing::lora::Merge;
+use safetensors_testing::tensors::file_bytes;
 
 use super::{adapter, base};
 
@@ -67,7 +68,7 @@ fn parts_are_parts_of_the_whole() {
                 }
             }
             // Ranges of bytes that begin and end inside a number and a row.
-            let (bytes, start) = (whole.bytes(), tensor.file_offset());
+            let (bytes, start) = (file_bytes(&whole), tensor.file_offset());
             for range in [0..1, 3..bytes.len() - 1, bytes.len() / 2 + 1..bytes.len(), 4..8] {
                 let mut found = vec![0; range.len()];
                 let offset = start + range.start as u64;
@@ -147,8 +148,8 @@ fn a_scale_multiplies_the_product() {
 fn shards_and_other_names_of_a_weight() {
     let directory = tempfile::tempdir().unwrap();
     let values = [1.0_f32, 2.0, 3.0, 4.0];
-    let tensors = ["embed.weight", "norm", "q.weight"]
-        .map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+    let weight = TensorBuf::from_vec(vec![2, 2], values.to_vec()).unwrap();
+    let tensors = ["embed.weight", "norm", "q.weight"].map(|name| (name, &weight));
     let options = ShardOptions::new().max_shard_size(16.into());
     let options = options.metadata([("head.weight", "embed.weight")]);
     save_sharded(directory.path(), tensors, &options).unwrap();
@@ -188,8 +189,8 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
     };
     let (old, new, sum) = ([5.0, 6.0, 7.0, 8.0], [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 5.0, 8.0]);
     let (directory, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let tensors = ["embed.weight", "norm", "q.weight"]
-        .map(|name| (name, TensorView::from_slice(&[2, 2], &old).unwrap()));
+    let weight = TensorBuf::from_vec(vec![2, 2], old.to_vec()).unwrap();
+    let tensors = ["embed.weight", "norm", "q.weight"].map(|name| (name, &weight));
     for shard_size in [16, 1 << 20] {
         let options = ShardOptions::new().max_shard_size(shard_size.into());
         let names = ["head.weight", "other.weight"].map(|alias| (alias, "embed.weight"));
@@ -222,16 +223,16 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
 #[test]
 fn settings_of_diffusers() {
     let base = || base(&[("blocks.0.q.weight", &[2, 2])]);
-    let values = [1.0_f32, 1.0];
+    let ones = |shape: &[usize]| TensorBuf::from_vec(shape.to_vec(), vec![1.0_f32; 2]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lora.safetensors");
     let tensors = [
-        ("transformer.blocks.0.q.lora_A.weight", TensorView::from_slice(&[1, 2], &values).unwrap()),
-        ("transformer.blocks.0.q.lora_B.weight", TensorView::from_slice(&[2, 1], &values).unwrap()),
+        ("transformer.blocks.0.q.lora_A.weight", ones(&[1, 2])),
+        ("transformer.blocks.0.q.lora_B.weight", ones(&[2, 1])),
     ];
     let merged = |metadata: &[(&str, &str)]| {
         let options = SaveOptions::new().durable(false).metadata(metadata.iter().copied());
-        save(&path, tensors, &options).unwrap();
+        save(&path, tensors.each_ref().map(|(name, buf)| (*name, buf)), &options).unwrap();
         let merged = base().merged([Adapter::open(&path).unwrap()]).unwrap();
         numbers(merged.tensor("blocks.0.q.weight").unwrap().read().unwrap())
     };
@@ -247,7 +248,8 @@ fn a_quantised_base_is_dequantised_first() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38; 4]).unwrap();
-    let scales = TensorView::from_slice(&[1], &[0.5_f32]).unwrap();
+    let half = 0.5_f32.to_le_bytes();
+    let scales = TensorView::new(Dtype::F32, &[1], &half).unwrap();
     save(&path, [("q.weight", codes), ("q.weight_scale", scales)], &SaveOptions::new()).unwrap();
     let adapter = || {
         let names = ["q.lora_A.weight", "q.lora_B.weight"];

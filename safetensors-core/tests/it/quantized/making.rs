@@ -2,8 +2,8 @@
 
 use safetensors_core::quantized::{Quantization, QuantizationError};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
-    TensorView, save,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, TensorView, save,
 };
 use safetensors_testing::quantized::made_by_reference;
 use tempfile::TempDir;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 fn saved(tensors: &[(&str, &[usize], &[f32])]) -> (TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let views = tensors
-        .iter()
-        .map(|&(name, shape, values)| (name, TensorView::from_slice(shape, values).unwrap()));
-    save(&path, views, &SaveOptions::new().durable(false)).unwrap();
+    let tensors = tensors.iter().map(|&(name, shape, values)| {
+        (name, TensorBuf::from_vec(shape.to_vec(), values.to_vec()).unwrap())
+    });
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     (dir, Checkpoint::open(&path).unwrap())
 }
 
@@ -202,8 +202,7 @@ fn empty_weights_have_empty_codes() {
 fn tied_weights_share_codes_and_scales() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let numbers = [1.0_f32; 64];
-    let weight = TensorView::from_slice(&[2, 32], &numbers).unwrap();
+    let weight = TensorBuf::from_vec(vec![2, 32], vec![1.0_f32; 64]).unwrap();
     let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
     save(&path, [("a.weight", weight)], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -243,7 +242,7 @@ fn a_tied_weight_has_both_names_after_it_was_quantised() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let numbers: Vec<f32> = (0..64_u8).map(f32::from).collect();
-    let weight = TensorView::from_slice(&[2, 32], &numbers).unwrap();
+    let weight = TensorBuf::from_vec(vec![2, 32], numbers).unwrap();
     let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
     save(&path, [("a.weight", weight)], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -309,7 +308,8 @@ fn quantised_weights_are_quantised_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
-    let scales = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    let half = 0.5_f32.to_le_bytes();
+    let scales = TensorView::new(Dtype::F32, &[1, 1], &half).unwrap();
     save(&path, [("w.weight", codes), ("w.weight_scale_inv", scales)], &SaveOptions::new())
         .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();

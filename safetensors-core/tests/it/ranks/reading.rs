@@ -70,12 +70,12 @@ fn llama(directory: &Path) -> u64 {
         let norm = format!("model.layers.{layer}.input_layernorm.weight");
         tensors.push((norm, vec![HIDDEN]));
     }
-    let values: Vec<f32> = (0..1 << 20).map(|i| i as f32).collect();
+    let values: Vec<u8> = (0..1 << 20).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let views: Vec<_> = tensors
         .iter()
         .map(|(name, shape)| {
             let len = shape.iter().product::<usize>();
-            (name, TensorView::from_slice(shape, &values[..len]).unwrap())
+            (name, TensorView::new(Dtype::F32, shape, &values[..4 * len]).unwrap())
         })
         .collect();
     let total: u64 = views.iter().map(|(_, view)| view.data().len() as u64).sum();

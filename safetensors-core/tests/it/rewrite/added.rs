@@ -17,9 +17,9 @@ fn tensors_from_elsewhere_are_merged_cast_and_tied() {
     let dir = tempfile::tempdir().unwrap();
     let path = saved(&dir, "a.safetensors", &[("w", floats([1.0, 2.0]))], &[("format", "pt")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let values = [3.0_f32, 4.0];
-    let shared = TensorView::from_slice(&[2], &values).unwrap();
-    let of_another_shape = TensorView::from_slice(&[2, 1], &values).unwrap();
+    let values = [3.0_f32, 4.0].map(f32::to_le_bytes).concat();
+    let shared = TensorView::new(Dtype::F32, &[2], &values).unwrap();
+    let of_another_shape = TensorView::new(Dtype::F32, &[2, 1], &values).unwrap();
     let to = dir.path().join("to.safetensors");
     let rewrite = Rewrite::of(&checkpoint)
         .add("z", shared)

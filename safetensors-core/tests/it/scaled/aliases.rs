@@ -14,9 +14,9 @@ const CODES: [u8; 2] = [0x38, 0x40];
 /// The weight `m`, for which the metadata records these aliases, and F32 scales.
 fn checkpoint(aliases: &[&str], scales: &[(&str, f32)]) -> Checkpoint<Vec<u8>> {
     let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &CODES).unwrap();
-    let values: Vec<_> = scales.iter().map(|(name, value)| (*name, [*value])).collect();
-    let scales =
-        values.iter().map(|(name, value)| (*name, TensorView::from_slice(&[1], value).unwrap()));
+    let values: Vec<_> = scales.iter().map(|(name, value)| (*name, value.to_le_bytes())).collect();
+    let scale = |value| TensorView::new(Dtype::F32, &[1], value).unwrap();
+    let scales = values.iter().map(|(name, value)| (*name, scale(value)));
     let metadata = aliases.iter().map(|alias| (*alias, "m"));
     let tensors = scales.chain([("m", weight)]);
     let bytes = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
@@ -59,7 +59,8 @@ fn scales_beside_an_alias_belong_to_the_weight() {
 #[test]
 fn one_tensor_of_scales_may_have_several_names_too() {
     let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &CODES).unwrap();
-    let scales = TensorView::from_slice(&[1], &[0.5_f32]).unwrap();
+    let half = 0.5_f32.to_le_bytes();
+    let scales = TensorView::new(Dtype::F32, &[1], &half).unwrap();
     let tensors = [("b", weight), ("a_scale_inv", scales)];
     let tied = SaveOptions::new().metadata([("a", "b"), ("b_scale_inv", "a_scale_inv")]);
     let bytes = serialize(tensors, &tied).unwrap();

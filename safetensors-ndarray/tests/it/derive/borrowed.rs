@@ -42,6 +42,11 @@ fn views_are_saved_in_any_layout_and_borrow_from_memory() {
     saved.save_to(&path).unwrap();
 
     let reader = Reader::open_in_memory(&path).unwrap();
+    if cfg!(target_endian = "big") {
+        let error = Model::view_from(&reader).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::BigEndian { .. }), "{error}");
+        return;
+    }
     let viewed = Model::view_from(&reader).unwrap();
     assert_eq!(viewed, saved);
     assert!(viewed.cow.is_view());
@@ -76,16 +81,21 @@ fn elements_that_are_not_aligned_are_an_error_or_a_copy() {
     bytes.extend(std::fs::read(&path).unwrap());
     let aligned = FileBytes::copy_of(&bytes).unwrap();
     let reader = Reader::from_bytes(&aligned.as_ref()[1..]).unwrap();
+    let is_big_endian = cfg!(target_endian = "big");
     let error = View::view_from(&reader).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }), "{error}");
+    match error.kind() {
+        ErrorKind::BigEndian { .. } => assert!(is_big_endian),
+        kind => assert!(matches!(kind, ErrorKind::Misaligned { .. }), "{error}"),
+    }
     assert_eq!((error.tensor(), error.file()), (Some("x"), Some("bytes in memory")));
     let copied = Cow::view_from(&reader).unwrap();
     assert!(!copied.x.is_view());
     assert_eq!(copied.x, array![1.0, 2.0]);
 
     let reader = Reader::open_in_memory(&path).unwrap();
-    assert!(Cow::view_from(&reader).unwrap().x.is_view());
-    assert_eq!(View::view_from(&reader).unwrap().x, array![1.0, 2.0]);
+    let cow = Cow::view_from(&reader).unwrap().x;
+    assert_eq!((cow.is_view(), cow), (!is_big_endian, array![1.0, 2.0].into()));
+    assert!(is_big_endian || View::view_from(&reader).unwrap().x == array![1.0, 2.0]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::hash::{Digest, TensorDigests};
 use crate::io::failpoint::crash_at;
 use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
-use crate::tensor::{TensorSource, TensorView};
+use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 fn options() -> SaveOptions {
     SaveOptions::new().durable(false)
@@ -187,12 +187,12 @@ fn appending_writes_the_new_steps_only() {
 fn recorded_digests_are_made_anew() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let tensors = [("t", TensorView::from_slice(&[2], &[1.0_f64, 2.0]).unwrap())];
+    let tensors = [("t", TensorBuf::from_vec(vec![2], vec![1.0_f64, 2.0]).unwrap())];
     let metadata = [("modelspec.hash_sha256", "0x00"), ("k", "old"), ("kept", "yes")];
     save(&path, tensors, &options().digests(true).metadata(metadata)).unwrap();
     let writer = GrowingWriter::append_to(&path, &options().metadata([("k", "new")])).unwrap();
     let t = writer.grow("t", Dtype::F64, 0, &[]).unwrap();
-    t.append(&TensorView::from_slice(&[], &[3.0_f64]).unwrap()).unwrap();
+    t.append(&TensorBuf::from_vec(vec![], vec![3.0_f64]).unwrap()).unwrap();
     writer.finish().unwrap();
     let file = Checkpoint::open(&path).unwrap();
     let metadata = file.metadata();

@@ -31,7 +31,7 @@ fn run(path: &Path, fill: u8) -> Result<()> {
     let columns = writer.grow("columns", Dtype::U16, 1, &[2])?;
     for step in 0..3_u8 {
         rows.append(&TensorView::from_slice(&[2], &[fill + step; 2])?)?;
-        columns.append(&TensorView::from_slice(&[2], &[u16::from(fill + step); 2])?)?;
+        columns.append(&TensorBuf::from_vec(vec![2], vec![u16::from(fill + step); 2])?)?;
     }
     writer.finish()
 }
