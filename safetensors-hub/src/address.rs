@@ -9,8 +9,8 @@ use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_en
 /// The scheme of the address of something on the Hub.
 const SCHEME: &str = "hf";
 
-/// What follows `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None` if the text
-/// is no such address.
+/// What follows `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None` if the
+/// text is no such address.
 pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let (found, rest) = text.split_once("://")?;
     found.eq_ignore_ascii_case(scheme).then_some(rest)

@@ -139,8 +139,8 @@ fn made(files: Files) -> Result<Row> {
         .reads(new))
 }
 
-/// What the format asks for and no more: no digest, no checksum, and nothing is written. Returns the
-/// sizes of the compressed differences.
+/// What the format asks for and no more: no digest, no checksum, and nothing is written. Returns
+/// the sizes of the compressed differences.
 fn from_files(old: &Path, new: &Path) -> Result<Vec<usize>> {
     let (old, new) = (Checkpoint::open(old)?, Checkpoint::open(new)?);
     let tensors: Vec<_> = new.tensors().collect();

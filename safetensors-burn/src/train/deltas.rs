@@ -23,19 +23,18 @@ impl Epochs {
     ///
     /// No epoch loses its base: the directory of each has a second name of the base's file. So
     /// epochs can be deleted at any time, in any order, by any program. The base takes its space
-    /// once, until the last epoch that needs it is deleted. A copy of an epoch has a copy of its
-    /// base, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
+    /// once, until the last epoch that needs it is deleted. Copies of several epochs have a
+    /// copy of the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save writes the whole files, reads the base, and replaces them by what differs. Restoring
-    /// makes the whole files again. Both take the space of one whole epoch meanwhile, in a hidden
-    /// directory beside the epoch; what is restored is in that for [`staging`](Epochs::staging) if
-    /// there is one.
+    /// A save takes the space of one whole epoch meanwhile, beside the epoch. So does restoring, in
+    /// the directory of [`staging`](Epochs::staging) if there is one.
     ///
-    /// Other programs read the whole file that `safetensors delta apply` makes, here for epoch 6
-    /// with the base 5:
+    /// A program without the feature `delta`, or of an older release, passes over such epochs:
+    /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the whole
+    /// file that `safetensors delta apply` makes, here for epoch 4, whose base is epoch 1:
     ///
     /// ```text
-    /// safetensors delta apply epoch-6/model.delta/epoch-5 epoch-6/model.delta whole
+    /// safetensors delta apply epoch-4/model.delta/epoch-1 epoch-4/model.delta whole
     /// ```
     ///
     /// ```
@@ -75,7 +74,8 @@ impl WholeFiles {
     ///
     /// # Errors
     ///
-    /// The errors of [`DeltaOf::check`](linked::DeltaOf::check), and of opening and applying a delta.
+    /// The errors of [`DeltaOf::check`](linked::DeltaOf::check), and of opening and applying a
+    /// delta.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();

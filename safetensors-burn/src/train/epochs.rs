@@ -68,8 +68,8 @@ impl Epoch {
         self.number
     }
 
-    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the headers
-    /// that the manifest says.
+    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the
+    /// headers that the manifest says.
     pub fn problem(&self) -> Option<&Error> {
         self.manifest.as_ref().err()
     }
@@ -135,6 +135,8 @@ impl Epochs {
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
     /// What a killed process leaves is removed by the next save of any run of the same user.
+    /// Restoring an epoch that is a delta makes its whole files there, and fails if they have no
+    /// room.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;

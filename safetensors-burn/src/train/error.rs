@@ -34,9 +34,12 @@ pub enum EpochError {
     },
     /// The epoch was saved by another release, which has another version of the manifest, or it has
     /// deltas, and the feature `delta` is off.
-    #[error("the manifest should have version {expected}, found version {found}")]
+    #[error(
+        "the manifest should have version {expected}, found version {found} (2 has deltas, which \
+         the feature `delta` reads)"
+    )]
     Version {
-        /// The newest version that this one reads.
+        /// The newest version that this build reads.
         expected: u32,
         /// The version in the manifest.
         found: u32,

@@ -1,9 +1,9 @@
 //! Files of epochs that are kept as deltas: as what differs from the file of an older epoch.
 //!
 //! ```text
-//! epoch-6/model.delta/model.safetensors.index.json       what differs: see `safetensors-delta`
+//! epoch-4/model.delta/model.safetensors.index.json       what differs: see `safetensors-delta`
 //!                     model-00000-of-00001.safetensors
-//!                     epoch-5/model.safetensors          the base: a hard link to that of epoch 5
+//!                     epoch-1/model.safetensors          the base: a hard link to that of epoch 1
 //! ```
 //!
 //! The base is always a whole file. Its second name keeps it on the disk for as long as a delta

@@ -74,9 +74,10 @@
 //! The restored record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and
 //! other libraries load `model.safetensors` as any model.
 //!
-//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch whole, and of the others
-//! what differs from the last whole one. These have a directory such as `model.delta` in place of a
-//! file.
+//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch whole. Another one has a
+//! directory such as `model.delta` in place of a file, with its base in it. The checkpointers restore
+//! it. Other readers refuse it, until `safetensors delta apply`, or `open_linked` and `Chain::apply`
+//! of `safetensors-delta`, has made the file.
 //!
 //! # When the process is killed
 //!

@@ -13,8 +13,8 @@ use super::checkpoint::save;
 use super::linked::{FILE, VERSIONS, file_of};
 
 /// Like [`save`], to a new directory, as what differs from an earlier checkpoint. [`load`] reads
-/// it. Returns `false` if the directory has the whole checkpoint instead, because that is smaller,
-/// or because the file system has no hard links.
+/// it. Returns `false` if the directory has the whole checkpoint instead, because a delta would not
+/// be smaller, or because the file system has no hard links.
 ///
 /// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
 /// function. A delta is always one of a whole file: that of another delta is the base of both. How

@@ -34,8 +34,8 @@ pub(super) fn is_linked(directory: &Path) -> bool {
     directory.join(VERSIONS[0]).is_dir()
 }
 
-/// Opens the checkpoint that a directory of [`save_delta`](super::save_delta) stands for, and lets it be read. All its
-/// tensors, and those of its base, are compared with their digests.
+/// Opens the checkpoint that a directory of [`save_delta`](super::save_delta) stands for, and lets
+/// it be read. All its tensors, and those of its base, are compared with their digests.
 pub(super) fn with_whole<T>(
     directory: &Path,
     read: impl FnOnce(&Checkpoint) -> Result<T>,

@@ -20,7 +20,7 @@ use super::CheckpointFile;
 use super::whole_tensor::{TensorPiece, WholeTensor};
 use crate::error::{Error, RankProblem, Result};
 use crate::header::{
-    ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, PARTS_KEY, TensorInfo, UniqueMap,
+    ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, TensorInfo, UniqueMap,
 };
 
 /// Where the part of a tensor belongs.
@@ -54,13 +54,6 @@ pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
 pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
     let problem = "the store does not list its directory, where others may have parts as well";
     bad(problem.into(), named)
-}
-
-/// Removes what says of a file that it has parts.
-pub(super) fn forget(metadata: &mut Metadata) {
-    for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
-        metadata.remove(key);
-    }
 }
 
 /// Fails if files, all of which have parts, are not those of one save, or not all of them, as far

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::whole_tensor::{TensorPiece, WholeTensor};
 use super::{Checkpoint, CheckpointFile};
-use crate::error::{Error, RankProblem, Result};
-use crate::header::{Limits, Metadata, PARTS_KEY, UniqueMap};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::header::{DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap};
 
 /// What a file records of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,13 @@ pub(crate) type Record = BTreeMap<String, PartRecord>;
 /// Whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.safetensors().metadata().contains_key(PARTS_KEY)
+}
+
+/// Removes what says of a file that it has parts, also as PyTorch says it.
+pub(super) fn forget(metadata: &mut Metadata) {
+    for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
+        metadata.remove(key);
+    }
 }
 
 /// The whole tensors of a checkpoint, in the order of its files. The numbers of the files are those
@@ -89,7 +96,7 @@ fn read_record<S>(file: &CheckpointFile<S>) -> Result<Record> {
         };
         let limit = Limits::default().ndim;
         if part.shape.len() > limit {
-            let too_many = crate::error::ErrorKind::TooManyDimensions { limit };
+            let too_many = ErrorKind::TooManyDimensions { limit };
             return Err(Error::from(too_many).in_tensor(name).in_path(file.path()));
         }
         if !fits(part, info.shape()) {

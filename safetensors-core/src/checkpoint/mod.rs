@@ -142,7 +142,7 @@ impl<S: ReadAt> Checkpoint<S> {
             for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
                 metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
-            dcp::forget(&mut metadata);
+            divided::forget(&mut metadata);
             metadata
         });
         Self {

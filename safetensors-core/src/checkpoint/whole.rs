@@ -1,4 +1,4 @@
-//! [`Checkpoint::open_whole`]: also what ranks have saved with PyTorch opens, as whole tensors.
+//! [`Checkpoint::open_whole`]: also what ranks have saved opens, as whole tensors.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,20 +17,24 @@ use crate::io::{ReadAt, SafeTensors};
 const ALL: &str = "*.safetensors";
 
 impl Checkpoint<Assembled> {
-    /// [`open`](Checkpoint::open) that also opens a directory to which ranks of PyTorch have saved
-    /// parts of tensors in safetensors files: those of `torch.distributed.checkpoint` with
-    /// `HuggingFaceStorageWriter(save_distributed=True)`, or of
-    /// [`ShardOptions::dcp`](crate::ShardOptions::dcp). The checkpoint has the whole tensors.
+    /// [`open`](Checkpoint::open) that also opens what ranks have saved in parts, as whole tensors:
+    ///
+    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the directory
+    ///   or its index;
+    /// - with PyTorch's `torch.distributed.checkpoint` and
+    ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
+    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
+    ///
     /// Opening reads the headers of all files. A read of a tensor, or of a slice, takes the bytes
-    /// it needs from each.
+    /// it needs from each. So one process, or any number of ranks, can go on with it.
     ///
     /// `Checkpoint::open` refuses such files. Everything else opens in the same way as there.
     ///
-    /// The parts may be boxes in any number of dimensions. All `*.safetensors` files of the
-    /// directory must have parts, and be of one save. Those of `ShardOptions::dcp` say how many
-    /// they are. Those of PyTorch say neither that nor which shape a tensor has. It ends where the
-    /// last part does: so **a missing last part of theirs is not noticed**, unless the caller
-    /// compares the shapes, for example by
+    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and be
+    /// of one save. The parts may be boxes in any number of dimensions. Files of
+    /// `ShardOptions::dcp` say how many they are. Those of PyTorch say neither that nor which shape
+    /// a tensor has. It ends where the last part does: so **a missing last part of theirs is not
+    /// noticed**, unless the caller compares the shapes, for example by
     /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
@@ -56,8 +60,8 @@ impl Checkpoint<Assembled> {
     ///
     /// Those of [`open`](Checkpoint::open); [`RankProblem::BadParts`] for parts that overlap or
     /// leave a gap, for files that are missing or of two saves, for parts of one name that differ
-    /// in their dtype or their number of dimensions, and for a malformed `DCP_SHARDING_INFO`;
-    /// [`RankProblem::PartsOfTensors`] for the path of a file with parts.
+    /// in their dtype or their number of dimensions, and for a malformed `DCP_SHARDING_INFO` or
+    /// `safetensors_bridge.parts`; [`RankProblem::PartsOfTensors`] for the path of a file with parts.
     pub fn open_whole(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_whole_in(LocalStore, path, &Limits::default())
     }
@@ -97,9 +101,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
             Err(error) => Err(error),
         })
     }
-}
 
-impl<S: ReadAt> Checkpoint<Assembled<S>> {
     /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
     /// their [digests](crate::digest) and their [layout](Checkpoint::audit). A tensor that is in
     /// parts has the shape of its part there. The headers are read again.
@@ -201,7 +203,7 @@ fn of_one_file<S: ReadAt>(
     mut metadata: Metadata,
     limits: &Limits,
 ) -> Result<Checkpoint<Assembled<S>>> {
-    dcp::forget(&mut metadata);
+    divided::forget(&mut metadata);
     metadata.remove(ATTEMPT_KEY);
     // Digests of parts are none of whole tensors.
     remove_record(&mut metadata);

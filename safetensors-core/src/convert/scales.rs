@@ -60,8 +60,9 @@ impl ConvertOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`] and [`ErrorKind::WrongScales`], to which the caller adds the name of the weight;
-    /// [`ErrorKind::WrongDtype`], which names the scales.
+    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`] and [`ErrorKind::WrongScales`], to
+    /// which the caller adds the name of the weight; [`ErrorKind::WrongDtype`], which names the
+    /// scales.
     pub(crate) fn scale_layout(
         &self,
         weight: &[usize],

@@ -80,9 +80,3 @@ pub(crate) fn is_reserved(key: &str) -> bool {
             .iter()
             .any(|prefix| key.starts_with(prefix))
 }
-
-/// The name of a part of a tensor that a rank has saved, counted from 0.
-#[cfg(feature = "std")]
-pub(crate) fn part_name(tensor: &str, part: usize, parts: usize) -> String {
-    format!("{tensor}.part-{:05}-of-{parts:05}", part + 1)
-}

@@ -35,8 +35,6 @@ pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "modelspec")]
 pub(crate) use keys::MODELSPEC_PREFIX;
 #[cfg(feature = "std")]
-pub(crate) use keys::part_name;
-#[cfg(feature = "std")]
 pub(crate) use keys::{
     ATTEMPT_KEY, AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DELTA_BASE_KEY, DELTA_KEY,
     DIGESTS_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY,

@@ -9,7 +9,7 @@ use crate::checkpoint::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Digest;
-use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata, part_name};
+use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 use crate::save::SaveOptions;
 
 /// The files of a checkpoint that ranks save.
@@ -259,5 +259,6 @@ fn saved_as(
     let offset = ranges.get(dim).map_or(0, |range| range.start);
     let record =
         PartRecord { tensor: tensor.name().into(), shape: tensor.shape().to_vec(), dim, offset };
-    Ok((part_name(tensor.name(), part, parts), Some(record)))
+    let name = format!("{}.part-{:05}-of-{parts:05}", tensor.name(), part + 1);
+    Ok((name, Some(record)))
 }

@@ -26,7 +26,7 @@
 //! # save(file, [("layers.0.mlp.up_proj.weight", weight)], &SaveOptions::new())?;
 //! # let trained = dir.path().join("trained");
 //! let rank = Rank::from_env()?.unwrap_or_default();
-//! let checkpoint = Checkpoint::open(&path)?;
+//! let checkpoint = Checkpoint::open_whole(&path)?;
 //! let plan = RankRules::llama().plan(&checkpoint, rank.world_size())?;
 //! let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new())?;
 //!
@@ -35,7 +35,8 @@
 //! let options = ShardOptions::new();
 //! let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
 //! saver.save(&trained, named, &options)?;
-//! # assert!(Checkpoint::open_whole(&trained).is_ok());
+//! // As whole tensors, for any number of ranks.
+//! let trained = Checkpoint::open_whole(&trained)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

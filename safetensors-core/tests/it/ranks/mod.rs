@@ -1,12 +1,12 @@
-//! Ranks: their numbers from launchers, plans, reading, saving, and gathering.
+//! Ranks: their numbers from launchers, plans, reading, saving, and whole tensors again.
 
-mod gathering;
 mod kills;
 mod plans;
 mod published;
 mod reading;
 mod refused;
 mod saving;
+mod whole;
 
 use std::path::Path;
 

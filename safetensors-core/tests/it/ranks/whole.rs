@@ -62,7 +62,7 @@ fn divide(checkpoint: &Checkpoint<impl ReadAt>, to: &Path, rules: &RankRules, wo
 }
 
 #[test]
-fn dividing_and_gathering_gives_the_same_bytes() {
+fn what_is_divided_is_whole_again() {
     let directory = tempdir().unwrap();
     let [from, back] = ["a.safetensors", "b.safetensors"].map(|name| directory.path().join(name));
     plain(&from);
@@ -101,9 +101,9 @@ fn dividing_and_gathering_gives_the_same_bytes() {
     }
 }
 
-/// Tensors that are cast or gathered pass by once for each rank, piece by piece.
+/// Tensors that are cast pass by once for each rank, piece by piece.
 #[test]
-fn a_rewrite_divides_what_it_casts_and_gathers() {
+fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
     let directory = tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     plain(&at("a.safetensors"));
