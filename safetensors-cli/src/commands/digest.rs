@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::slice;
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
@@ -119,10 +120,13 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     let checkpoint = target.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
-    let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
+    let parts = target.parts(&checkpoint)?;
+    let stored = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
     // The data of a file of another format is not in the order that a safetensors file has.
-    let files = if other::is_in(files) { &[] } else { files };
-    let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
+    let has_files = matcher.is_everything() && !other::is_in(checkpoint.files());
+    let stored = if has_files { stored } else { &[] };
+    let of_stored = stored.iter().map(|it| data_len(it.files())).sum::<u64>();
+    let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + of_stored;
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
     let (mut readable, mut errors) = (Vec::new(), Vec::new());
@@ -132,8 +136,15 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
         errors.push(error);
     }
     let mut of_tensors = digest::hash_tensors(&readable, &options())?.into_iter();
-    let of_files =
-        if files.is_empty() { Vec::new() } else { digest::hash_files(&checkpoint, &options())? };
+    let mut files = Vec::new();
+    for stored in stored {
+        let digests = digest::hash_files(stored, &options())?;
+        files.extend(stored.files().iter().zip(digests).map(|(file, digest)| FileEntry {
+            path: file.path().to_string_lossy().into_owned(),
+            name: input::shard_name(&checkpoint, file.path()),
+            data_sha256: digest.to_string(),
+        }));
+    }
     drop(progress);
     let totals = Totals::of(tensors.iter().copied());
     let tensors = tensors.iter().zip(errors).map(|(tensor, error)| {
@@ -141,12 +152,7 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
         let xxh3_128 = digest.map(|digest| digest.to_string());
         Entry { name: tensor.name(), xxh3_128, error }
     });
-    let files = files.iter().zip(of_files).map(|(file, digest)| FileEntry {
-        path: file.path().to_string_lossy().into_owned(),
-        name: input::shard_name(&checkpoint, file.path()),
-        data_sha256: digest.to_string(),
-    });
-    let document = Document { tensors: tensors.collect(), files: files.collect() };
+    let document = Document { tensors: tensors.collect(), files };
     if args.json {
         json::write(&document, &mut out)?;
     } else {

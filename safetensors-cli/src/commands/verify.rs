@@ -15,7 +15,7 @@ use crate::commands;
 use crate::input::kind::{Expected, Judge};
 use crate::input::other;
 use crate::input::targets::{self, Target};
-use crate::input::{self, Checkpoint, Opening, delta};
+use crate::input::{Checkpoint, Opening, delta};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
@@ -180,9 +180,9 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
             return Ok(());
         }
         // Digests and layouts are those of files, also where the tensors of these are parts.
-        let is_in_parts = input::is_in_parts(&checkpoint);
-        let parts = if is_in_parts { target.parts()? } else { Vec::new() };
-        let opened = if is_in_parts { &parts[..] } else { slice::from_ref(&checkpoint) };
+        let parts = target.parts(&checkpoint)?;
+        let opened = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
+        outcome.files = opened.iter().map(|opened| opened.files().len()).sum();
         let mut findings = Vec::new();
         for opened in opened {
             for file in opened.files() {

@@ -126,13 +126,10 @@ pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
 }
 
 /// Whether the tensors of a checkpoint are whole, and those of its files are not. Then one file
-/// stands for all of them: by the path of their index, or a pattern.
+/// stands for all of them: by the path of their index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
-    let stands_for_all = |file: &CheckpointFile<Source>| {
-        let is_index = file.path().extension().is_some_and(|extension| extension == "json");
-        is_index || file.path().ends_with("*.safetensors")
-    };
-    checkpoint.files().iter().any(stands_for_all)
+    let mut paths = checkpoint.files().iter().map(CheckpointFile::path);
+    paths.any(|path| path.ends_with("*.safetensors") || checkpoint.index_path() == Some(path))
 }
 
 /// Whether a path leads to a FIFO.
@@ -156,7 +153,14 @@ pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow
     let Ok(there) = output.canonicalize() else { return Ok(()) };
     let mut files =
         checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index_path());
-    if files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
+    let is_part = |file: &Path| {
+        let directory = file.parent().and_then(|directory| directory.canonicalize().ok());
+        is_in_parts(checkpoint)
+            && there.extension().is_some_and(|extension| extension == "safetensors")
+            && directory.as_deref() == there.parent()
+    };
+    let is_there = |file: &Path| file.canonicalize().is_ok_and(|file| file == there);
+    if files.any(|file| is_there(file) || is_part(file)) {
         Err(wrong_usage(format!(
             "{} is a file of the checkpoint that is read; choose another -o FILE",
             shown(output)

@@ -66,9 +66,11 @@ impl Target {
         }
     }
 
-    /// The files of whole tensors that are in parts, each as a checkpoint of its own.
-    pub(crate) fn parts(&self) -> anyhow::Result<Vec<Checkpoint>> {
+    /// The files of whole tensors that are in parts, as they are stored: with their index, or each
+    /// as a checkpoint of its own. Empty for any other checkpoint.
+    pub(crate) fn parts(&self, checkpoint: &Checkpoint) -> anyhow::Result<Vec<Checkpoint>> {
         match address::of(&self.path) {
+            _ if !input::is_in_parts(checkpoint) => Ok(Vec::new()),
             Some(address) => address::parts(address),
             None => input::parts(&self.path),
         }
@@ -117,6 +119,10 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
                     let file = error.downcast_ref().and_then(Error::file).map(Path::new);
                     let file = file.filter(|file| *file != target.path);
                     seen.extend(file.map(identity));
+                    // Those with parts of tensors are none by themselves.
+                    let shards = CheckpointPath::Index(target.path.clone()).files();
+                    let shards = shards.iter().flatten().filter(|shard| has_parts(shard));
+                    seen.extend(shards.map(|shard| identity(shard)));
                 }
             }
         }
@@ -220,15 +226,17 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
             path.parent().map(|directory| directories.remove(directory));
         }
     }
-    let has_parts = |path: &Path| {
-        safetensors_core::Checkpoint::open(path).is_err_and(|error| is_of_parts(&error))
-    };
     directories.retain(|directory| has_parts(directory));
     let divided: BTreeSet<PathBuf> = directories.into_iter().map(Path::to_owned).collect();
     let is_in_divided =
         |path: &Path| path.parent().is_some_and(|directory| divided.contains(directory));
     paths.retain(|path| !(is_in_divided(path) && has_parts(path)));
     paths.extend(divided);
+}
+
+/// Whether a file or a directory has parts of tensors.
+fn has_parts(path: &Path) -> bool {
+    safetensors_core::Checkpoint::open(path).is_err_and(|error| is_of_parts(&error))
 }
 
 /// Whether a file or a directory did not open because its tensors are parts.

@@ -108,6 +108,34 @@ fn what_ranks_have_saved_is_whole_in_every_command() {
         .stdout(predicate::str::contains("0 tensors"));
 }
 
+/// What is about files is about those of the ranks.
+#[test]
+fn the_files_of_ranks_are_shown_and_checked() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    for args in [&["inspect", "parts"][..], &["inspect", "--json", "parts"], &["digest", "parts"]] {
+        let [one, two] = names.map(predicate::str::contains);
+        run_in(dir.path(), args).success().stdout(one.and(two));
+    }
+    run_in(dir.path(), &["verify", "parts"]).success().stdout(predicate::str::contains("2 shards"));
+    // A file of the ranks is no output.
+    let part = format!("parts/{}", names[0]);
+    let extract = ["extract", "parts", "model.layers.0.mlp.up_proj.weight", "-o", &part];
+    run_in(dir.path(), &extract).code(2).stderr(predicate::str::contains("choose another -o FILE"));
+    run_in(dir.path(), &["verify", "--strict", "parts"]).success();
+    fs::copy(dir.path().join("a.safetensors"), dir.path().join("parts/stray.safetensors")).unwrap();
+    run_in(dir.path(), &["verify", "--strict", "parts"])
+        .code(1)
+        .stderr(predicate::str::contains("stray.safetensors"));
+    // Of the files that are there, none is reported.
+    fs::remove_file(dir.path().join("parts/stray.safetensors")).unwrap();
+    fs::remove_file(dir.path().join(&part)).unwrap();
+    let lost = predicate::str::contains(names[0]).and(predicate::str::contains(names[1]).not());
+    run_in(dir.path(), &["verify", "."]).code(1).stderr(lost);
+}
+
 /// Tied weights stay tied on the way to ranks and back.
 #[test]
 fn the_other_names_of_tied_weights() {

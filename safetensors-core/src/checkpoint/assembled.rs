@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
+use super::index::Index;
 use super::whole_tensor::{Placed, WholeTensor};
 #[cfg(doc)]
 use crate::checkpoint::Checkpoint;
@@ -20,7 +21,7 @@ use crate::tensor::shape::byte_len;
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
 /// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files
-/// that the ranks of a job have saved with PyTorch. An index lists the tensors of all files once;
+/// that the ranks of a job have saved. An index lists the tensors of all files once;
 /// here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
@@ -34,6 +35,8 @@ enum Content<S> {
 
 struct Whole<S> {
     sources: Vec<(PathBuf, S)>,
+    /// That of the sources, if there is one.
+    index: Option<Index>,
     /// The first bytes.
     header: Vec<u8>,
     /// What follows, in order and without gaps. None is empty.
@@ -70,12 +73,20 @@ impl<S> Assembled<S> {
         stored.into_iter().chain(whole.iter().map(|(_, source)| source))
     }
 
-    /// The sources with their paths. That of a file as it is has this one.
-    pub(super) fn into_sources(self, path: PathBuf) -> Vec<(PathBuf, S)> {
+    /// The sources with their paths, and their index. That of a file as it is has this path.
+    pub(super) fn into_sources(self, path: PathBuf) -> (Vec<(PathBuf, S)>, Option<Index>) {
         match self.content {
-            Content::Stored(source) => vec![(path, source)],
-            Content::Whole(whole) => whole.sources,
+            Content::Stored(source) => (vec![(path, source)], None),
+            Content::Whole(whole) => (whole.sources, whole.index),
         }
+    }
+
+    /// Keeps the index of the sources.
+    pub(super) fn with_index(mut self, index: Option<Index>) -> Self {
+        if let Content::Whole(whole) = &mut self.content {
+            whole.index = index;
+        }
+        self
     }
 }
 
@@ -134,7 +145,7 @@ impl<S: ReadAt> Assembled<S> {
             segment.end = segment.end.saturating_add(start);
         }
         let byte_len = start.saturating_add(end);
-        let whole = Whole { sources, header, segments, byte_len };
+        let whole = Whole { sources, index: None, header, segments, byte_len };
         Ok(Self { content: Content::Whole(Box::new(whole)) })
     }
 

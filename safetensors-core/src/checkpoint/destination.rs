@@ -54,7 +54,7 @@ pub(crate) fn check(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if what a directory has is parts of tensors that ranks have saved with PyTorch, which open
+/// Fails if what a directory has is parts of tensors that ranks have saved, which open
 /// together. It would open as the new checkpoint beside them.
 pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let has_checkpoint = match CheckpointPath::find(directory) {

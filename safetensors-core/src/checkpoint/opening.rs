@@ -106,21 +106,26 @@ fn open_located<T: Store>(
         return open_alone(store, file, limits).map(Some);
     }
     let opened = open_with_parts(store, located, limits)?;
-    if opened.iter().flat_map(Checkpoint::files).any(divided::has_parts) {
+    let Some((checkpoint, _)) = opened else { return Ok(None) };
+    if checkpoint.files().iter().any(divided::has_parts) {
         return Err(Error::from(RankProblem::PartsOfTensors).in_path(located.path()));
     }
-    Ok(opened)
+    Ok(Some(checkpoint))
 }
+
+/// A checkpoint, and its index if it has one.
+type WithIndex<S> = (Checkpoint<S>, Option<Index>);
 
 /// The same of files that may have parts of tensors, as tensors.
 pub(super) fn open_with_parts<T: Store>(
     store: &T,
     located: &CheckpointPath,
     limits: &Limits,
-) -> Result<Option<Checkpoint<T::File>>> {
+) -> Result<Option<WithIndex<T::File>>> {
     let path = match located {
         CheckpointPath::File(file) => {
-            return open_shard(store, file, limits).map(Checkpoint::of_file).map(Some);
+            let file = open_shard(store, file, limits)?;
+            return Ok(Some((Checkpoint::of_file(file), None)));
         }
         CheckpointPath::Index(path) => path,
     };
@@ -131,7 +136,8 @@ pub(super) fn open_with_parts<T: Store>(
     if let Some(file) = shards.iter().find(|file| dcp::has_parts(file)) {
         refuse_indexed(store, path, (file, &shards), limits)?;
     }
-    Checkpoint::from_shards(shards, &index, path, version).map(Some)
+    let checkpoint = Checkpoint::from_shards(shards, &index, path, version)?;
+    Ok(Some((checkpoint, Some(index))))
 }
 
 /// An index and its shards, which belong together.

@@ -74,7 +74,7 @@ pub struct SavedShards {
 /// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
 /// [`ErrorKind::ReadOnlyFile`] if it would replace or remove a read-only file;
 /// [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with parts
-/// that ranks have saved with PyTorch;
+/// that ranks have saved;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
 /// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the
 /// directory opens as the new checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint

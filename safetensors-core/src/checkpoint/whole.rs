@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::index::Index;
 use super::opening::{has_moved, open_shards_at, open_with_parts, until_settled};
 use super::store::{FileKind, LocalStore, Store};
 use super::{
@@ -93,7 +94,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
                         joined => joined,
                     },
                     Err(_) if is_of_directory => gather(&*store, path, limits),
-                    Err(_) => Err(error),
+                    Err(error) => Err(error),
                 };
                 let siblings = Some(Arc::clone(&store) as _);
                 Ok(joined?.map(|joined| Self { siblings, is_of_directory, ..joined }))
@@ -103,25 +104,34 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
     }
 
     /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
-    /// their [digests](crate::digest) and their [layout](Checkpoint::audit). A tensor that is in
-    /// parts has the shape of its part there. The headers are read again.
+    /// their [digests](crate::digest) and their [layout](Checkpoint::audit). Files with an index are
+    /// one checkpoint. A tensor that is in parts has the shape of its part there. The headers are
+    /// read again.
     ///
     /// # Errors
     ///
     /// The errors of [`from_source`](Checkpoint::from_source), but for parts.
     pub fn into_parts(self) -> Result<Vec<Checkpoint<S>>> {
-        let siblings = self.siblings;
-        let (files, _) = self.catalog.into_parts();
-        let sources = files.into_iter().flat_map(|file| {
-            let CheckpointFile { path, archive } = file;
-            archive.into_source().into_sources(path)
-        });
-        let part = |(path, source): (PathBuf, S)| {
-            let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
-            let file = CheckpointFile { path, archive };
-            Ok(Checkpoint { siblings: siblings.clone(), ..Checkpoint::of_file(file) })
-        };
-        sources.map(part).collect()
+        let (siblings, version) = (self.siblings, self.index_version);
+        let mut parts = Vec::new();
+        for CheckpointFile { path, archive } in self.catalog.into_parts().0 {
+            let (sources, index) = archive.into_source().into_sources(path.clone());
+            let open = |(path, source): (PathBuf, S)| {
+                let archive = SafeTensors::from_source(source);
+                let archive = archive.map_err(|error| error.in_path(&path))?;
+                Ok(CheckpointFile { path, archive })
+            };
+            let files = sources.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+            match index {
+                Some(index) => {
+                    let version = version.clone();
+                    parts.push(Checkpoint::from_shards(files, &index, &path, version)?);
+                }
+                None => parts.extend(files.into_iter().map(Checkpoint::of_file)),
+            }
+        }
+        parts.iter_mut().for_each(|part| part.siblings.clone_from(&siblings));
+        Ok(parts)
     }
 }
 
@@ -173,7 +183,7 @@ fn assemble<S: ReadAt>(
     for (key, value) in files.iter().flat_map(|file| file.archive.metadata()) {
         metadata.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    of_one_file(directory.join(ALL), files, tensors, metadata, limits)
+    of_one_file((directory.join(ALL), None), files, tensors, metadata, limits)
 }
 
 /// The whole tensors of the checkpoint at a path, whose files have parts of them. `None` if it
@@ -184,20 +194,25 @@ fn join<T: Store>(
     limits: &Limits,
 ) -> Result<Option<Checkpoint<Assembled<T::File>>>> {
     let path = located.path();
-    let Some(found) = open_with_parts(store, located, limits)? else { return Ok(None) };
+    let Some((found, index)) = open_with_parts(store, located, limits)? else { return Ok(None) };
     if !found.files().iter().any(divided::has_parts) {
         let directory = path.parent().unwrap_or(Path::new(""));
-        return gather(store, directory, limits);
+        let is_dcp = found.files().iter().any(dcp::has_parts);
+        return if is_dcp { gather(store, directory, limits) } else { Ok(None) };
     }
     let tensors = divided::whole_tensors(&found)?;
     let metadata = found.metadata().clone();
+    let of_index = (found.index, found.index_total_size, found.index_version);
     let (files, _) = found.catalog.into_parts();
-    of_one_file(path.into(), files, tensors, metadata, limits).map(Some)
+    let whole = of_one_file((path.into(), index), files, tensors, metadata, limits)?;
+    let (index, index_total_size, index_version) = of_index;
+    Ok(Some(Checkpoint { index, index_total_size, index_version, ..whole }))
 }
 
-/// Tensors whose pieces lie in files, as a checkpoint of one file at a path.
+/// Tensors whose pieces lie in files, which may have an index, as a checkpoint of one file at a
+/// path.
 fn of_one_file<S: ReadAt>(
-    path: PathBuf,
+    (path, index): (PathBuf, Option<Index>),
     files: Vec<CheckpointFile<S>>,
     tensors: Vec<WholeTensor>,
     mut metadata: Metadata,
@@ -212,7 +227,7 @@ fn of_one_file<S: ReadAt>(
     // The header of all files is longer than those of each, which have kept to the limits.
     let mut limits = limits.clone();
     (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
-    let source = Assembled::new(sources, tensors, &metadata);
+    let source = Assembled::new(sources, tensors, &metadata).map(|it| it.with_index(index));
     let archive = source.and_then(|source| SafeTensors::from_source_with(source, &limits));
     let archive = archive.map_err(|error| error.in_path(&path))?;
     Checkpoint::from_single(CheckpointFile { path, archive })

@@ -59,11 +59,11 @@ pub enum RankProblem {
          their files, in a program by Checkpoint::open_whole"
     )]
     PartsOfTensors,
-    /// A directory has files with parts of tensors that ranks have saved with PyTorch, and new
-    /// files are to be saved there.
+    /// A directory has files with parts of tensors that ranks have saved, and new files are to be
+    /// saved there.
     #[error(
-        "the directory has parts of tensors that ranks have saved with PyTorch, which the new \
-         files would hide or be mixed with: choose another directory, or move them away"
+        "the directory has parts of tensors that ranks have saved, which the new files would hide \
+         or be mixed with: choose another directory, or move them away"
     )]
     HidesParts,
     /// A rank gives other tensors to save than its plan says.

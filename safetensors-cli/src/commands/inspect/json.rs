@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::dimensions;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Metadata, ReadAt};
@@ -11,7 +12,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Dtypes, Tensors};
 use crate::input::other;
-use crate::input::{Checkpoint, Tensor};
+use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::Totals;
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
@@ -101,7 +102,7 @@ pub(super) fn document<'a>(
     tensors: &'a Tensors<'a>,
     weights: &'a [QuantizedWeight],
     dtypes: &Dtypes<'a>,
-    layouts: &[FileLayout],
+    files: &[(&CheckpointFile<Source>, FileLayout)],
 ) -> Document<'a> {
     let entry = |weight: &'a QuantizedWeight| WeightEntry {
         name: &weight.name,
@@ -111,7 +112,7 @@ pub(super) fn document<'a>(
         tensors: &weight.tensors,
     };
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| {
+    let files = files.iter().map(|(shard, layout)| {
         let (path, tensors) = (path(shard.path()), shard.safetensors().header().len());
         let source = shard.safetensors().source();
         match other::of(source) {

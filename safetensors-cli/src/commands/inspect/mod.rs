@@ -13,6 +13,9 @@ mod training;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
+use std::slice;
+
+use safetensors_core::Error;
 
 use super::Run;
 use crate::commands;
@@ -20,7 +23,7 @@ use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::other::Kind;
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{self, Tensor, delta};
+use crate::input::{self, Checkpoint, Tensor, delta};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
@@ -138,8 +141,10 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
     };
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let layouts =
-        checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+    let parts = target.parts(&checkpoint)?;
+    let stored = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
+    let files = stored.iter().flat_map(Checkpoint::files);
+    let files = files.map(|file| Ok((file, file.layout()?))).collect::<Result<Vec<_>, Error>>()?;
     let dtypes = Totals::by_kind(tensors.iter().copied());
     let shown = ShownInput::new(dtypes.values().copied().sum());
     let weights = input::quantized_weights(&checkpoint);
@@ -148,7 +153,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     }
     if args.json {
         crate::terminal::json::write(
-            &json::document(&checkpoint, &tensors, &weights, &dtypes, &layouts),
+            &json::document(&checkpoint, &tensors, &weights, &dtypes, &files),
             &mut out,
         )?;
         return Ok(shown);
@@ -171,6 +176,6 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;
-    tables::files(&checkpoint, &layouts, &mut out)?;
+    tables::files(&checkpoint, &files, &mut out)?;
     Ok(shown)
 }

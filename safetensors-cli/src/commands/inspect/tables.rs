@@ -244,7 +244,7 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
 /// The files with their sizes and alignment, and the index. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
-    layouts: &[FileLayout],
+    files: &[(&CheckpointFile<Source>, FileLayout)],
     out: &mut impl Write,
 ) -> io::Result<()> {
     let others = checkpoint.files().iter().map(|file| other::of(file.safetensors().source()));
@@ -261,7 +261,7 @@ pub(super) fn files(
         Column::number("aligned to").rank(5),
         Column::number("misaligned").rank(2),
     ];
-    let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
+    let any_misaligned = files.iter().any(|(_, layout)| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
     let row = |shard: &CheckpointFile<Source>, layout: &FileLayout, rows: &mut Rows<'_>| {
         let archive = shard.safetensors();
@@ -278,8 +278,7 @@ pub(super) fn files(
         rows.row(cells.into_iter().take(columns.len()));
     };
     table::write(columns, out, |rows| {
-        let files = checkpoint.files().iter().zip(layouts);
-        files.for_each(|(shard, layout)| row(shard, layout, rows));
+        files.iter().for_each(|(shard, layout)| row(shard, layout, rows));
     })?;
     match checkpoint.index_path() {
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
