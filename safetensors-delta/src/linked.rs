@@ -1,9 +1,14 @@
 //! Deltas in whose directory their base is, too, under a second name of its file.
 
 use std::fs;
+#[cfg(unix)]
+use std::fs::Metadata;
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
+#[cfg(not(unix))]
+use safetensors_core::ReadAt;
+use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits};
 
 use crate::chain::Chain;
@@ -24,7 +29,12 @@ use crate::options::Options;
 ///
 /// Returns `false`, and leaves no directory, if the delta would not be smaller than the new file,
 /// or if the base can have no second name: the file system has no hard links, or is another one
-/// than that of the directory.
+/// than that of the directory, or another file has taken the place of the base meanwhile. The
+/// second name is made last, when the delta is known to be smaller.
+///
+/// Checkpoints that have the base open stay readable, with one exception. On Unix, if the base had
+/// one name when it was opened and has one again, since all deltas were deleted, reading fails as
+/// if the file had changed. The system shows no difference.
 ///
 /// A program that writes into the base under one of its names writes into all of them, and the
 /// delta cannot be applied any more. Saves and edits of this library replace a file instead, but
@@ -57,7 +67,7 @@ use crate::options::Options;
 /// # Errors
 ///
 /// [`BadField`](ErrorKind::BadField) if the base version is no name of a directory;
-/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory; the errors of opening both files
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; the errors of opening both files
 /// and of [`make`](crate::make()).
 pub fn make_linked(
     base: impl AsRef<Path>,
@@ -70,18 +80,18 @@ pub fn make_linked(
     options.check_destination(directory, New::Delta)?;
     check_name(&options.base_version).map_err(|error| error.in_path(directory))?;
     let new = Checkpoint::open(new)?;
+    let base = Base::open(base)?;
     let target = options.create(directory)?;
-    let link = target.path().join(&options.base_version).join(FILE);
-    if !link_to(base, &link)? {
-        return Ok(false);
-    }
-    let written = write(&link, &new, target.path(), options);
+    let written = write(&base.checkpoint, &new, target.path(), options);
     let is_smaller = written.map_err(|error| target.locate(error))?;
     new.check_unchanged()?;
-    if is_smaller {
-        target.commit()?;
+    let link = target.path().join(&options.base_version).join(FILE);
+    // Each name that comes or goes moves the time of the base's last change.
+    if !is_smaller || !base.link_to(&link)? {
+        return Ok(false);
     }
-    Ok(is_smaller)
+    target.commit()?;
+    Ok(true)
 }
 
 /// Opens a delta of [`make_linked`] and its base. [`Chain::apply`] makes the whole file of both,
@@ -110,31 +120,71 @@ fn check_name(version: &str) -> Result<()> {
     Err(ErrorKind::BadField { key: BASE_VERSION, expected, found }.into())
 }
 
-/// Gives the base a second name. Returns `false` if it can have none.
-fn link_to(base: &Path, link: &Path) -> Result<bool> {
-    let at_base = |error: io::Error| Error::from(error).in_path(base);
-    // A second name of a symbolic link would lead to nothing once the base is deleted.
-    let file = base.canonicalize().map_err(at_base)?;
-    if file.is_dir() {
-        return Err(Error::from(CoreKind::NotAFile { found: "a directory" }).in_path(base));
+/// The file that a delta is made of.
+struct Base<'a> {
+    checkpoint: Checkpoint,
+    /// The path that it was opened by.
+    path: &'a Path,
+    /// Where it leads. A second name of a symbolic link would lead to nothing once the base is
+    /// deleted.
+    file: PathBuf,
+}
+
+impl<'a> Base<'a> {
+    fn open(path: &'a Path) -> Result<Self> {
+        let not_a_file = |found| Err(Error::from(CoreKind::NotAFile { found }).in_path(path));
+        let file = path.canonicalize().map_err(|error| Error::from(error).in_path(path))?;
+        if file.is_dir() {
+            return not_a_file("a directory");
+        }
+        let checkpoint = Checkpoint::open(path)?;
+        match checkpoint.files() {
+            [only] if only.path() == path => Ok(Self { checkpoint, path, file }),
+            _ => not_a_file("the index of several"),
+        }
     }
-    link.parent().map_or(Ok(()), fs::create_dir)?;
-    match fs::hard_link(file, link) {
-        Ok(()) => Ok(true),
-        // It was deleted meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(at_base(error)),
-        // Each system has other words for what it cannot link.
-        Err(_) => Ok(false),
+
+    /// Gives the base a second name. Returns `false` if it can have none.
+    fn link_to(&self, link: &Path) -> Result<bool> {
+        link.parent().map_or(Ok(()), fs::create_dir)?;
+        match fs::hard_link(&self.file, link) {
+            Ok(()) => Ok(self.is_at(link)?),
+            // It was deleted meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Error::from(error).in_path(self.path))
+            }
+            // Each system has other words for what it cannot link.
+            Err(_) => Ok(false),
+        }
     }
+
+    /// Whether a new name is that of the file that was read, and of none that has taken its place.
+    fn is_at(&self, link: &Path) -> io::Result<bool> {
+        let mut sources = self.checkpoint.files().iter().map(|file| file.safetensors().source());
+        sources.try_fold(true, |is_it, source| Ok(is_it && is_same(source, link)?))
+    }
+}
+
+#[cfg(unix)]
+fn is_same(source: &FileSource, link: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+
+    let place = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    Ok(place(source.file().metadata()?) == place(fs::symlink_metadata(link)?))
+}
+
+/// Other systems tell only whether the path of the base still leads to it.
+#[cfg(not(unix))]
+fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
+    source.is_replaced().map(|is_replaced| !is_replaced)
 }
 
 /// Writes the files of the delta. Returns whether they are smaller than the new file, and can be
 /// read.
-fn write(base: &Path, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
-    let base = Checkpoint::open(base)?;
+fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-    Plan::of(&base, tensors, &options)?.write(directory)?;
+    Plan::of(base, tensors, &options)?.write(directory)?;
     base.check_unchanged()?;
     let len = |path: &Path| match fs::metadata(path) {
         Ok(metadata) => Ok(metadata.len()),

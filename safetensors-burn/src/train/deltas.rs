@@ -18,8 +18,10 @@ impl Epochs {
     /// Restoring gives the same bits, by all methods of this module. How much space this saves
     /// depends on the training: weights that are frozen, or change little, take little; the moments
     /// of an optimizer that trains everything change completely. A file that would not be smaller
-    /// is whole, and is then the base of the next one. The file of the scheduler is always whole,
-    /// and all files are where the file system has no hard links.
+    /// is whole, and is then the base of the next one. So is one whose delta cannot be made, for
+    /// example because its base is damaged: that is no error, and
+    /// [`EpochFile::base`](super::EpochFile::base) shows it. The file of the scheduler is
+    /// always whole, and all files are where the file system has no hard links.
     ///
     /// No epoch loses its base: the directory of each has a second name of the base's file. So
     /// epochs can be deleted at any time, in any order, by any program. The base takes its space
@@ -103,12 +105,13 @@ pub(super) use saving::reduce;
 #[cfg(feature = "delta")]
 mod saving {
     use std::fs;
+    use std::io;
     use std::path::{Path, PathBuf};
 
     use safetensors_delta::{Options, make_linked, open_linked};
 
     use super::*;
-    use crate::train::linked::{DeltaOf, Stored, directory_name, link_in};
+    use crate::train::linked::{DeltaOf, Stored, directory_name, in_file, link_in};
     use crate::train::manifest::EpochFile;
 
     /// The file that a new one is compared with.
@@ -139,11 +142,12 @@ mod saving {
         }
     }
 
-    /// Replaces a file that was just saved by a delta, unless it is to be whole, or is smaller so.
+    /// Replaces a file that was just saved by a delta, unless it is to be whole, or is smaller so,
+    /// or the delta cannot be made: a damaged base is no reason to lose the epoch.
     ///
     /// # Errors
     ///
-    /// The errors of [`make_linked`].
+    /// [`ErrorKind::Io`] if a delta that is not used cannot be removed.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -153,19 +157,27 @@ mod saving {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(base) = Base::of(epochs, epoch, &name) else { return Ok(file) };
         let directory = directory_of(path);
+        match make(&base, epoch, path, &directory) {
+            Ok(None) => return Ok(file),
+            Ok(delta) if fs::remove_file(path).is_ok() => return Ok(EpochFile { delta, ..file }),
+            _ => {}
+        }
+        // The file is still there. What there is of the delta must not be.
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(in_file(error, &directory))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// Makes the delta of a file. `None` if it has no smaller one.
+    fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
         let versions = (directory_name(base.epoch), directory_name(epoch));
         // The epoch is synchronised as a whole.
         let options = Options::new().versions(versions.0, versions.1).durable(false);
-        match make_linked(&base.path, path, &directory, &options) {
-            Ok(true) => {}
-            Ok(false) => return Ok(file),
-            // Another process has just deleted the base.
-            Err(_) if !base.path.exists() => return Ok(file),
-            Err(error) => return Err(error),
-        }
-        let delta = describe(&directory, &base)?;
-        fs::remove_file(path).map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))?;
-        Ok(EpochFile { delta: Some(delta), ..file })
+        let is_delta = make_linked(&base.path, path, directory, &options)?;
+        if is_delta { describe(directory, base).map(Some) } else { Ok(None) }
     }
 
     fn describe(directory: &Path, base: &Base) -> Result<DeltaOf> {

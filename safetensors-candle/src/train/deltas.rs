@@ -14,7 +14,8 @@ use super::linked::{FILE, VERSIONS, file_of};
 
 /// Like [`save`], to a new directory, as what differs from an earlier checkpoint. [`load`] reads
 /// it. Returns `false` if the directory has the whole checkpoint instead, because a delta would not
-/// be smaller, or because the file system has no hard links.
+/// be smaller, or because none could be made: the file system has no hard links, or the earlier
+/// checkpoint is damaged.
 ///
 /// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
 /// function. A delta is always one of a whole file: that of another delta is the base of both. How
@@ -64,7 +65,7 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// # Errors
 ///
-/// The errors of [`save`]; those of opening the earlier checkpoint, and
+/// The errors of [`save`]; those of finding the earlier checkpoint, and
 /// [`NotAFile`](ErrorKind::NotAFile) if it has several files;
 /// [`FileExists`](ErrorKind::FileExists) if the directory has files.
 ///
@@ -85,8 +86,9 @@ pub fn save_delta<'a>(
     let saved = save(&whole, state, &synced_later(options.clone()));
     let [from, to] = VERSIONS;
     let delta = Options::new().versions(from, to);
-    let made = saved.and_then(|()| make_linked(base, &whole, directory, &delta));
-    let is_delta = made.map_err(|error| new.locate(error))?;
+    saved.map_err(|error| new.locate(error))?;
+    // A damaged base is no reason to lose the checkpoint.
+    let is_delta = make_linked(base, &whole, directory, &delta).unwrap_or(false);
     if !is_delta {
         new.commit()?;
     }

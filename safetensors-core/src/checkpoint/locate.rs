@@ -14,6 +14,9 @@ use crate::header::Limits;
 /// without a checkpoint lists the files of tensors one level down.
 const LOOKED_INTO: usize = 32;
 
+/// What lies in the directory of an epoch that safetensors-burn has saved.
+const MANIFEST: &str = "manifest.json";
+
 /// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointPath {
@@ -26,7 +29,8 @@ pub enum CheckpointPath {
 impl CheckpointPath {
     /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
     /// file is an index, every other file contains tensors, and a directory is searched for either.
-    /// No file is read.
+    /// No file is read but one: the index in `model.delta`, where the directory may be an epoch of
+    /// a training whose model is a delta.
     ///
     /// # Errors
     ///
@@ -156,10 +160,13 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 /// Chooses the file or index that a directory opens as. It is the one that transformers and
 /// huggingface_hub load.
 ///
-/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then that of a
-/// delta in `model.delta`, which readers refuse, then the only other index, then the only file. A
-/// single file that is one of several shards by its name is no checkpoint: the other shards and the
-/// index are missing.
+/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
+/// other index, then the only file. A single file that is one of several shards by its name is no
+/// checkpoint: the other shards and the index are missing.
+///
+/// The index of a delta in `model.delta`, which readers refuse, comes before the only file if
+/// `manifest.json` says that this is an epoch of a training: the file is then the state of a
+/// scheduler, say, and not the model. It also comes where there is neither index nor file.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.
@@ -175,14 +182,18 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
         return Ok(CheckpointPath::Index(index));
     }
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
-    // What else lies there, such as the state of a scheduler, is not the model.
-    let delta =
-        |entry: &StoreEntry| entry.kind == FileKind::Directory && entry.name == STANDARD_DELTA;
+    let [indexes, files] = found(&entries);
     let index = directory.join(STANDARD_DELTA).join(STANDARD_INDEX);
-    if entries.iter().any(delta) && is_file(&index)? {
+    let has = |kind, name| entries.iter().any(|entry| entry.kind == kind && entry.name == name);
+    let is_epoch = has(FileKind::File, MANIFEST);
+    if indexes.is_empty()
+        && (files.is_empty() || is_epoch)
+        && has(FileKind::Directory, STANDARD_DELTA)
+        && is_file(&index)?
+        && is_delta(store, &index, is_epoch)?
+    {
         return Ok(CheckpointPath::Index(index));
     }
-    let [indexes, files] = found(&entries);
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),
         ([], [file]) if !is_shard_of_several(file) => {
@@ -193,6 +204,17 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
             let below = found_below(store, directory, &entries);
             Err(Error::from(ErrorKind::NoCheckpoint { found, below }).in_path(directory))
         }
+    }
+}
+
+/// Whether an index is that of a delta. One that cannot be understood, or whose name alone is
+/// known, is so in the directory of an epoch: opening it says what is wrong, and another file of
+/// the epoch does not take its place.
+fn is_delta<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
+    match Index::read_any(store, index, &Limits::default()) {
+        Ok(index) => Ok(index.is_delta),
+        Err(error) if matches!(error.kind(), ErrorKind::BadIndex { .. }) => Ok(is_epoch),
+        Err(error) => Err(error),
     }
 }
 

@@ -66,6 +66,7 @@ impl Stamp {
 /// Further facts about a file on Unix. Programs cannot set the time of change, so every write moves
 /// it. So do changes of mode, owner, links and name, which can be told apart. Setting an extended
 /// attribute or the time of access moves it too and cannot be told apart, so it counts as a write.
+/// So does a second name that came and went: nothing is left of it.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -95,11 +96,17 @@ impl Inode {
     /// A change of mode, owner or links explains the time by itself. So does another name: if
     /// `path` no longer leads to the file, the file was renamed, deleted or replaced, as by an
     /// atomic save, and its bytes are the same.
+    ///
+    /// So do several names, now or at opening, because names come and go where files are kept under
+    /// several: with the deltas of a training, each save adds one and each deletion removes one.
+    /// The price is that a write into a file with several names is not seen if its length stays and
+    /// its time of writing is set back.
     fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
         let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
         self.changed != now.changed
             && !other_cause(now)
+            && self.links <= 1
             && std::fs::metadata(path).is_ok_and(|there| Self::of(&there).place == self.place)
     }
 }
@@ -164,6 +171,38 @@ mod tests {
         source.check_unchanged().unwrap();
         fs::remove_file(&elsewhere).unwrap();
         source.check_unchanged().unwrap();
+    }
+
+    #[test]
+    fn names_may_come_and_go_while_there_are_several() {
+        let (directory, path, source) = open("model.safetensors");
+        let link = |name: &str| fs::hard_link(&path, directory.path().join(name)).unwrap();
+        let unlink = |name: &str| fs::remove_file(directory.path().join(name)).unwrap();
+        link("first");
+        // From here on the file has two names, before and after.
+        let two = FileSource::open(&path).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        link("second");
+        unlink("first");
+        for source in [&source, &two] {
+            source.check_unchanged().unwrap();
+            let mut bytes = [0; 9];
+            source.read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(&bytes, b"old bytes");
+        }
+        unlink("second");
+        two.check_unchanged().unwrap();
+        // A write is still found.
+        link("third");
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"new bytes", 0).unwrap();
+        for source in [&source, &two] {
+            let error = source.check_unchanged().unwrap_err().to_string();
+            assert!(error.ends_with("it was written to"), "{error}");
+        }
+        file.set_len(4).unwrap();
+        let error = two.check_unchanged().unwrap_err().to_string();
+        assert!(error.ends_with("expected 9 bytes, found 4"), "{error}");
     }
 
     #[test]

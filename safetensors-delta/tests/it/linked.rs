@@ -95,6 +95,35 @@ fn what_cannot_be_a_smaller_delta_makes_none() {
     assert_eq!(left, 4, "no directory is left");
 }
 
+/// Each name that comes or goes moves the time of a file's last change.
+#[test]
+fn a_base_that_is_open_stays_readable() {
+    let files = Files::new();
+    let base = files.path("1.safetensors");
+    let open = Checkpoint::open(&base).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    let values: Vec<_> = (1..5000_u32).map(|i| i.wrapping_mul(i).wrapping_mul(40_503)).collect();
+    let tensors = [("other", TensorView::from_slice(&[4999], &values).unwrap())];
+    save(files.path("unrelated"), tensors, &SaveOptions::new()).unwrap();
+    assert!(!files.make("1.safetensors", "unrelated").unwrap());
+    open.tensor("w").unwrap().read().unwrap();
+    open.check_unchanged().unwrap();
+    // As in a training that keeps the last two: a name is made, and another one removed.
+    let delta = |name: &str| files.path(name);
+    let make = |to: &str| {
+        assert!(make_linked(&base, files.path("2.safetensors"), delta(to), &quick()).unwrap());
+    };
+    make("a");
+    let later = Checkpoint::open(&base).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    make("b");
+    fs::remove_dir_all(delta("a")).unwrap();
+    for open in [&open, &later] {
+        open.tensor("w").unwrap().read().unwrap();
+        open.check_unchanged().unwrap();
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn is_on_another_device(one: &Path, other: &Path) -> bool {
     use std::os::linux::fs::MetadataExt;
@@ -123,6 +152,11 @@ fn a_base_that_is_missing_or_changed_is_an_error() {
     assert!(files.make("1.safetensors", "2.safetensors").unwrap());
     let error = files.make("1.safetensors", "3.safetensors").unwrap_err();
     assert!(matches!(error.kind(), CoreKind::FileExists), "{error}");
+    let index = r#"{"metadata":{},"weight_map":{"w":"1.safetensors"}}"#;
+    fs::write(files.path("index.json"), index).unwrap();
+    let (base, to) = (files.path("index.json"), files.path("other"));
+    let error = make_linked(base, files.path("2.safetensors"), to, &quick()).unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::NotAFile { .. }), "{error}");
 
     let base = files.path("delta/one/model.safetensors");
     fs::remove_file(&base).unwrap();

@@ -313,6 +313,31 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
     }
 }
 
+/// The length and the digest of its header are those of the manifest, and it cannot be opened.
+#[test]
+fn an_epoch_whose_base_is_damaged_is_whole() {
+    let (_dir, epochs, _, mut last) = run(1);
+    let path = epochs.path(1).join("model.safetensors");
+    let header = || {
+        let bytes = fs::read(&path).unwrap();
+        let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+        digest::Digest::of(&bytes[..8 + len]).to_string()
+    };
+    let before = header();
+    flip(&path, |_| 8);
+    let manifest = epochs.path(1).join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    assert!(text.contains(&before));
+    fs::write(&manifest, text.replace(&before, &header())).unwrap();
+    last.next();
+    last.save(&epochs.checkpointers(), 2);
+    assert_eq!(bases(&epochs, 2), [None, Some(1), None]);
+    let names = ["manifest.json", "model.safetensors", "optimizer.delta", "scheduler.safetensors"];
+    assert_eq!(names_in(&epochs.path(2)), names);
+    epochs.verify(2).unwrap();
+    assert_eq!(restored(&epochs.checkpointers(), 2), last.contents());
+}
+
 #[test]
 fn a_delta_that_is_missing_or_changed_is_an_error() {
     let (_dir, epochs, contents) = saved(2);

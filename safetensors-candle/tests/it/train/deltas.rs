@@ -116,6 +116,17 @@ fn what_would_not_be_smaller_is_whole() {
 }
 
 #[test]
+fn a_checkpoint_whose_base_is_damaged_is_whole() {
+    let run = Run::new();
+    fs::write(run.path("damaged"), "no file of tensors").unwrap();
+    step(&run.map, 1);
+    assert!(!run.save("1", "damaged").unwrap());
+    run.check("1");
+    assert_eq!(fs::read_dir(run.path("1")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(run.directory.path()).unwrap().count(), 3);
+}
+
+#[test]
 fn a_save_that_fails_leaves_nothing() {
     let run = Run::new();
     run.save("1", "missing").unwrap_err();

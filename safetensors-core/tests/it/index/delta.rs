@@ -61,6 +61,7 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     let delta = epoch.path().join("model.delta");
     std::fs::create_dir(&delta).unwrap();
     write_difference(epoch.path(), "scheduler.safetensors");
+    write(epoch.path(), "manifest.json", "{}");
     let index = delta.join("model.safetensors.index.json");
     // Any other directory of this name has no index.
     assert_eq!(Checkpoint::open(epoch.path()).unwrap().files().len(), 1);
@@ -71,10 +72,59 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "epoch-1"), "{error}");
     assert_eq!(error.file(), index.to_str());
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
+    // Without the file of a scheduler, and with that of an optimizer.
+    std::fs::remove_file(epoch.path().join("scheduler.safetensors")).unwrap();
+    assert_eq!(open_delta(epoch.path()).unwrap(), 1);
+    for name in ["scheduler.safetensors", "optimizer.safetensors"] {
+        write_difference(epoch.path(), name);
+    }
+    assert_eq!(open_delta(epoch.path()).unwrap(), 1);
+    // A damaged one, too, is not replaced by another file.
+    let text = std::fs::read_to_string(&index).unwrap();
+    write(&delta, "model.safetensors.index.json", &text[1..]);
+    let error = Checkpoint::open(epoch.path()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
+    write(&delta, "model.safetensors.index.json", text);
     // A model that is there is opened.
     write_difference(epoch.path(), "model.safetensors");
     let found = CheckpointPath::find(epoch.path()).unwrap();
     assert_eq!(found, CheckpointPath::File(epoch.path().join("model.safetensors")));
+}
+
+/// `model.delta` may be anybody's directory.
+#[test]
+fn a_delta_takes_the_place_of_no_model() {
+    let directory = tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let index = "model.delta/model.safetensors.index.json";
+    std::fs::create_dir(path("model.delta")).unwrap();
+    let find = || CheckpointPath::find(directory.path());
+    let no_checkpoint = || {
+        let error = find().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
+    };
+    // An index of another kind, or none.
+    write_index(&path("model.delta"), "model.safetensors.index.json", &[("a", SHARD)]);
+    no_checkpoint();
+    write(directory.path(), index, "{");
+    no_checkpoint();
+    write_delta(&path("model.delta"), r#"{"delta_encoding":"xor"}"#);
+    assert_eq!(find().unwrap(), CheckpointPath::Index(path(index)));
+
+    let llama = write_shard(directory.path(), "llama.safetensors", &[("a", 1)]);
+    assert_eq!(find().unwrap(), CheckpointPath::File(llama.clone()));
+    assert_eq!(Checkpoint::open(directory.path()).unwrap().files()[0].path(), llama);
+    // Another index comes first even in an epoch. Several are none to choose from.
+    write(directory.path(), "manifest.json", "{}");
+    assert_eq!(find().unwrap(), CheckpointPath::Index(path(index)));
+    write_index(&path("model.delta"), "model.safetensors.index.json", &[("a", SHARD)]);
+    assert_eq!(find().unwrap(), CheckpointPath::File(llama));
+    write_delta(&path("model.delta"), r#"{"delta_encoding":"xor"}"#);
+    let names = [("a", "llama.safetensors")];
+    let other = write_index(directory.path(), "llama.safetensors.index.json", &names);
+    assert_eq!(find().unwrap(), CheckpointPath::Index(other));
+    write_index(directory.path(), "other.safetensors.index.json", &names);
+    no_checkpoint();
 }
 
 #[test]
