@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Draws the pictures of BENCHMARKS.md and of the README.
 
-    scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside it,
-                                        from BENCHMARKS.md, as `cargo bench -p benches -- --into` does
+    scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
+                                        it, from BENCHMARKS.md, as `cargo bench -- --into` does
     scripts/speed_picture.py --check    fails if that picture or the README have other numbers
     scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
-                                        draws how time and memory grow, and prints the exponents, as
-                                        `cargo bench -p benches -- scaling --plot` does
+                                        draws how time and memory grow, and prints the exponents,
+                                        as `cargo bench -- scaling --plot` does
 
 Needs Python 3.9 and nothing else.
 """
@@ -167,7 +167,7 @@ COLOURS = {"ours": "#1f6feb", "peer": "#888", "limit": "#bbb", "memory": "#e08a0
 
 
 def families(numbers):
-    """Family -> (unit, {contender: (role, [(amount, seconds, memory)])}), in the order of the run."""
+    """Family -> (unit, {contender: (role, [(amount, seconds, memory)])}), as they were measured."""
     found = {}
     for row in numbers["rows"]:
         point = row["point"]
@@ -211,8 +211,8 @@ def amount(value, unit):
 
 def growth_table(found):
     """How ours grows: the exponent of time over all amounts, and of the last step."""
-    head = "| work | from | to | time at the end | exponent | of the last step | memory at the end |"
-    rows = [head, "|---|---|---|---|---|---|---|"]
+    columns = "work | from | to | time at the end | exponent | of the last step | memory at the end"
+    rows = [f"| {columns} |", "|---|---|---|---|---|---|---|"]
     for family, (unit, lines) in found.items():
         points = lines["ours"][1]
         times = [(x, y) for x, y, _ in points]
@@ -232,7 +232,7 @@ def growth_table(found):
 
 def panel(left, top, family, unit, lines):
     """Time over amount, both by powers of ten; memory with a scale of its own."""
-    width, height = 210, 120
+    width, height = 230, 120
     everything = [point for _, points in lines.values() for point in points]
     xs = [math.log10(x) for x, _, _ in everything]
     ys = [math.log10(y) for _, y, _ in everything]
@@ -267,20 +267,25 @@ def panel(left, top, family, unit, lines):
     slope = f"time ∝ n^{exponent(times):.2f}, at the end n^{exponent(times[-2:]):.2f}"
     ends = f"{amount(of_ours[0][0], unit)} to {amount(of_ours[-1][0], unit)}"
     ends += "" if unit == "bytes" else f" {unit}"
+    ours = f"{seconds(of_ours[0][1])} to {seconds(of_ours[-1][1])}"
+    if of_ours[-1][2] is not None:
+        first, last = (of_ours[end][2] / (1 << 20) for end in (0, -1))
+        ours += f", {first:.0f} to {last:.0f} MiB"
     body += [
         f'<text x="{left}" y="{top - 7}" fill="#555">{slope}</text>',
-        f'<text x="{left}" y="{top + height + 15}" fill="#555">{html.escape(ends)}; ours: '
-        f"{seconds(of_ours[0][1])} to {seconds(of_ours[-1][1])}</text>",
+        f'<text x="{left}" y="{top + height + 15}" fill="#555">{html.escape(ends)}</text>',
+        f'<text x="{left}" y="{top + height + 29}" fill="#555">ours: {ours}</text>',
     ]
     return body
 
 
 def growth_picture(found):
-    columns, across, down = 3, 275, 200
+    columns, across, down = 3, 275, 215
     width = columns * across + 20
     height = 60 + down * math.ceil(len(found) / columns)
     body, x = [], 20
-    legend = {"ours": "ours", "peer": "peer", "limit": "limit", "memory": "our memory, another scale"}
+    memory = "our memory, on a scale of its own"
+    legend = {"ours": "ours", "peer": "peer", "limit": "limit", "memory": memory}
     for role, name in legend.items():
         body.append(f'<rect x="{x}" y="10" width="12" height="4" fill="{COLOURS[role]}"/>')
         body.append(f'<text x="{x + 18}" y="16">{name}</text>')

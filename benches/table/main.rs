@@ -70,7 +70,10 @@ fn main() -> Result<()> {
         }
     }
     if let Some(picture) = args.plot {
-        draw(&["--growth".as_ref(), args.json.as_ref(), picture.as_ref()], "the picture of growth")?;
+        draw(
+            &["--growth".as_ref(), args.json.as_ref(), picture.as_ref()],
+            "the picture of growth",
+        )?;
     }
     Ok(())
 }

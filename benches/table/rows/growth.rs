@@ -2,6 +2,7 @@
 //! shards, other files of a directory, older epochs.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -35,9 +36,7 @@ pub(super) fn rows() -> Vec<Spec> {
         })
     });
     let epochs = [1, 10, 100, 1000].map(|count| {
-        Spec::new(format!("scaling: the newest of {count} epochs"), move |data| {
-            epochs(data, count)
-        })
+        Spec::new(format!("scaling: the newest of {count} epochs"), move |data| epochs(data, count))
     });
     let slices = [1, 32, 1 << 10, 8 << 10, 64 << 10].map(|mib: u64| {
         Spec::new(format!("scaling: open, read 1 MiB of {}", size(mib << 20)), move |data| {
@@ -242,7 +241,7 @@ fn slice(data: &Data, bytes: u64) -> Result<Row> {
     let contenders = vec![
         Contender::ours("Checkpoint::open, LazyTensor::slice, read", move |watch| {
             watch.repeat(|| {
-                let read = Checkpoint::open(&ours)?.tensor(&name)?.slice((0..ROWS,))?.read()?;
+                let read = Checkpoint::open(&ours)?.tensor(&name)?.slice((0..ROWS, ..))?.read()?;
                 ensure!(read.bytes().len() == 1 << 20, "another length");
                 Ok(read)
             })
@@ -280,7 +279,6 @@ fn pieces(data: &Data, bytes: u64) -> Result<Row> {
         Contender::limit("read into one buffer", move |watch| {
             let mut buffer = vec![0; 1 << 20];
             watch.time(|| -> Result<()> {
-                use std::io::Read;
                 let mut file = fs::File::open(&limit)?;
                 while file.read(&mut buffer)? > 0 {}
                 Ok(())

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+use anamnesis::F32Out;
 use anyhow::{Result, ensure};
 use ndarray::ArrayView2;
 use ndarray_npy::NpzWriter;
@@ -102,7 +103,9 @@ fn of_gguf(path: &Path) -> Result<Tensors> {
 fn dequantized(path: &Path) -> Result<Tensors> {
     let parsed = anamnesis::parse_gguf(path)?;
     let tensors = parsed.tensor_info().iter();
-    tensors.map(|info| Ok((info.name.clone(), parsed.dequantize_tensor_as::<f32>(info)?))).collect()
+    tensors
+        .map(|info| Ok((info.name.clone(), parsed.dequantize_tensor_as::<F32Out>(info)?)))
+        .collect()
 }
 
 /// A file of GGUF with the checksum of its numbers, on which both agree, and their bytes.
@@ -168,9 +171,8 @@ fn pytorch(data: &Data) -> Result<TestFile> {
 
 /// The pickle of the archive: names, and which member has the numbers of each tensor.
 fn pickle() -> Vec<u8> {
-    let text = |text: &str| {
-        [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
-    };
+    let text =
+        |text: &str| [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
     let number = |number: usize| [&b"J"[..], &(number as u32).to_le_bytes()].concat();
     let [rows, columns] = SHAPE;
     let mut pickle = b"\x80\x02}(".to_vec();

@@ -39,14 +39,15 @@ pub(super) fn rows() -> Vec<Spec> {
             Ok(row.point("load into candle", "bytes", (kib << 10) as u64))
         })
     });
-    let threads = THREADS.into_iter().filter(|(_, number)| *number <= cores()).map(|(name, number)| {
-        Spec::new(format!("scaling: load 2 GiB into candle by {name}"), move |data| {
-            let file = data.file("two-gib.safetensors", &two_gib())?;
-            let ours = ours_with(name, &file, LoadOptions::new().threads(number));
-            let row = reading(vec![ours], &file)?.samples(5);
-            Ok(row.point("load 2 GiB into candle", "threads", number as u64))
-        })
-    });
+    let threads =
+        THREADS.into_iter().filter(|(_, number)| *number <= cores()).map(|(name, number)| {
+            Spec::new(format!("scaling: load 2 GiB into candle by {name}"), move |data| {
+                let file = data.file("two-gib.safetensors", &two_gib())?;
+                let ours = ours_with(name, &file, LoadOptions::new().threads(number));
+                let row = reading(vec![ours], &file)?.samples(5);
+                Ok(row.point("load 2 GiB into candle", "threads", number as u64))
+            })
+        });
     headers
         .into_iter()
         .chain([Spec::new("scaling: header of 1000000 hostile tensors", hostile)])

@@ -1,9 +1,9 @@
 //! An array of Zarr without compression, by zarrs, for `scripts/peers_in_python.py`:
 //!
 //! ```text
-//! zarr-peer write NUMBERS FOLDER ROWS    numbers of F32 become chunks of so many planes of the array
-//! zarr-peer read FOLDER                  all of the array
-//! zarr-peer slice FOLDER                 a part of each plane
+//! zarr-peer write NUMBERS FOLDER PLANES    numbers of F32 become chunks of so many planes
+//! zarr-peer read FOLDER                    all of the array
+//! zarr-peer slice FOLDER                   a part of each plane
 //! ```
 //!
 //! The last two print the seconds that it took, and a checksum, as JSON.
