@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Writes docs/speed.svg, and the table of the README beside it, from BENCHMARKS.md.
+"""Draws the pictures of BENCHMARKS.md and of the README.
 
-    scripts/speed_picture.py            writes both, as `cargo bench -p benches -- --into` does
-    scripts/speed_picture.py --check    fails if the picture or the README have other numbers
+    scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
+                                        it, from BENCHMARKS.md, as `cargo bench -- --into` does
+    scripts/speed_picture.py --check    fails if that picture or the README have other numbers
+    scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
+                                        draws how time and memory grow, and prints the exponents,
+                                        as `cargo bench -- scaling --plot` does
 
 Needs Python 3.9 and nothing else.
 """
 
 import html
+import json
+import math
 import sys
 from pathlib import Path
 
@@ -157,7 +163,154 @@ def picture(lines):
     )
 
 
+COLOURS = {"ours": "#1f6feb", "peer": "#888", "limit": "#bbb", "memory": "#e08a00"}
+
+
+def families(numbers):
+    """Family -> (unit, {contender: (role, [(amount, seconds, memory)])}), as they were measured."""
+    found = {}
+    for row in numbers["rows"]:
+        point = row["point"]
+        if point is None:
+            continue
+        unit, lines = found.setdefault(point["family"], (point["unit"], {}))
+        for entry in row["contenders"]:
+            # Of rows by threads, the name of the contender is the number.
+            name = "ours" if entry["role"] == "ours" else entry["name"]
+            line = lines.setdefault(name, (entry["role"], []))[1]
+            line.append((point["amount"], entry["median_seconds"], entry["peak_memory_bytes"]))
+    return {name: found[name] for name in found if len(found[name][1]["ours"][1]) > 1}
+
+
+def exponent(points):
+    """The slope of the line of least squares through the logarithms; `None` if it has none."""
+    points = [(math.log(x), math.log(y)) for x, y in points if y]
+    if len(points) < 2:
+        return None
+    x_mean = sum(x for x, _ in points) / len(points)
+    y_mean = sum(y for _, y in points) / len(points)
+    squares = sum((x - x_mean) ** 2 for x, _ in points)
+    return sum((x - x_mean) * (y - y_mean) for x, y in points) / squares
+
+
+def seconds(value):
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def amount(value, unit):
+    if unit != "bytes":
+        return f"{value:,}"
+    for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.0f} {name}"
+    return f"{value} B"
+
+
+def growth_table(found):
+    """How ours grows: the exponent of time over all amounts, and of the last step."""
+    columns = "work | from | to | time at the end | exponent | of the last step | memory at the end"
+    rows = [f"| {columns} |", "|---|---|---|---|---|---|---|"]
+    for family, (unit, lines) in found.items():
+        points = lines["ours"][1]
+        times = [(x, y) for x, y, _ in points]
+        memory = points[-1][2]
+        cells = [
+            family,
+            amount(points[0][0], unit) + ("" if unit == "bytes" else f" {unit}"),
+            amount(points[-1][0], unit),
+            seconds(points[-1][1]),
+            f"{exponent(times):.2f}",
+            f"{exponent(times[-2:]):.2f}",
+            "–" if memory is None else f"{memory / (1 << 20):.0f} MiB",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def panel(left, top, family, unit, lines):
+    """Time over amount, both by powers of ten; memory with a scale of its own."""
+    width, height = 230, 120
+    everything = [point for _, points in lines.values() for point in points]
+    xs = [math.log10(x) for x, _, _ in everything]
+    ys = [math.log10(y) for _, y, _ in everything]
+    sizes = [math.log10(size) for _, _, size in everything if size]
+
+    def curve(points, low, high, colour, dash=""):
+        span = max(high - low, 0.5)
+        x_span = max(max(xs) - min(xs), 0.1)
+        at = [
+            (
+                left + (math.log10(x) - min(xs)) / x_span * width,
+                top + height - (math.log10(y) - low) / span * height,
+            )
+            for x, y in points
+            if y
+        ]
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>'
+
+    body = [
+        f'<text x="{left}" y="{top - 22}" font-weight="bold">{html.escape(family)}</text>',
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#ccc"/>',
+    ]
+    for role, points in lines.values():
+        body.append(curve([(x, y) for x, y, _ in points], min(ys), max(ys), COLOURS[role]))
+    of_ours = lines["ours"][1]
+    if sizes:
+        dash = ' stroke-dasharray="4 3"'
+        sized = [(x, size) for x, _, size in of_ours]
+        body.append(curve(sized, min(sizes), max(sizes), COLOURS["memory"], dash))
+    times = [(x, y) for x, y, _ in of_ours]
+    slope = f"time ∝ n^{exponent(times):.2f}, at the end n^{exponent(times[-2:]):.2f}"
+    ends = f"{amount(of_ours[0][0], unit)} to {amount(of_ours[-1][0], unit)}"
+    ends += "" if unit == "bytes" else f" {unit}"
+    ours = f"{seconds(of_ours[0][1])} to {seconds(of_ours[-1][1])}"
+    if of_ours[-1][2] is not None:
+        first, last = (of_ours[end][2] / (1 << 20) for end in (0, -1))
+        ours += f", {first:.0f} to {last:.0f} MiB"
+    body += [
+        f'<text x="{left}" y="{top - 7}" fill="#555">{slope}</text>',
+        f'<text x="{left}" y="{top + height + 15}" fill="#555">{html.escape(ends)}</text>',
+        f'<text x="{left}" y="{top + height + 29}" fill="#555">ours: {ours}</text>',
+    ]
+    return body
+
+
+def growth_picture(found):
+    columns, across, down = 3, 275, 215
+    width = columns * across + 20
+    height = 60 + down * math.ceil(len(found) / columns)
+    body, x = [], 20
+    memory = "our memory, on a scale of its own"
+    legend = {"ours": "ours", "peer": "peer", "limit": "limit", "memory": memory}
+    for role, name in legend.items():
+        body.append(f'<rect x="{x}" y="10" width="12" height="4" fill="{COLOURS[role]}"/>')
+        body.append(f'<text x="{x + 18}" y="16">{name}</text>')
+        x += 80
+    for index, (family, (unit, lines)) in enumerate(found.items()):
+        place = 20 + index % columns * across, 65 + index // columns * down
+        body += panel(*place, family, unit, lines)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+            f'<rect width="{width}" height="{height}" fill="#fff"/>',
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
+
+
 def main():
+    if sys.argv[1:2] == ["--growth"] and len(sys.argv) == 4:
+        found = families(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
+        Path(sys.argv[3]).write_text(growth_picture(found), encoding="utf-8")
+        print(growth_table(found))
+        return
     lines = read_table()
     if sys.argv[1:] == ["--check"]:
         if table(lines) not in README.read_text(encoding="utf-8"):

@@ -11,7 +11,9 @@ pub struct Args {
     pub json: PathBuf,
     pub into: Option<PathBuf>,
     pub dir: Option<PathBuf>,
+    pub plot: Option<PathBuf>,
     pub child: Option<Child>,
+    pub timed: Option<Timed>,
 }
 
 /// One measurement, in a process of its own that the program starts.
@@ -21,11 +23,25 @@ pub struct Child {
     pub data: PathBuf,
 }
 
+/// Work on one file or address that is timed once, for scripts that measure other programs.
+pub struct Timed {
+    pub work: String,
+    pub what: String,
+}
+
 impl Args {
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let json = PathBuf::from("target/bench/table.json");
-        let mut parsed =
-            Self { words: Vec::new(), list: false, json, into: None, dir: None, child: None };
+        let mut parsed = Self {
+            words: Vec::new(),
+            list: false,
+            json,
+            into: None,
+            dir: None,
+            plot: None,
+            child: None,
+            timed: None,
+        };
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match arg.as_str() {
@@ -35,6 +51,8 @@ impl Args {
                 "--json" => parsed.json = value()?.into(),
                 "--into" => parsed.into = Some(value()?.into()),
                 "--dir" => parsed.dir = Some(value()?.into()),
+                "--plot" => parsed.plot = Some(value()?.into()),
+                "--timed" => parsed.timed = Some(Timed { work: value()?, what: value()? }),
                 "--child" => {
                     parsed.child =
                         Some(Child { row: value()?, contender: value()?, data: value()?.into() });

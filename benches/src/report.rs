@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::sample::{Goal, Measured, Role, Sample};
+use crate::sample::{Goal, Measured, Point, Role, Sample};
 
 /// All rows that were measured.
 #[derive(Serialize)]
@@ -20,6 +20,7 @@ pub struct Report {
 #[derive(Serialize)]
 struct Line {
     row: String,
+    point: Option<Point>,
     bytes: Option<u64>,
     in_page_cache: Option<f64>,
     contenders: Vec<Entry>,
@@ -34,6 +35,8 @@ struct Entry {
     minimum_seconds: f64,
     /// The median over the samples of this contender's time divided by ours.
     of_ours: f64,
+    /// The least of them.
+    least_of_ours: f64,
     peak_memory_bytes: Option<u64>,
     samples: Vec<Sample>,
 }
@@ -55,24 +58,26 @@ impl Report {
     pub fn add(&mut self, measured: Measured) {
         let ours = measured.contenders.iter().find(|((_, role), _)| *role == Role::Ours);
         let ours = ours.map(|(_, samples)| samples.clone()).unwrap_or_default();
-        let entries = measured.contenders.into_iter().map(|((name, role), samples)| Entry {
-            name,
-            role,
-            median_seconds: median(samples.iter().map(|sample| sample.seconds)),
-            minimum_seconds: samples
-                .iter()
-                .map(|sample| sample.seconds)
-                .fold(f64::INFINITY, f64::min),
-            of_ours: median(
-                samples.iter().zip(&ours).map(|(sample, ours)| sample.seconds / ours.seconds),
-            ),
-            peak_memory_bytes: samples.iter().filter_map(|sample| sample.growth).max(),
-            samples,
+        let entries = measured.contenders.into_iter().map(|((name, role), samples)| {
+            let seconds = sorted(samples.iter().map(|sample| sample.seconds));
+            let pairs = samples.iter().zip(&ours);
+            let of_ours = sorted(pairs.map(|(sample, ours)| sample.seconds / ours.seconds));
+            Entry {
+                name,
+                role,
+                median_seconds: quantile(&seconds, 0.5),
+                minimum_seconds: quantile(&seconds, 0.0),
+                of_ours: quantile(&of_ours, 0.5),
+                least_of_ours: quantile(&of_ours, 0.0),
+                peak_memory_bytes: samples.iter().filter_map(|sample| sample.growth).max(),
+                samples,
+            }
         });
         let contenders: Vec<Entry> = entries.collect();
         let goals = measured.goals.iter().filter_map(|goal| verdict(goal, &contenders)).collect();
         self.rows.push(Line {
             row: measured.name,
+            point: measured.point,
             bytes: measured.bytes,
             in_page_cache: measured.in_cache,
             contenders,
@@ -108,6 +113,11 @@ fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {
             let found = of_ours(about)?;
             Verdict { about, goal: format!("≥ {times}×"), found, reached: found >= times }
         }
+        Goal::NeverSlower(about) => {
+            let found = contenders.iter().find(|entry| entry.name == about)?.least_of_ours;
+            let goal = format!("each time ≥ 1× ({found:.2})");
+            Verdict { about, goal, found, reached: found >= 1.0 }
+        }
         Goal::OfLimit(about, share) => {
             let found = of_ours(about)?;
             Verdict { about, goal: format!("≥ {share} of it"), found, reached: found >= share }
@@ -130,15 +140,18 @@ fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {
     })
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        even if even % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
-    }
+    values
+}
+
+/// The value below which this share of sorted values lies, between two of them if need be.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
+    let place = share * last as f64;
+    let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+    below + (above - below) * place.fract()
 }
 
 impl fmt::Display for Report {
@@ -187,7 +200,38 @@ impl fmt::Display for Report {
                 ]);
             }
         }
-        write!(f, "{table}")
+        write!(f, "{table}")?;
+        self.distributions().map_or(Ok(()), |table| write!(f, "\n\n{table}"))
+    }
+}
+
+impl Report {
+    /// How the samples of a row are distributed, for rows with many of them.
+    fn distributions(&self) -> Option<Table> {
+        const MANY: usize = 20;
+        const SHARES: [(&str, f64); 6] = [
+            ("minimum", 0.0),
+            ("10 %", 0.1),
+            ("median", 0.5),
+            ("90 %", 0.9),
+            ("maximum", 1.0),
+            ("ours is, at least", f64::NAN),
+        ];
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(["row", "by"].into_iter().chain(SHARES.map(|(name, _)| name)));
+        for line in &self.rows {
+            for entry in line.contenders.iter().filter(|entry| entry.samples.len() >= MANY) {
+                let seconds = sorted(entry.samples.iter().map(|sample| sample.seconds));
+                let cells = SHARES.map(|(_, share)| match entry.role {
+                    Role::Ours if share.is_nan() => String::new(),
+                    _ if share.is_nan() => format!("{:.2}× as fast", entry.least_of_ours),
+                    _ => duration(quantile(&seconds, share)),
+                });
+                table.add_row([line.row.clone(), entry.name.into()].into_iter().chain(cells));
+            }
+        }
+        (!table.is_empty()).then_some(table)
     }
 }
 

@@ -53,11 +53,17 @@ impl Contender {
 
     fn sample(&mut self, memory: u64) -> Result<Sample> {
         memory::warm(memory)?;
-        let mut watch = Watch::default();
-        (self.run)(&mut watch).with_context(|| self.name.to_owned())?;
-        let seconds = watch.seconds.with_context(|| format!("{} timed nothing", self.name))?;
-        Ok(Sample { seconds, growth: watch.growth })
+        let ((), sample) = sample_of(&mut self.run).with_context(|| self.name.to_owned())?;
+        Ok(sample)
     }
+}
+
+/// Takes one sample of work, and returns what the work returns, too.
+pub fn sample_of<T>(work: impl FnOnce(&mut Watch) -> Result<T>) -> Result<(T, Sample)> {
+    let mut watch = Watch::default();
+    let done = work(&mut watch)?;
+    let seconds = watch.seconds.context("nothing was timed")?;
+    Ok((done, Sample { seconds, growth: watch.growth }))
 }
 
 /// Times the part of a contender's work that counts. Preparation and checks do not count.
@@ -112,6 +118,8 @@ pub enum Goal {
     Faster(&'static str, f64),
     /// At least this share of the speed of the limit of this name.
     OfLimit(&'static str, f64),
+    /// As fast as the contender of this name, or faster, in each sample and not only in most.
+    NeverSlower(&'static str),
     /// The contender of this name takes at most this many times as long as ours.
     Within(&'static str, f64),
     /// At most this much memory beyond what it had, in bytes.
@@ -120,10 +128,21 @@ pub enum Goal {
     AtMost(&'static str, f64, f64),
 }
 
+/// Where a row lies in a family of rows that do the same work on more and more: how time and memory
+/// grow is drawn over the amount.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Point {
+    pub family: &'static str,
+    /// What there is more and more of.
+    pub unit: &'static str,
+    pub amount: u64,
+}
+
 /// A row, ready to be measured.
 pub struct Row {
     pub contenders: Vec<Contender>,
     pub goals: Vec<Goal>,
+    pub point: Option<Point>,
     /// The number of bytes that are moved, for the rate.
     pub bytes: Option<u64>,
     /// The number of samples of each contender.
@@ -146,6 +165,7 @@ impl Row {
         Self {
             contenders,
             goals: vec![],
+            point: None,
             bytes: None,
             samples: 9,
             isolated: false,
@@ -158,6 +178,11 @@ impl Row {
 
     pub fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
         self.goals.extend(goals);
+        self
+    }
+
+    pub fn point(mut self, family: &'static str, unit: &'static str, amount: u64) -> Self {
+        self.point = Some(Point { family, unit, amount });
         self
     }
 
@@ -228,6 +253,7 @@ impl Row {
         let contenders = contenders.collect();
         Ok(Measured {
             name: name.into(),
+            point: self.point,
             bytes: self.bytes,
             in_cache,
             goals: self.goals,
@@ -266,6 +292,7 @@ impl Row {
 /// A row's samples.
 pub struct Measured {
     pub name: String,
+    pub point: Option<Point>,
     pub bytes: Option<u64>,
     /// The share of the files that was in the page cache at the end.
     pub in_cache: Option<f64>,

@@ -5,7 +5,7 @@
 )]
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::safetensors::MmapedSafetensors;
@@ -26,6 +26,12 @@ pub fn map(path: &Path) -> Result<Mmap> {
 pub fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     // SAFETY: as for `map`.
     Ok(unsafe { MmapedSafetensors::new(path) }?)
+}
+
+/// Opens several files of the test data as candle does, mapped.
+pub fn candle_map_all(paths: &[PathBuf]) -> Result<MmapedSafetensors> {
+    // SAFETY: as for `map`.
+    Ok(unsafe { MmapedSafetensors::multi(paths) }?)
 }
 
 /// The builder through which candle's models load a file of the test data.

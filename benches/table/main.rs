@@ -9,18 +9,21 @@
 //! cargo bench -p benches -- --into BENCHMARKS.md      # replaces the table in that file, and what
 //!                                                     # the README shows of it
 //! cargo bench -p benches -- --dir /mnt/disk           # the folder for the test data, not the temporary one
+//! cargo bench -p benches -- scaling --plot docs/scale.svg    # draws how time and memory grow
 //! ```
 //!
 //! BENCHMARKS.md has the last table, and explains how to read it.
 
 mod rows;
+mod timed;
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use harness::args::{Args, Child};
+use harness::args::{Args, Child, Timed};
 use harness::data::Data;
 use harness::report::Report;
 
@@ -35,6 +38,10 @@ fn main() -> Result<()> {
             .context("no such row")?;
         let measured = row.build(&Data::existing(data))?.measure_one(&contender)?;
         println!("{}", serde_json::to_string(&measured)?);
+        return Ok(());
+    }
+    if let Some(Timed { work, what }) = args.timed {
+        println!("{}", timed::run(&work, &what)?);
         return Ok(());
     }
 
@@ -59,10 +66,23 @@ fn main() -> Result<()> {
     if let Some(file) = args.into {
         report.write_into(&file)?;
         if file == Path::new("BENCHMARKS.md") {
-            let drawn = Command::new("scripts/speed_picture.py").status();
-            let drawn = drawn.context("scripts/speed_picture.py draws docs/speed.svg")?;
-            ensure!(drawn.success(), "docs/speed.svg and the table of the README are the old ones");
+            draw(&[], "docs/speed.svg and the table of the README")?;
         }
     }
+    if let Some(picture) = args.plot {
+        draw(
+            &["--growth".as_ref(), args.json.as_ref(), picture.as_ref()],
+            "the picture of growth",
+        )?;
+    }
+    Ok(())
+}
+
+/// Has the script draw a picture, after the numbers were written.
+fn draw(args: &[&OsStr], picture: &str) -> Result<()> {
+    const SCRIPT: &str = "scripts/speed_picture.py";
+    let drawn = Command::new(SCRIPT).args(args).status();
+    let drawn = drawn.with_context(|| format!("{SCRIPT} draws {picture}"))?;
+    ensure!(drawn.success(), "{picture}: the old one stays");
     Ok(())
 }

@@ -9,9 +9,14 @@ use anyhow::Result;
 use super::load::{ALLOWANCE, CANDLE_LOAD, MAPPED, candle_load, data_len, mapped, ours, reading};
 use super::{Spec, limits};
 
+/// The processes of a row whose samples differ much from each other.
+const PROCESSES: usize = 20;
+
 pub(super) fn rows() -> Vec<Spec> {
-    let mut rows =
-        vec![Spec::new("first load of 2 GiB into candle, memory given back", memory_given_back)];
+    let mut rows = vec![
+        Spec::new("first load of 2 GiB into candle, memory given back", memory_given_back),
+        Spec::new("first load of 2 GiB into candle, process after process", one_after_another),
+    ];
     #[cfg(target_os = "linux")]
     rows.push(Spec::new("first load of 2 GiB into candle, page cache cold", cache_cold));
     rows
@@ -23,7 +28,15 @@ fn memory_given_back(data: &Data) -> Result<Row> {
     let touch = Contender::limit("touch the memory", move |watch| {
         watch.time(|| limits::touch(bytes as usize)).map(drop)
     });
-    Ok(row(&file, touch, 1.5)?.given_back())
+    let row = row(&file, touch, 1.5)?.goals([Goal::NeverSlower(MAPPED)]);
+    Ok(row.samples(PROCESSES).given_back())
+}
+
+/// No sample prepares the memory: a part of it was just used by the last process.
+fn one_after_another(data: &Data) -> Result<Row> {
+    let file = data.file("two-gib.safetensors", &two_gib())?;
+    let row = reading(vec![ours(&file), mapped(&file)], &file)?.memory(0).samples(PROCESSES);
+    Ok(row.goals([Goal::NeverSlower(MAPPED), Goal::Memory(data_len(&file)? + ALLOWANCE)]))
 }
 
 #[cfg(target_os = "linux")]

@@ -21,6 +21,9 @@ use harness::system;
 
 const PEER: &str = "candle gguf_file";
 
+/// The layers of a file of 1 GiB.
+pub(super) const LAYERS: usize = 8;
+
 /// The memory for what is lent to candle, in bytes: a buffer for each of at most eight threads, and
 /// the largest tensor of the file has fewer.
 const BUFFERS: u64 = 8 * (32 << 20);
@@ -58,7 +61,7 @@ pub(super) fn rows() -> Vec<Spec> {
 }
 
 fn row(data: &Data, ours: Contender) -> Result<Row> {
-    let file = file(data)?;
+    let file = file(data, LAYERS)?;
     let bytes = file.path.metadata()?.len();
     let candle = |path: &Path| {
         let mut file = File::open(path)?;
@@ -87,7 +90,7 @@ fn loading(
     data: &Data,
     load: impl Fn(&Path) -> Result<BTreeMap<String, QTensor>> + 'static,
 ) -> Result<impl FnMut(&mut Watch) -> Result<()> + 'static> {
-    let file = file(data)?;
+    let file = file(data, LAYERS)?;
     Ok(move |watch: &mut Watch| {
         let tensors = watch.time(|| load(&file.path))?;
         ensure!(sum(&tensors)? == file.sums.plain, "other bytes than were written");
@@ -101,7 +104,7 @@ fn sum(tensors: &BTreeMap<String, QTensor>) -> Result<u64> {
 }
 
 /// Layers of a Llama with 7 billion parameters: most are Q4_0, and a quarter is Q8_0.
-fn file(data: &Data) -> Result<TestFile> {
+pub(super) fn file(data: &Data, layers: usize) -> Result<TestFile> {
     const PARTS: [(&str, GgmlDType, [usize; 2]); 7] = [
         ("attn_k", GgmlDType::Q4_0, [4096, 4096]),
         ("attn_output", GgmlDType::Q4_0, [4096, 4096]),
@@ -111,9 +114,9 @@ fn file(data: &Data) -> Result<TestFile> {
         ("ffn_gate", GgmlDType::Q4_0, [11008, 4096]),
         ("ffn_up", GgmlDType::Q4_0, [11008, 4096]),
     ];
-    data.file_by("model.gguf", |path| {
+    data.file_by(&format!("model-{layers}.gguf"), |path| {
         let (mut tensors, mut pattern) = (BTreeMap::new(), Pattern(1));
-        for layer in 0..8 {
+        for layer in 0..layers {
             for (part, dtype, shape) in PARTS {
                 let len = shape[0] * shape[1] / dtype.block_size() * dtype.type_size();
                 let blocks = Cow::Owned(pattern.take(len));

@@ -10,10 +10,12 @@ mod convert;
 mod delta;
 mod first_load;
 mod gguf;
+mod growth;
 mod header;
 mod limits;
 mod load;
 mod open;
+mod other_formats;
 mod quantised;
 mod rank;
 mod remote;
@@ -57,6 +59,7 @@ pub(crate) fn all() -> Vec<Spec> {
         first_load::rows(),
         builder::rows(),
         gguf::rows(),
+        other_formats::rows(),
         burn::rows(),
         views::rows(),
         slice::rows(),
@@ -73,6 +76,7 @@ pub(crate) fn all() -> Vec<Spec> {
         delta::rows(),
         quantised::rows(),
         scaling::rows(),
+        growth::rows(),
     ]
     .into_iter()
     .flatten()

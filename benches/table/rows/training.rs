@@ -142,6 +142,18 @@ type Maker = (Role, &'static str, With);
 
 const PEERS: Maker = (Contender::peer, PEER, with_peer);
 
+/// Saves the first epoch of a model with few parameters to a directory of epochs.
+pub(super) fn small_epoch(directory: &Path) -> Result<()> {
+    let normal = Initializer::Normal { mean: 0.0, std: 1.0 };
+    let weights = vec![normal.init([4, 4], &Device::default().autodiff())];
+    let model = Model { weights };
+    let mut training = Training { model, optimizer: AdamWConfig::new().init() };
+    let gradients = training.gradients();
+    training.step(gradients);
+    let (model, optimizer, scheduler) = Epochs::new(directory).checkpointers_for(&training.model);
+    saving((&model, &optimizer, &scheduler), 1, &training)()
+}
+
 /// Makes the records, and returns the work that saves them at the same time, as burn's threads do.
 fn saving<'a>(
     (model, optimizer, scheduler): Three<'a>,
