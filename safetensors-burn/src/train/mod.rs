@@ -75,9 +75,9 @@
 //! other libraries load `model.safetensors` as any model.
 //!
 //! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch whole. Another one has a
-//! directory such as `model.delta` in place of a file, with its base in it. The checkpointers restore
-//! it. Other readers refuse it, until `safetensors delta apply`, or `open_linked` and `Chain::apply`
-//! of `safetensors-delta`, has made the file.
+//! directory such as `model.delta` in place of a file, with its base in it. The checkpointers
+//! restore it. Other readers refuse it, until `safetensors delta apply`, or `open_linked` and
+//! `Chain::apply` of `safetensors-delta`, has made the file.
 //!
 //! # When the process is killed
 //!

@@ -170,9 +170,9 @@ pub fn save_sharded<'a>(
 }
 
 /// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path
-/// names a file, an index of shards, or the directory that holds either. With the feature `delta`, it
-/// may be a directory of `save_delta`: then all its tensors and those of its base are compared with
-/// their digests, and the whole file is made beside it meanwhile.
+/// names a file, an index of shards, or the directory that holds either. With the feature `delta`,
+/// it may be a directory of `save_delta`: then all its tensors and those of its base are compared
+/// with their digests, and the whole file is made beside it meanwhile.
 ///
 /// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
 /// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the

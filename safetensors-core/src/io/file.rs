@@ -190,7 +190,7 @@ impl ReadAt for FileSource {
 
     /// Compares the length and the time of the last write with those at opening. On Unix this also
     /// compares the time of the last change of any kind, which no program can set. A changed mode,
-    /// owner, number of links or name explains another time.
+    /// owner, number of links or name explains another time, and so do several names.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
         // When a link is made, the kernel sets the time a moment before the number of links, and may

@@ -37,8 +37,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`Checkpoint::open_whole`] makes whole tensors of
-    /// them again.
+    /// plan: each rank's parts in separate files. [`open_whole`](crate::Checkpoint::open_whole)
+    /// makes whole tensors of them again.
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
     /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
