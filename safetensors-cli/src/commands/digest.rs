@@ -156,7 +156,8 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     if args.json {
         json::write(&document, &mut out)?;
     } else {
-        document.write(checkpoint.index_path().is_some(), &mut out)?;
+        let has_names = checkpoint.index_path().is_some() || document.files.len() > 1;
+        document.write(has_names, &mut out)?;
         out.flush()?;
         document.errors().for_each(report);
     }
