@@ -96,7 +96,7 @@ fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
 
 fn in_files(data: &Data, count: usize) -> Result<Row> {
     const BYTES: usize = 256 << 20;
-    let TestFile { path, sums } = sharded(data, count, BYTES / count >> 20, 1 << 20)?;
+    let TestFile { path, sums } = sharded(data, count, (BYTES / count) >> 20, 1 << 20)?;
     let paths = files_in(&path)?;
     let (read, mapped) = (paths.clone(), paths);
     let contenders = vec![
