@@ -44,7 +44,7 @@ use crate::tensor::TensorSource;
 ///     store.insert(name, json);
 /// }
 /// let saved = Checkpoint::open_whole_in(store, "", &Limits::default())?;
-/// assert_eq!(saved.tensor("w")?.read()?.as_slice::<u8>()?, values);
+/// assert_eq!(saved.tensor("w")?.read()?.as_slice::<f32>()?, values);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub struct PlannedRank<'p, T> {
