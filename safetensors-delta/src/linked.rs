@@ -67,8 +67,8 @@ use crate::options::Options;
 /// # Errors
 ///
 /// [`BadField`](ErrorKind::BadField) if the base version is no name of a directory;
-/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; the errors of opening both files
-/// and of [`make`](crate::make()).
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; the errors of opening
+/// both files and of [`make`](crate::make()).
 pub fn make_linked(
     base: impl AsRef<Path>,
     new: impl AsRef<Path>,

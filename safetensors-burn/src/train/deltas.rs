@@ -81,13 +81,13 @@ impl WholeFiles {
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
-        for (path, delta) in manifest.deltas(&epochs.path(epoch)) {
+        for (name, file) in &manifest.files {
+            let Some(delta) = &file.delta else { continue };
+            let (path, whole) = (epochs.path(epoch).join(name), directory.path().join(name));
             delta.check(&path)?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let whole = directory.path().join(&name);
             linked::apply(&directory_of(&path), &whole).map_err(|error| directory.locate(error))?;
             let file = File::open(whole.join(FILE)).map_err(ErrorKind::Io);
-            files.insert(name, file.map_err(|error| Error::from(error).in_path(path))?);
+            files.insert(name.clone(), file.map_err(|error| Error::from(error).in_path(path))?);
         }
         Ok(Self { files, _directory: directory })
     }

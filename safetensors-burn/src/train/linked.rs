@@ -99,11 +99,6 @@ pub(super) struct DeltaOf {
 }
 
 impl DeltaOf {
-    /// The names that the manifest gives the files of the delta.
-    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
-        self.files.keys()
-    }
-
     /// The length of the files of the delta. The base is not counted.
     pub(super) fn bytes(&self) -> u64 {
         self.files.values().map(|file| file.bytes).sum()

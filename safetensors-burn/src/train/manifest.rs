@@ -140,7 +140,7 @@ impl Manifest {
         // A name with a separator would lead out of the directory.
         let is_path = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
         let deltas = manifest.files.values().filter_map(|file| file.delta.as_ref());
-        let mut names = manifest.files.keys().chain(deltas.flat_map(DeltaOf::names));
+        let mut names = manifest.files.keys().chain(deltas.flat_map(|delta| delta.files.keys()));
         if let Some(name) = names.find(is_path).cloned() {
             return Err(bad(format!("expected the name of a file, found {name:?}")));
         }
@@ -190,12 +190,5 @@ impl Manifest {
             }
         };
         self.files.iter().map(|(name, file)| Ok((&**name, open(name, file)?))).collect()
-    }
-
-    /// The files that are deltas, with their paths.
-    pub(super) fn deltas(&self, directory: &Path) -> impl Iterator<Item = (PathBuf, &DeltaOf)> {
-        let deltas =
-            self.files.iter().filter_map(|(name, file)| Some((name, file.delta.as_ref()?)));
-        deltas.map(move |(name, delta)| (directory.join(name), delta))
     }
 }

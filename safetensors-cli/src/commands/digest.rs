@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::slice;
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
@@ -121,7 +120,7 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;
-    let stored = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
+    let stored = Target::stored(&checkpoint, &parts);
     // The data of a file of another format is not in the order that a safetensors file has.
     let has_files = matcher.is_everything() && !other::is_in(checkpoint.files());
     let stored = if has_files { stored } else { &[] };

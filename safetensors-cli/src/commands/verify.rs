@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::slice;
 
 use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, DigestOptions};
@@ -181,7 +180,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         }
         // Digests and layouts are those of files, also where the tensors of these are parts.
         let parts = target.parts(&checkpoint)?;
-        let opened = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
+        let opened = Target::stored(&checkpoint, &parts);
         outcome.files = opened.iter().map(|opened| opened.files().len()).sum();
         let mut findings = Vec::new();
         for opened in opened {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fs, io, slice};
 
 use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
 use safetensors_core::error::RankProblem;
@@ -74,6 +74,14 @@ impl Target {
             Some(address) => address::parts(address),
             None => input::parts(&self.path),
         }
+    }
+
+    /// The checkpoint as it is stored: its [parts](Target::parts), if it has any.
+    pub(crate) fn stored<'a>(
+        checkpoint: &'a Checkpoint,
+        parts: &'a [Checkpoint],
+    ) -> &'a [Checkpoint] {
+        if parts.is_empty() { slice::from_ref(checkpoint) } else { parts }
     }
 
     /// Whether the file was found, and is not there any more. A save removes the files that it

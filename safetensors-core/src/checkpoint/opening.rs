@@ -43,19 +43,31 @@ pub(super) fn open_from<T: Store>(
     limits: &Limits,
     locate: impl Fn() -> Result<CheckpointPath>,
 ) -> Result<Checkpoint<T::File>> {
+    let open = |located: &CheckpointPath| open_located(store, located, limits);
+    let opened = open_settled(path, locate, open, |error| or_parts(store, path, error, limits))?;
+    Ok(Checkpoint { siblings: Some(siblings), ..opened })
+}
+
+/// [`open_from`] with the function that opens what was located, and what an error of locating
+/// means.
+pub(super) fn open_settled<S>(
+    path: &Path,
+    locate: impl Fn() -> Result<CheckpointPath>,
+    open: impl Fn(&CheckpointPath) -> Result<Option<Checkpoint<S>>>,
+    explain: impl Fn(Error) -> Error,
+) -> Result<Checkpoint<S>> {
     until_settled(path, || match locate() {
-        Ok(located) => match open_located(store, &located, limits) {
-            Ok(Some(mut checkpoint)) => {
-                checkpoint.siblings = Some(Arc::clone(&siblings));
-                checkpoint.is_of_directory = located.path() != path;
-                Ok(Some(checkpoint))
+        Ok(located) => match open(&located) {
+            Ok(Some(checkpoint)) => {
+                let is_of_directory = located.path() != path;
+                Ok(Some(Checkpoint { is_of_directory, ..checkpoint }))
             }
             Err(error) if !has_moved(&located, locate()) => Err(error),
             Ok(None) | Err(_) => Ok(None),
         },
         // If a second look succeeds, the directory was listed while its files were replaced.
         Err(_) if locate().is_ok() => Ok(None),
-        Err(error) => Err(or_parts(store, path, error, limits)),
+        Err(error) => Err(explain(error)),
     })
 }
 
@@ -75,7 +87,7 @@ pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
 
 /// The error of a directory without a checkpoint, or that its files have parts of tensors. The
 /// first file that opens decides; of the others, whoever opens all of them finds what is wrong.
-fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> Error {
+pub(super) fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> Error {
     let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return error };
     let is_file =
         |name: &String| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
@@ -92,7 +104,7 @@ fn or_parts<T: Store>(store: &T, path: &Path, error: Error, limits: &Limits) -> 
 }
 
 /// Whether the path means another file or index by now.
-pub(super) fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
+fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
     now.is_ok_and(|now| now != *before)
 }
 
@@ -102,15 +114,29 @@ fn open_located<T: Store>(
     located: &CheckpointPath,
     limits: &Limits,
 ) -> Result<Option<Checkpoint<T::File>>> {
-    if let CheckpointPath::File(file) = located {
-        return open_alone(store, file, limits).map(Some);
-    }
     let opened = open_with_parts(store, located, limits)?;
-    let Some((checkpoint, _)) = opened else { return Ok(None) };
-    if checkpoint.files().iter().any(divided::has_parts) {
-        return Err(Error::from(RankProblem::PartsOfTensors).in_path(located.path()));
+    opened.map(|(checkpoint, _)| check_whole(store, located, checkpoint, limits)).transpose()
+}
+
+/// The same checkpoint. Fails if its tensors are not whole: if they are parts, or those of a delta.
+pub(super) fn check_whole<T: Store>(
+    store: &T,
+    located: &CheckpointPath,
+    checkpoint: Checkpoint<T::File>,
+    limits: &Limits,
+) -> Result<Checkpoint<T::File>> {
+    let files = checkpoint.files();
+    match (located, files) {
+        (CheckpointPath::File(_), [file]) => {
+            refuse_delta(store, file, limits)?;
+            refuse_parts(file)?;
+        }
+        _ if files.iter().any(divided::has_parts) => {
+            return Err(Error::from(RankProblem::PartsOfTensors).in_path(located.path()));
+        }
+        _ => {}
     }
-    Ok(Some(checkpoint))
+    Ok(checkpoint)
 }
 
 /// A checkpoint, and its index if it has one.

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::index::Index;
-use super::opening::{has_moved, open_shards_at, open_with_parts, until_settled};
+use super::opening::{
+    check_whole, open_settled, open_shards_at, open_with_parts, or_parts, until_settled,
+};
 use super::store::{FileKind, LocalStore, Store};
 use super::{
     Assembled, Checkpoint, CheckpointFile, CheckpointPath, WholeTensor, dcp, divided, locate,
@@ -80,27 +82,29 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         limits: &Limits,
     ) -> Result<Self> {
         let (store, path) = (Arc::new(store), path.as_ref());
-        until_settled(path, || match Checkpoint::open_in(Arc::clone(&store), path, limits) {
-            Ok(checkpoint) => Ok(Some(checkpoint.map_sources(Assembled::stored))),
-            Err(error) if is_of_parts(&error) => {
-                let is_of_directory = is_directory(&*store, path);
-                let joined = match locate::locate(&*store, path) {
-                    Ok(CheckpointPath::File(_)) if !is_of_directory => Err(error),
-                    Ok(located) => match join(&*store, &located, limits) {
-                        // A file may be missing because what is at the path was replaced.
-                        Err(_) if has_moved(&located, locate::locate(&*store, path)) => {
-                            return Ok(None);
-                        }
-                        joined => joined,
-                    },
-                    Err(_) if is_of_directory => gather(&*store, path, limits),
-                    Err(error) => Err(error),
-                };
-                let siblings = Some(Arc::clone(&store) as _);
-                Ok(joined?.map(|joined| Self { siblings, is_of_directory, ..joined }))
+        let siblings = Some(Arc::clone(&store) as _);
+        let locate = || locate::locate(&*store, path);
+        let open = |located: &CheckpointPath| {
+            let Some((found, index)) = open_with_parts(&*store, located, limits)? else {
+                return Ok(None);
+            };
+            // One file of several that have parts is not the checkpoint.
+            let is_all = matches!(located, CheckpointPath::Index(_)) || located.path() != path;
+            if is_all && found.files().iter().any(divided::has_parts) {
+                return join(located.path(), found, index, limits).map(Some);
             }
-            Err(error) => Err(error),
-        })
+            let stored = check_whole(&*store, located, found, limits)?;
+            Ok(Some(stored.map_sources(Assembled::stored)))
+        };
+        let explain = |error| or_parts(&*store, path, error, limits);
+        let opened = until_settled(path, || match open_settled(path, locate, open, explain) {
+            Err(error) if is_of_parts(&error) && is_directory(&*store, path) => {
+                let gathered = gather(&*store, path, limits)?;
+                Ok(gathered.map(|gathered| Self { is_of_directory: true, ..gathered }))
+            }
+            opened => opened.map(Some),
+        })?;
+        Ok(Self { siblings, ..opened })
     }
 
     /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
@@ -186,27 +190,18 @@ fn assemble<S: ReadAt>(
     of_one_file((directory.join(ALL), None), files, tensors, metadata, limits)
 }
 
-/// The whole tensors of the checkpoint at a path, whose files have parts of them. `None` if it
-/// changed meanwhile.
-fn join<T: Store>(
-    store: &T,
-    located: &CheckpointPath,
+/// The whole tensors of a checkpoint, whose files have parts of them, and their index.
+fn join<S: ReadAt>(
+    path: &Path,
+    parts: Checkpoint<S>,
+    of_files: Option<Index>,
     limits: &Limits,
-) -> Result<Option<Checkpoint<Assembled<T::File>>>> {
-    let path = located.path();
-    let Some((found, index)) = open_with_parts(store, located, limits)? else { return Ok(None) };
-    if !found.files().iter().any(divided::has_parts) {
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let is_dcp = found.files().iter().any(dcp::has_parts);
-        return if is_dcp { gather(store, directory, limits) } else { Ok(None) };
-    }
-    let tensors = divided::whole_tensors(&found)?;
-    let metadata = found.metadata().clone();
-    let of_index = (found.index, found.index_total_size, found.index_version);
-    let (files, _) = found.catalog.into_parts();
-    let whole = of_one_file((path.into(), index), files, tensors, metadata, limits)?;
-    let (index, index_total_size, index_version) = of_index;
-    Ok(Some(Checkpoint { index, index_total_size, index_version, ..whole }))
+) -> Result<Checkpoint<Assembled<S>>> {
+    let (tensors, metadata) = (divided::whole_tensors(&parts)?, parts.metadata().clone());
+    let Checkpoint { catalog, index, index_total_size, index_version, .. } = parts;
+    let (files, _) = catalog.into_parts();
+    let whole = of_one_file((path.into(), of_files), files, tensors, metadata, limits)?;
+    Ok(Checkpoint { index, index_total_size, index_version, ..whole })
 }
 
 /// Tensors whose pieces lie in files, which may have an index, as a checkpoint of one file at a

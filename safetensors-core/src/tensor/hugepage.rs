@@ -76,13 +76,8 @@ mod linux {
     /// are joined.
     const HUGE: usize = 2 << 20;
 
-    /// The size of the pages is decided for so much memory at once. A window is small, so that few
-    /// slow pages follow a first one that was quick by chance.
-    const WINDOW: usize = 8 << 20;
-
-    /// The same for buffers smaller than a huge page. The allocator has touched all of their pages,
-    /// and each call that joins pages waits for every core.
-    const WINDOW_OF_SMALL: usize = 32 << 20;
+    /// The size of the pages is decided for so much memory at once.
+    const WINDOW: usize = 32 << 20;
 
     /// Buffers no further apart than this are treated as one stretch of memory. Such a gap holds
     /// only the allocator's own records.
@@ -123,9 +118,7 @@ mod linux {
                 let stretch =
                     first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
                 if stretch.len() >= WORTH_IT && may_join() {
-                    let are_small = stretch.len() / buffers.len() < HUGE;
-                    let size = if are_small { WINDOW_OF_SMALL } else { WINDOW };
-                    windows.extend(divide(&stretch, touched(&stretch, buffers), size));
+                    windows.extend(divide(&stretch, touched(&stretch, buffers)));
                 }
             }
             Self { windows, pace: Mutex::default() }
@@ -146,20 +139,12 @@ mod linux {
         fn decide(&self, window: &Window) {
             let pace = || self.pace.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(before) = pace().try_next() else { return };
-            let page = window.untouched_page();
-            let is_joined = page.is_none();
-            if let Some(time) = page.and_then(time_of)
+            if let Some(time) = window.untouched_page().and_then(time_of)
                 && pace().is_slow(time, before)
             {
                 return;
             }
-            let start = Instant::now();
             window.advise();
-            // Where all pages are joined, the time of that tells whether the next window is tried.
-            let joined = window.touched.iter().map(Range::len).sum::<usize>() / HUGE;
-            if is_joined && joined > 0 {
-                pace().is_slow(start.elapsed() / joined as u32, before);
-            }
         }
     }
 
@@ -211,18 +196,15 @@ mod linux {
         }
     }
 
-    /// Divides a stretch of memory into windows of this size.
-    fn divide(
-        stretch: &Range<usize>,
-        touched: Vec<Range<usize>>,
-        size: usize,
-    ) -> impl Iterator<Item = Window> {
+    /// Divides a stretch of memory into windows.
+    fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
         // Windows meet at boundaries of huge pages, so that none is lost.
-        let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(size);
+        let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
         let stretch = stretch.clone();
         starts.map(move |start| {
-            let memory = start.max(stretch.start)..(start + size).min(stretch.end);
-            let within = |range: &Range<usize>| range.start.max(start)..range.end.min(start + size);
+            let memory = start.max(stretch.start)..(start + WINDOW).min(stretch.end);
+            let within =
+                |range: &Range<usize>| range.start.max(start)..range.end.min(start + WINDOW);
             let touched = touched.iter().map(within).filter(|range| !range.is_empty()).collect();
             Window { memory, touched, decided: Once::new() }
         })
@@ -317,7 +299,7 @@ mod linux {
             let stretch = HUGE + 4096..HUGE + 2 * WINDOW + 8192;
             let last = 2 * WINDOW..HUGE + 2 * WINDOW;
             let windows =
-                divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last], WINDOW);
+                divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last]);
             let windows: Vec<_> = windows.map(|window| (window.memory, window.touched)).collect();
             let middle = HUGE + WINDOW;
             assert_eq!(

@@ -13,7 +13,6 @@ mod training;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
-use std::slice;
 
 use safetensors_core::Error;
 
@@ -142,8 +141,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     };
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;
-    let stored = if parts.is_empty() { slice::from_ref(&checkpoint) } else { &parts[..] };
-    let files = stored.iter().flat_map(Checkpoint::files);
+    let files = Target::stored(&checkpoint, &parts).iter().flat_map(Checkpoint::files);
     let files = files.map(|file| Ok((file, file.layout()?))).collect::<Result<Vec<_>, Error>>()?;
     let dtypes = Totals::by_kind(tensors.iter().copied());
     let shown = ShownInput::new(dtypes.values().copied().sum());

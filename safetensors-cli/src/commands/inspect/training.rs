@@ -82,12 +82,7 @@ struct Described {
 #[derive(Deserialize)]
 struct DescribedDelta {
     epoch: u64,
-    files: BTreeMap<String, DescribedPart>,
-}
-
-#[derive(Deserialize)]
-struct DescribedPart {
-    bytes: u64,
+    files: BTreeMap<String, Described>,
 }
 
 /// The trainings in a directory, if it is the directory of epochs, or has such directories.
