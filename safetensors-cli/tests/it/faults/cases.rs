@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,7 +19,8 @@ const FOLDER: &str = "checkpoint";
 /// The name of a signature in its directory.
 const SIGNATURE: &str = "model.sig";
 
-/// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata.
+/// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata. Of
+/// anything else, each file's name with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
@@ -35,6 +37,9 @@ pub(crate) struct Case {
     template: TempDir,
     pub(crate) old: Found,
     pub(crate) new: Found,
+    /// Whether the target opens as a checkpoint. A signature and a delta do not, and are put in
+    /// place as any file and any directory is.
+    pub(crate) is_checkpoint: bool,
     /// Whether an interruption may leave a file that readers refuse until it is restored.
     pub(crate) may_tear: bool,
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
@@ -88,6 +93,18 @@ impl Case {
         })
     }
 
+    /// A delta takes the place of an older one of the same base.
+    pub(crate) fn made_delta() -> Self {
+        let arguments = ["delta", "make", "base", "new.safetensors", FOLDER, "--force"];
+        let case = Self::new("a delta", &arguments, FOLDER, |folder| {
+            make_delta(folder, "base");
+            fs::remove_dir(folder).unwrap();
+            fs::rename(folder.with_file_name("delta"), folder).unwrap();
+            change_last_byte(&folder.with_file_name("new.safetensors"));
+        });
+        Self { is_long: true, ..case }
+    }
+
     /// What a delta makes of another checkpoint takes the place of an older directory.
     pub(crate) fn applied_delta() -> Self {
         let arguments = ["delta", "apply", "base", "delta", FOLDER, "--force"];
@@ -112,9 +129,8 @@ impl Case {
             old_file(&file, &SaveOptions::new());
             run(&arguments);
             let new = directory.join("new.safetensors");
-            let mut bytes = fs::read(file).unwrap();
-            *bytes.last_mut().unwrap() ^= 1;
-            fs::write(new, bytes).unwrap();
+            fs::copy(file, &new).unwrap();
+            change_last_byte(&new);
             run(&["delta", "make", full, "new.safetensors", "root/weight_v000001"]);
         });
         Self { follows: true, is_long: true, ..case }
@@ -175,6 +191,7 @@ impl Case {
         target: &str,
         make_old: impl FnOnce(&Path),
     ) -> Self {
+        let is_checkpoint = !matches!(arguments, ["sign", ..] | ["delta", "make", ..]);
         let template = temp_dir();
         let folder = template.path().join(FOLDER);
         fs::create_dir(&folder).unwrap();
@@ -197,6 +214,7 @@ impl Case {
             template,
             old,
             new,
+            is_checkpoint,
             may_tear: false,
             follows: false,
             is_long: false,
@@ -243,11 +261,9 @@ impl Case {
 
     /// The checkpoint that is there now.
     pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
-        if self.is_signature() {
-            // The whole text, which is the same for the same files and key.
-            let text = fs::read_to_string(directory.join(&self.target));
-            let metadata = [("text".into(), text.map_err(|error| error.to_string())?)];
-            return Ok(Found { tensors: BTreeMap::new(), metadata: metadata.into() });
+        if !self.is_checkpoint {
+            // The same input and key give the same bytes.
+            return files(&directory.join(&self.target)).map_err(|error| error.to_string());
         }
         let open = || -> safetensors_core::Result<Found> {
             let checkpoint = Checkpoint::open_whole(directory.join(&self.target))?;
@@ -267,7 +283,7 @@ impl Case {
     /// length first, then the header, once.
     pub(crate) fn is_readable(&self, directory: &Path) -> Result<(), String> {
         let path = directory.join(&self.target);
-        if !path.is_file() || self.is_signature() {
+        if !path.is_file() || !self.is_checkpoint {
             return Ok(());
         }
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
@@ -279,11 +295,6 @@ impl Case {
         let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
         let end = tensors.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64()).max();
         if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
-    }
-
-    /// Whether the case is about a signature, not a checkpoint.
-    pub(crate) fn is_signature(&self) -> bool {
-        self.target.ends_with(SIGNATURE)
     }
 
     /// Restores what a change in place was interrupted in, if readers refuse it: a header is put
@@ -322,6 +333,20 @@ impl Case {
     }
 }
 
+/// A file, or those of a directory that are not hidden.
+fn files(path: &Path) -> io::Result<Found> {
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        files = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    }
+    let named = files.into_iter().filter_map(|file| {
+        let name = file.file_name()?.to_string_lossy().into_owned();
+        let is_hidden = name.starts_with('.');
+        (!is_hidden).then(|| Ok((name, (Vec::new(), fs::read(file)?))))
+    });
+    Ok(Found { tensors: named.collect::<io::Result<_>>()?, metadata: BTreeMap::new() })
+}
+
 /// Copies what is in a directory.
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
@@ -352,6 +377,12 @@ fn safetensors(directory: &Path) -> Command {
     command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
+}
+
+fn change_last_byte(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
 }
 
 /// Makes a checkpoint of this name beside the folder, and a delta of it.

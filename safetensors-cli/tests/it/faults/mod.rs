@@ -2,7 +2,7 @@
 //!
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
-//! one, which every library reads as it is; a signature is the old one or the new one. Exit code 0
+//! one, which every library reads as it is; a signature or a delta is the old or the new. Exit code 0
 //! means the new one, and the same command succeeds when it is run again. Only a change in place may
 //! also leave a file that all readers refuse: the next edit restores its header, and the next run
 //! completes its data. The next run removes what a failed one left behind.
@@ -92,9 +92,9 @@ fn check(case: &Case) {
 /// What is tried, and at which calls.
 fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let all = tries_all();
-    // A signature is put in place as any file is, so all errors are a sample there, and the
-    // directory of a follower as any directory is.
-    let is_like_others = case.is_signature() || case.follows;
+    // A signature is put in place as any file is, so all errors are a sample there, and a delta and
+    // the directory of a follower as any directory is.
+    let is_like_others = !case.is_checkpoint || case.follows;
     let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
@@ -168,6 +168,11 @@ fn a_sharded_save_over_an_older_checkpoint() {
 #[test]
 fn a_save_for_ranks_over_an_older_checkpoint() {
     check(&Case::divided_save());
+}
+
+#[test]
+fn a_delta_over_an_older_one() {
+    check(&Case::made_delta());
 }
 
 #[test]
