@@ -28,10 +28,18 @@ const fn rows<T>() -> usize {
     if size_of::<T>() <= THIN { 2 * TILE } else { TILE }
 }
 
+/// How many neighbours of the fastest axis a block has where the order is free: [`rows`], or a whole
+/// axis that is short. The neighbours of the next axis often follow it in memory, so that a page of
+/// memory is used at once.
+fn neighbours<T>(array: &ArrayViewD<'_, T>, fast: usize) -> usize {
+    let len = array.len_of(Axis(fast));
+    if len <= 4 * rows::<T>() { len } else { rows::<T>() }
+}
+
 /// Rows of more elements than this are cut into several blocks where the order is free. A system
 /// call for fewer bytes would take longer than copying them.
-const fn long_row<T>() -> usize {
-    CUT / rows::<T>() / size_of::<T>()
+fn long_row<T>(array: &ArrayViewD<'_, T>, fast: usize) -> usize {
+    CUT / neighbours(array, fast) / size_of::<T>()
 }
 
 /// An array, and how it is divided into blocks.
@@ -68,10 +76,10 @@ impl<'a, T> Blocks<'a, T> {
         Self { array, most, cut: None }
     }
 
-    /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`rows`] neighbours
+    /// Blocks in any order. They fit a cache, whatever the shape: a block takes some [`neighbours`]
     /// in memory, and only as much of their rows as there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
-        let is_long = |&axis: &usize| row_len(&array, axis) > long_row::<T>();
+        let is_long = |&axis: &usize| row_len(&array, axis) > long_row(&array, axis);
         match fastest_axis(&array).filter(is_long) {
             None => Self::in_order(array),
             cut => Self { most: (CUT / size_of::<T>()).min(array.len()), array, cut },
@@ -96,9 +104,10 @@ impl<'a, T> Blocks<'a, T> {
         fast: usize,
         work: &mut Work<'_, T, E>,
     ) -> Result<(), E> {
-        let longest = long_row::<T>();
+        let longest = long_row(&self.array, fast);
         let step = row_len(&self.array, axis);
-        let count = if axis == fast { rows::<T>() } else { (longest / step).max(1) };
+        let is_fast = axis == fast;
+        let count = if is_fast { neighbours(&self.array, fast) } else { (longest / step).max(1) };
         for (i, part) in part.axis_chunks_iter(Axis(axis), count).enumerate() {
             let start = start + i * count * step;
             if axis > fast && step <= longest {
