@@ -23,6 +23,23 @@ fn other_ways_to_name_a_file_are_the_same_file() {
         .stderr("");
 }
 
+/// Windows and macOS find a shard in whatever case the index names it.
+#[test]
+fn a_shard_that_the_index_names_in_other_case_is_checked_once() {
+    let dir = temp_dir();
+    let index = sharded(dir.path());
+    let named = fs::read_to_string(&index).unwrap();
+    fs::write(&index, named.replace("model-00002", "Model-00002")).unwrap();
+    let run = run_in(dir.path(), &["verify", "--strict", "."]);
+    if dir.path().join("Model-00002-of-00002.safetensors").exists() {
+        let expected =
+            "./model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B\n";
+        run.success().stdout(native(expected)).stderr("");
+    } else {
+        run.code(1).stdout(predicate::str::contains("3 checked: 2 sound, 1 not"));
+    }
+}
+
 #[test]
 fn two_variants_in_one_directory_are_no_strays() {
     let dir = temp_dir();
