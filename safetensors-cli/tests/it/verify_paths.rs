@@ -128,7 +128,7 @@ fn names_in_upper_case_are_found() {
     small_file(dir.path(), "X.SAFETENSORS");
     fs::write(dir.path().join("bad.SafeTensors"), "no header").unwrap();
     let verify = safetensors().current_dir(dir.path()).args(["verify", "."]).assert();
-    let sound = "./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n";
+    let sound = native("./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n");
     verify
         .code(1)
         .stdout(format!("{sound}\n2 checked: 1 sound, 1 not; 40 B\n"))
