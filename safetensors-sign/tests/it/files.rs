@@ -157,7 +157,7 @@ fn only_a_signature_is_replaced() {
         let before = fs::read(path).ok();
         let error = signer().overwrite(true).sign(model, path).unwrap_err();
         assert!(matches!(kind(&error), ErrorKind::NotASignature), "{error}");
-        assert_eq!(error.file().map(Path::new), Some(&*path));
+        assert_eq!(error.file().map(Path::new), Some(path));
         assert_eq!(fs::read(path).ok(), before, "{}", path.display());
     };
     paths.iter().for_each(|path| refused(dir.path(), path));
