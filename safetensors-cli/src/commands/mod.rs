@@ -32,6 +32,8 @@ use crate::terminal::stdout::Out;
 #[derive(Debug, Parser)]
 #[command(
     name = "safetensors",
+    // Otherwise that of the file, which Windows calls `safetensors.exe`.
+    bin_name = "safetensors",
     version,
     long_version = VERSION,
     arg_required_else_help = true,

@@ -191,7 +191,8 @@ fn what_cannot_be_read_is_lost_too() {
         let before = content(dir.path());
         let start = format!(
             "error: {out}: OUT, the last argument, is there already, and what it holds would be \
-             lost, unread ({name}: "
+             lost, unread ({}: ",
+            native(name)
         );
         convert(dir.path(), &["in.safetensors", out])
             .code(1)

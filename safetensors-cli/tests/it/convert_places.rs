@@ -64,10 +64,9 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
     small_file(dir.path(), "in.safetensors");
     fs::create_dir_all(dir.path().join("d/model.safetensors")).unwrap();
     fs::create_dir_all(dir.path().join("taken.npz/x")).unwrap();
+    let missing = fs::metadata(dir.path().join("none")).unwrap_err();
     for output in ["none/x.safetensors", "none/x.npz"] {
-        let problem = format!(
-            "{output}: No such file or directory (os error 2); make the directory first, or choose"
-        );
+        let problem = format!("{output}: {missing}; make the directory first, or choose");
         refused(dir.path(), &["in.safetensors", output], &problem);
     }
     refused(dir.path(), &["in.safetensors", "in.safetensors/x.npz"], "in.safetensors/x.npz: ");
@@ -75,7 +74,7 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
     refused(
         dir.path(),
         &["in.safetensors", "d"],
-        "d/model.safetensors: expected a regular file, found a directory",
+        &native("d/model.safetensors: expected a regular file, found a directory"),
     );
     assert_eq!(list(dir.path()), ["d", "in.safetensors", "taken.npz"]);
 }

@@ -141,6 +141,11 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+/// A text with paths as this system writes them: on Windows with `\` between their names.
+pub(crate) fn native(text: &str) -> String {
+    text.replace('/', std::path::MAIN_SEPARATOR_STR)
+}
+
 /// Whether part of a text matches this regular expression.
 pub(crate) fn matches(pattern: &str) -> impl predicates::Predicate<str> + use<> {
     let pattern = regex::Regex::new(pattern).unwrap();

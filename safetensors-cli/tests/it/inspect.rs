@@ -278,7 +278,8 @@ model/model-00002-of-00002.safetensors        1  102 B    88 B      1 B       96
 index: model/model.safetensors.index.json
 ";
     for path in ["model", "model/model.safetensors.index.json"] {
-        run_in(dir.path(), &["inspect", "--flat", path]).success().stdout(expected).stderr("");
+        let run = run_in(dir.path(), &["inspect", "--flat", &native(path)]);
+        run.success().stdout(native(expected)).stderr("");
     }
 }
 

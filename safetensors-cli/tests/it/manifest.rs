@@ -148,7 +148,7 @@ fn a_path_may_look_like_a_template() {
     let below = dir.path().join("{{u}}");
     fs::create_dir(&below).unwrap();
     small_file(&below, name);
-    let path = format!("{{{{u}}}}/{name}");
+    let path = native(&format!("{{{{u}}}}/{name}"));
     let found = refs(dir.path(), &[&path]);
     let file = found["embed.weight/0.0"][0].as_str().unwrap();
     assert!(file.ends_with(&path), "{file}");

@@ -193,15 +193,16 @@ fn settings_that_do_not_describe_what_is_copied_are_named() {
         std::fs::copy(fixture.directory.join(file), codes.join(file)).unwrap();
     }
     std::fs::write(directory("plain").join("config.json"), "{\"a\": 1}").unwrap();
+    let [plain, codes] = ["plain/config.json", "codes/config.json"].map(native);
     convert(dir.path(), &["codes", "plain", "--keep-quantized"]).success().stderr(
-        predicate::str::contains("plain/config.json does not describe the quantised weights")
-            .and(predicate::str::contains("codes/config.json")),
+        predicate::str::contains(format!("{plain} does not describe the quantised weights"))
+            .and(predicate::str::contains(&codes)),
     );
     convert(dir.path(), &["codes", "codes"]).success().stderr("");
     weight(dir.path(), "other");
     convert(dir.path(), &["in.safetensors", "codes", "-f", "norm", "--force"])
         .success()
-        .stderr(predicate::str::contains("codes/config.json still describes quantised weights"));
+        .stderr(predicate::str::contains(format!("{codes} still describes quantised weights")));
 }
 
 #[test]

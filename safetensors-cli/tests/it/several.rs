@@ -161,7 +161,7 @@ fn recursive_takes_every_checkpoint_below_a_directory() {
         "./deep/b/model.safetensors.index.json",
         "./deep/c.safetensors",
     ];
-    assert_eq!(paths.collect::<Vec<_>>(), expected);
+    assert_eq!(paths.collect::<Vec<_>>(), expected.map(native).each_ref());
     assert_eq!((&all["shown"], &all["failed"]), (&json!(3), &json!(1)));
     // The form follows from the arguments, however many there are.
     let one = document(dir.path(), &["inspect", "-r", "--json", "a.safetensors"], 0);
@@ -175,7 +175,7 @@ fn recursive_takes_every_checkpoint_below_a_directory() {
         .stderr(error);
     fs::remove_file(dir.path().join("deep/b/model.safetensors.index.json")).unwrap();
     run_in(dir.path(), &["inspect", "-r", "deep/b"]).code(1).stderr(matches(
-        "^error: deep/b/model.safetensors.index.json: missing: .*; 2 of 2 are there\n$",
+        r"^error: deep/b[/\\]model.safetensors.index.json: missing: .*; 2 of 2 are there\n$",
     ));
 }
 
@@ -202,14 +202,14 @@ fn the_error_about_several_checkpoints_names_the_option() {
 fn digests_of_several_files_are_recorded() {
     let dir = temp_dir();
     inputs(dir.path());
-    let args = ["digest", "--record", "a.safetensors", "bad.safetensors", "deep/b"];
+    let args = ["digest", "--record", "a.safetensors", "bad.safetensors", &native("deep/b")];
     run_in(dir.path(), &args)
         .code(1)
-        .stdout(
+        .stdout(native(
             "a.safetensors: 2 digests recorded\n\
              deep/b/model-00001-of-00002.safetensors: 1 digest recorded\n\
              deep/b/model-00002-of-00002.safetensors: 1 digest recorded\n",
-        )
+        ))
         .stderr(format!("error: {BAD}\n"));
     run_in(dir.path(), &["verify", "--digests", "a.safetensors", "deep/b"]).success().stderr("");
     // Standard input is refused before anything is recorded.

@@ -29,7 +29,10 @@ fn torn_file(dir: &Path) -> (PathBuf, Vec<u8>) {
     let metadata = fs::metadata(&path).unwrap();
     #[cfg(unix)]
     let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
-    #[cfg(not(unix))]
+    #[cfg(windows)]
+    let inode =
+        winapi_util::file::information(fs::File::open(&path).unwrap()).unwrap().file_index();
+    #[cfg(not(any(unix, windows)))]
     let inode = 0_u64;
     let numbers = [mark, inode.to_le_bytes(), metadata.len().to_le_bytes()].concat();
     let mut backup = [&b"STheadr1"[..], &numbers, &with_length(&old), &with_length(&new)].concat();

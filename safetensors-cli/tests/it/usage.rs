@@ -259,9 +259,12 @@ fn addresses_need_a_feature() {
         .code(2)
         .stderr(no_place.clone());
     run_in(dir.path(), &["inspect", "Memory:///a"]).code(1).stderr(no_place);
-    // In place they are refused as ever, and such a path of the disk is none.
+    // In place they are refused as ever, and such a path of the disk, which Windows has not, is
+    // none.
     run_in(dir.path(), &["metadata", "clear", "hf://owner/name"]).code(2);
-    std::fs::create_dir_all(dir.path().join("s3:/bucket")).unwrap();
-    small_file(&dir.path().join("s3:/bucket"), "model.safetensors");
-    run_in(dir.path(), &["inspect", "./s3://bucket"]).success();
+    if !cfg!(windows) {
+        std::fs::create_dir_all(dir.path().join("s3:/bucket")).unwrap();
+        small_file(&dir.path().join("s3:/bucket"), "model.safetensors");
+        run_in(dir.path(), &["inspect", "./s3://bucket"]).success();
+    }
 }

@@ -67,8 +67,8 @@ fn directories_are_searched_and_shards_checked_once() {
     command
         .assert()
         .code(1)
-        .stdout(expected)
-        .stderr(predicate::str::starts_with("error: ./c/broken.safetensors: "));
+        .stdout(native(expected))
+        .stderr(predicate::str::starts_with(native("error: ./c/broken.safetensors: ")));
 }
 
 #[test]
@@ -150,17 +150,17 @@ fn json_tells_all_outcomes() {
     let result = |i: usize| &json["results"][i];
     assert_eq!(
         (&result(0)["path"], &result(0)["sound"]),
-        (&"./bad.safetensors".into(), &false.into())
+        (&native("./bad.safetensors").into(), &false.into())
     );
     assert!(
         result(0)["error"]
             .as_str()
             .unwrap()
-            .starts_with("./bad.safetensors: expected at least 8 bytes")
+            .starts_with(&native("./bad.safetensors: expected at least 8 bytes"))
     );
     assert_eq!(
         (&result(1)["path"], &result(1)["bytes"]),
-        (&"./good.safetensors".into(), &40.into())
+        (&native("./good.safetensors").into(), &40.into())
     );
     assert!(result(2)["error"].as_str().unwrap().starts_with("missing: "));
 }
@@ -263,11 +263,11 @@ fn numbered_shards_without_an_index_are_not_sound() {
     fs::remove_file(&index).unwrap();
     let error = "error: m/model.safetensors.index.json: missing: model-00001-of-00002.safetensors and \
                  the other numbered shards are no checkpoint without an index; 2 of 2 are there\n";
-    run_in(dir.path(), &["verify", "m"]).code(1).stderr(error).stdout(
+    run_in(dir.path(), &["verify", "m"]).code(1).stderr(native(error)).stdout(native(
         "m/model-00001-of-00002.safetensors: ok, 1 tensor, 2 parameters, 8 B\n\
          m/model-00002-of-00002.safetensors: ok, 1 tensor, 3 parameters, 6 B\n\n\
          3 checked: 2 sound, 1 not; 14 B\n",
-    );
+    ));
     run_in(dir.path(), &["inspect", "m"]).code(1);
     // One that is named is checked for what it is.
     run_in(dir.path(), &["verify", "m/model-00001-of-00002.safetensors"]).success();
@@ -306,7 +306,7 @@ fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
     small_file(dir.path(), "model.safetensors");
     let warning = "warning: ./model.safetensors: the directory opens as this file and not as \
                    model.safetensors.index.json beside it, which does not name it\n";
-    run_in(dir.path(), &["verify", "."]).success().stderr(warning);
+    run_in(dir.path(), &["verify", "."]).success().stderr(native(warning));
     run_in(dir.path(), &["verify", "--strict", "."]).code(1);
 }
 

@@ -40,9 +40,8 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
                 .stdout(predicate::str::contains(format!("; {format}: its structure")));
         }
         // Also where it is found and not named.
-        verify(dir.path(), &["."])
-            .code(1)
-            .stderr(predicate::str::contains("./model.safetensors: expected a safetensors file"));
+        let found = native("./model.safetensors: expected a safetensors file");
+        verify(dir.path(), &["."]).code(1).stderr(predicate::str::contains(found));
         let wrong = if option == "gguf" { "model.pt" } else { "model.gguf" };
         fs::copy(fixture(name), dir.path().join(wrong)).unwrap();
         let found = format!("found a file of {format}");

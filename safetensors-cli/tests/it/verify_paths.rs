@@ -23,6 +23,23 @@ fn other_ways_to_name_a_file_are_the_same_file() {
         .stderr("");
 }
 
+/// Windows and macOS find a shard in whatever case the index names it.
+#[test]
+fn a_shard_that_the_index_names_in_other_case_is_checked_once() {
+    let dir = temp_dir();
+    let index = sharded(dir.path());
+    let named = fs::read_to_string(&index).unwrap();
+    fs::write(&index, named.replace("model-00002", "Model-00002")).unwrap();
+    let run = run_in(dir.path(), &["verify", "--strict", "."]);
+    if dir.path().join("Model-00002-of-00002.safetensors").exists() {
+        let expected =
+            "./model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B\n";
+        run.success().stdout(native(expected)).stderr("");
+    } else {
+        run.code(1).stdout(predicate::str::contains("3 checked: 2 sound, 1 not"));
+    }
+}
+
 #[test]
 fn two_variants_in_one_directory_are_no_strays() {
     let dir = temp_dir();
@@ -111,7 +128,7 @@ fn names_in_upper_case_are_found() {
     small_file(dir.path(), "X.SAFETENSORS");
     fs::write(dir.path().join("bad.SafeTensors"), "no header").unwrap();
     let verify = safetensors().current_dir(dir.path()).args(["verify", "."]).assert();
-    let sound = "./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n";
+    let sound = native("./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n");
     verify
         .code(1)
         .stdout(format!("{sound}\n2 checked: 1 sound, 1 not; 40 B\n"))

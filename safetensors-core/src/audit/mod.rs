@@ -121,10 +121,13 @@ impl<S: ReadAt> Checkpoint<S> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
             self.files().iter().map(|shard| shard.path().to_owned()).collect();
-        let mut strays = Vec::new();
+        let (mut strays, mut listed) = (Vec::new(), BTreeSet::new());
         for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
             match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
-                Some(CheckpointPath::File(file)) => strays.push(file),
+                Some(CheckpointPath::File(file)) => {
+                    listed.insert(file.clone());
+                    strays.push(file);
+                }
                 Some(CheckpointPath::Index(other)) if other != index => {
                     named.extend(self.files_of_other_index(&other));
                 }
@@ -132,6 +135,14 @@ impl<S: ReadAt> Checkpoint<S> {
             }
         }
         strays.retain(|file| !named.contains(file));
+        if !strays.is_empty() {
+            // Where names in other case lead to the same file, the listing has one of them.
+            let unlisted =
+                |file: &&PathBuf| file.parent() == Some(folder) && !listed.contains(*file);
+            let named = named.iter().filter(unlisted);
+            let named: Vec<_> = named.filter_map(|file| self.version_of(file)).collect();
+            strays.retain(|stray| !self.version_of(stray).is_some_and(|it| named.contains(&it)));
+        }
         strays.sort_unstable();
         let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());
         let finding = |file: PathBuf| {

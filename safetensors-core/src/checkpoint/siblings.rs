@@ -101,6 +101,11 @@ impl<S> Checkpoint<S> {
         self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
+    /// The version of a file in that store; `None` if there is no such file, or it cannot be told.
+    pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
+        self.siblings.as_ref()?.version(file).ok()?
+    }
+
     /// The path and the bytes of a small file beside the index or the first file, such as
     /// `config.json`; `None` if the store has none, or does not let it be read.
     ///

@@ -92,11 +92,15 @@ impl FileSource {
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
         }
         let file = refuse_impossible(path).and_then(|()| options.open(path));
-        let file = file.map_err(|error| Error::io(error, path))?;
+        let not_a_file = |found| Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
+        let file = match file {
+            // Windows does not open directories, and says that access is denied.
+            Err(_) if cfg!(windows) && path.is_dir() => return not_a_file("a directory"),
+            file => file.map_err(|error| Error::io(error, path))?,
+        };
         let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
         if !metadata.is_file() {
-            let found = if metadata.is_dir() { "a directory" } else { "a special file" };
-            return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
+            return not_a_file(if metadata.is_dir() { "a directory" } else { "a special file" });
         }
         Ok(Self::with_metadata(file, path, &metadata))
     }

@@ -1,7 +1,7 @@
 //! Names that files cannot have on Windows.
 
-use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, MAIN_SEPARATOR_STR, Path};
+use std::{fs, io};
 
 use crate::error::Quoted;
 
@@ -13,10 +13,26 @@ pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
         Component::Normal(name) if cfg!(windows) => refused_by_windows(name.to_str()?),
         _ => None,
     });
-    match problem {
+    match problem.or_else(|| missing_drive(path)) {
         Some(problem) => Err(io::Error::new(io::ErrorKind::InvalidFilename, problem)),
         None => Ok(()),
     }
+}
+
+/// Why there is no file at a path such as `x:y`, which is relative to the current directory of a
+/// drive: there is no such drive. It may be meant for a name that contains `:`.
+fn missing_drive(path: &Path) -> Option<String> {
+    let mut components = path.components();
+    let Some(Component::Prefix(drive)) = components.next() else { return None };
+    if components.next() == Some(Component::RootDir) {
+        return None;
+    }
+    let drive = drive.as_os_str();
+    let root = fs::metadata(Path::new(drive).join(MAIN_SEPARATOR_STR));
+    let is_missing = root.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let drive = drive.to_string_lossy();
+    is_missing
+        .then(|| format!("there is no drive {}, and in names Windows reserves ':'", Quoted(&drive)))
 }
 
 /// Why Windows has no file of this name: [the rules][rules].
@@ -78,7 +94,10 @@ mod tests {
     /// Drives, shares and paths of more than 260 characters are no names.
     #[test]
     fn a_path_is_refused_for_its_names() {
+        let mut drives = ('D'..='Z').map(|letter| format!(r"{letter}:\"));
+        let missing = drives.find(|drive| !Path::new(drive).exists()).unwrap();
         for path in [
+            &*missing.replace('\\', "b.safetensors"),
             r"directory/aux.safetensors",
             r"C:\models\a:b",
             r"\\server\share\con",

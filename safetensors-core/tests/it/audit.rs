@@ -119,6 +119,22 @@ fn a_file_that_another_index_names_is_not_a_stray() {
     assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
 }
 
+/// Windows and macOS find it so. The name in the directory is that of the file.
+#[test]
+fn a_shard_that_the_index_names_in_other_case_is_not_a_stray() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = dir.path().join("model.safetensors.index.json");
+    shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);
+    fs::write(&index, r#"{"weight_map":{"a":"Model-00001-of-00001.safetensors"}}"#).unwrap();
+    let opened = Checkpoint::open(&index);
+    if !dir.path().join("Model-00001-of-00001.safetensors").exists() {
+        assert!(matches!(opened.unwrap_err().kind(), ErrorKind::Io(_)), "case counts here");
+        return;
+    }
+    let file = shard(dir.path(), "stray.safetensors", &["b"]);
+    assert_eq!(opened.unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
+}
+
 #[test]
 fn bool_bytes_other_than_0_and_1() {
     let dir = tempfile::tempdir().unwrap();

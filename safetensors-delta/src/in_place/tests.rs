@@ -60,10 +60,12 @@ impl Torn {
         let each = SaveOptions::new().durable(false);
         let options = ShardOptions::new().max_shard_size(most.into()).save_options(each);
         save_sharded(&path, views(&old()), &options).unwrap();
-        let base = Checkpoint::open(&path).unwrap();
+        // As `apply_in_place` opens it: on Windows that is another path.
+        let place = place_of(&path).unwrap();
+        let base = Checkpoint::open(&place).unwrap();
         let delta = make(&base, views(&new()), directory.path().join("1"), &quick()).unwrap();
         let chain = Chain::new([delta]).unwrap();
-        let journal = Journal::beside(&place_of(&path).unwrap());
+        let journal = Journal::beside(&place);
         let files = base.files().iter().map(|file| InPlace::open(file.path(), false).unwrap());
         let files: Vec<_> = files.collect();
         chain.write_journal(&base, &journal, &files, &quick()).unwrap();
