@@ -49,6 +49,11 @@ impl Identity {
     }
 }
 
+/// The number of this process, 0 where there are none: std panics there.
+pub(crate) fn process_id() -> u32 {
+    if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
+}
+
 fn unless_missing(found: io::Result<Identity>) -> io::Result<Option<Identity>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
