@@ -11,6 +11,7 @@ use super::names::{STANDARD_FILE, set_aside};
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::identity::process_id;
 
 /// Replaces the checkpoint of a directory by a new one, whose files are all written. `check` is
 /// called before anything changes. If it fails, nothing changes.
@@ -145,7 +146,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
     fn second_name(&self, file: &str) -> String {
         loop {
             let mut random = RandomState::new().build_hasher();
-            random.write_u32(std::process::id());
+            random.write_u32(process_id());
             let name = set_aside(file, random.finish() as u32);
             if !self.before.contains_key(&name) {
                 return name;

@@ -19,6 +19,7 @@ use super::backup::Backup;
 use crate::error::{ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, mark};
 use crate::io::hidden::{header_backup, remove_header_backup};
+use crate::io::identity::process_id;
 use crate::io::positional::write_all_at;
 use crate::io::unfinished::Steps;
 use crate::io::{FileSource, ReadAt, failpoint};
@@ -177,7 +178,7 @@ pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
 
-    RandomState::new().hash_one((SystemTime::now(), std::process::id())) as u16
+    RandomState::new().hash_one((SystemTime::now(), process_id())) as u16
 }
 
 /// Removes a backup that is no longer needed. Errors are ignored, because a backup that stays does

@@ -12,13 +12,13 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The device or, on Windows, the serial number of the volume.
-    #[cfg(any(unix, windows))]
+    #[cfg(any(unix, windows, target_os = "wasi"))]
     device: u64,
     /// The inode or, on Windows, the index of the file.
-    #[cfg(any(unix, windows))]
+    #[cfg(any(unix, windows, target_os = "wasi"))]
     inode: u64,
     /// Other systems have no such numbers. The time of creation comes close.
-    #[cfg(not(any(unix, windows)))]
+    #[cfg(not(any(unix, windows, target_os = "wasi")))]
     created: Option<std::time::SystemTime>,
 }
 
@@ -42,11 +42,16 @@ impl Identity {
     /// The number that the file has among those of its device for as long as it exists; 0 where the
     /// system has no such number.
     pub(crate) fn number(&self) -> u64 {
-        #[cfg(any(unix, windows))]
+        #[cfg(any(unix, windows, target_os = "wasi"))]
         return self.inode;
-        #[cfg(not(any(unix, windows)))]
+        #[cfg(not(any(unix, windows, target_os = "wasi")))]
         0
     }
+}
+
+/// The number of this process, 0 where there are none: std panics there.
+pub(crate) fn process_id() -> u32 {
+    if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
 fn unless_missing(found: io::Result<Identity>) -> io::Result<Option<Identity>> {
@@ -56,7 +61,7 @@ fn unless_missing(found: io::Result<Identity>) -> io::Result<Option<Identity>> {
     }
 }
 
-#[cfg(not(windows))]
+#[cfg(not(any(windows, target_os = "wasi")))]
 mod system {
     use std::fs::{self, File, Metadata};
     use std::io;
@@ -82,6 +87,30 @@ mod system {
     #[cfg(not(unix))]
     fn identity(metadata: Metadata) -> Identity {
         Identity { created: metadata.created().ok() }
+    }
+}
+
+/// std has these numbers for nightly compilers only.
+#[cfg(target_os = "wasi")]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::path::Path;
+
+    use rustix::fs::{Stat, fstat, lstat, stat};
+
+    use super::Identity;
+
+    pub(super) fn of(file: &File) -> io::Result<Identity> {
+        Ok(identity(fstat(file)?))
+    }
+
+    pub(super) fn at(path: &Path, follow: bool) -> io::Result<Identity> {
+        Ok(identity(if follow { stat(path) } else { lstat(path) }?))
+    }
+
+    fn identity(found: Stat) -> Identity {
+        Identity { device: found.st_dev, inode: found.st_ino }
     }
 }
 

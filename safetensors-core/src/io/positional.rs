@@ -13,7 +13,9 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
         let read = std::os::unix::fs::FileExt::read_at(file, buf, offset);
         #[cfg(windows)]
         let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
-        #[cfg(not(any(unix, windows)))]
+        #[cfg(target_os = "wasi")]
+        let read = rustix::io::pread(file, &mut *buf, offset).map_err(io::Error::from);
+        #[cfg(not(any(unix, windows, target_os = "wasi")))]
         let read = unsupported(file, &buf, offset);
         match read {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -23,10 +25,10 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
 }
 
 /// The error of a platform whose files, if it has any, this crate does not read and write.
-#[cfg(not(any(unix, windows)))]
+#[cfg(not(any(unix, windows, target_os = "wasi")))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
-    let problem = "files are read and written on Unix and Windows only, on this platform bytes in \
-                   memory and stores";
+    let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
+                   bytes in memory and stores";
     Err(io::Error::new(io::ErrorKind::Unsupported, problem))
 }
 
@@ -111,15 +113,16 @@ fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
-#[cfg(not(any(unix, windows)))]
-fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    unsupported(file, bytes, offset)
-}
-
-#[cfg(windows)]
+#[cfg(not(unix))]
 fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
+        #[cfg(windows)]
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset);
+        #[cfg(target_os = "wasi")]
+        let written = rustix::io::pwrite(file, bytes, offset).map_err(io::Error::from);
+        #[cfg(not(any(windows, target_os = "wasi")))]
+        let written = unsupported(file, bytes, offset);
+        match written {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
                 bytes = &bytes[written..];

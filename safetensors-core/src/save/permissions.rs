@@ -129,9 +129,9 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
 }
 
 /// Whether the permissions of a file let no one write to it. (An administrator can write to it
-/// nevertheless.)
+/// nevertheless.) WASI has no permissions, and for std all files are read-only there.
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
-    metadata.permissions().readonly()
+    cfg!(not(target_os = "wasi")) && metadata.permissions().readonly()
 }
 
 /// Renames a file, and replaces what has the new name. On Windows, too, others may have that open.

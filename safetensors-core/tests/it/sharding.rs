@@ -234,7 +234,7 @@ fn destinations_that_are_refused() {
     save_bytes(path, &[("a", 6, 1)], &limit(10));
     for name in ["model-00002-of-00002.safetensors", "model.safetensors.index.json"] {
         fs::create_dir(path.join(name)).unwrap();
-        let bytes = [2; 6];
+        let bytes = [2_u8; 6];
         let view = TensorView::from_slice(&[6], &bytes).unwrap();
         let error = save_sharded(path, [("a", view), ("b", view)], &limit(10)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
@@ -256,7 +256,7 @@ fn tensors_that_cannot_be_saved() {
     let path = directory.path();
     save_bytes(path, &[("a", 6, 1), ("b", 6, 1)], &limit(10));
     let before = names_in(path);
-    let bytes = [2; 6];
+    let bytes = [2_u8; 6];
     let view = TensorView::from_slice(&[6], &bytes).unwrap();
     // The duplicates go into two shards, so no header has both.
     let error = save_sharded(path, [("a", view), ("a", view)], &limit(10)).unwrap_err();

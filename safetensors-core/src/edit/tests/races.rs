@@ -110,7 +110,7 @@ fn version(path: &Path) -> u8 {
 /// Ways to save version 2 to a path.
 const SAVES: [fn(&Path) -> Result<()>; 2] = [
     |path| {
-        let bytes = [2];
+        let bytes = [2_u8];
         let tensors = [("a", TensorView::from_slice(&[1], &bytes).unwrap())];
         save(path, tensors, &SaveOptions::new())
     },

@@ -185,7 +185,8 @@ fn the_same_dtype_is_passed_on() {
     let values = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     let same = Converted::new(&values, Dtype::F32, &ConvertOptions::new()).unwrap();
     same.write_to(&mut |piece| {
-        assert_eq!(piece.as_ptr(), values.bytes().as_ptr());
+        // A big-endian machine swaps a copy.
+        assert!(cfg!(target_endian = "big") || piece.as_ptr() == values.bytes().as_ptr());
         Ok(())
     })
     .unwrap();
