@@ -254,11 +254,13 @@ pub(crate) fn is_of_parts(error: &Error) -> bool {
 
 /// The identity of an entry of a directory, the same for all paths to it. Two links to one file are
 /// two entries, as are two revisions in the Hub's cache. Where case does not count, all spellings of
-/// a name are one.
+/// a file's name are one.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
-        if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
-            return fs::canonicalize(path).ok();
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+            && let Ok(canonical) = fs::canonicalize(path)
+        {
+            return Some(canonical);
         }
         let directory = path
             .parent()

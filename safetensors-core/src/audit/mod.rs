@@ -9,7 +9,7 @@
 mod finding;
 mod layout;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, Severity};
@@ -121,28 +121,26 @@ impl<S: ReadAt> Checkpoint<S> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
             self.files().iter().map(|shard| shard.path().to_owned()).collect();
-        let (mut strays, mut listed) = (Vec::new(), BTreeSet::new());
+        let mut strays = Vec::new();
         for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
             match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
-                Some(CheckpointPath::File(file)) => {
-                    listed.insert(file.clone());
-                    strays.push(file);
-                }
+                Some(CheckpointPath::File(file)) => strays.push(file),
                 Some(CheckpointPath::Index(other)) if other != index => {
                     named.extend(self.files_of_other_index(&other));
                 }
                 _ => {}
             }
         }
-        strays.retain(|file| !named.contains(file));
-        if !strays.is_empty() {
-            // Where names in other case lead to the same file, the listing has one of them.
-            let unlisted =
-                |file: &&PathBuf| file.parent() == Some(folder) && !listed.contains(*file);
-            let named = named.iter().filter(unlisted);
-            let named: Vec<_> = named.filter_map(|file| self.version_of(file)).collect();
-            strays.retain(|stray| !self.version_of(stray).is_some_and(|it| named.contains(&it)));
-        }
+        // Where names in other case lead to the same file, the listing has one of them.
+        let without_case = |file: &Path| file.to_string_lossy().to_lowercase();
+        let folded: BTreeMap<_, _> = named.iter().map(|file| (without_case(file), file)).collect();
+        let is_same = |stray: &Path, file: &Path| {
+            self.version_of(file).is_some_and(|version| Some(version) == self.version_of(stray))
+        };
+        strays.retain(|stray| {
+            let in_other_case = folded.get(&without_case(stray));
+            !named.contains(stray) && !in_other_case.is_some_and(|file| is_same(stray, file))
+        });
         strays.sort_unstable();
         let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());
         let finding = |file: PathBuf| {

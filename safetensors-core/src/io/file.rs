@@ -91,9 +91,9 @@ impl FileSource {
             // nothing.
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
         }
-        let file = refuse_impossible(path).and_then(|()| options.open(path));
+        refuse_impossible(path).map_err(|error| Error::io(error, path))?;
         let not_a_file = |found| Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
-        let file = match file {
+        let file = match options.open(path) {
             // Windows does not open directories, and says that access is denied.
             Err(_) if cfg!(windows) && path.is_dir() => return not_a_file("a directory"),
             file => file.map_err(|error| Error::io(error, path))?,

@@ -302,7 +302,8 @@ fn settle(path: &Path) -> io::Result<bool> {
 fn put_in_place(new: &Path, destination: &Path, overwrite: bool) -> Result<()> {
     settle(destination)?;
     let old = old_directory(destination)?;
-    if let Some(old) = &old {
+    // WASI has no permissions, and refuses to set any.
+    if let Some(old) = old.as_ref().filter(|_| cfg!(not(target_os = "wasi"))) {
         fs::set_permissions(new, old.permissions())?;
     }
     if old.is_none() || !overwrite {
