@@ -119,20 +119,28 @@ fn a_file_that_another_index_names_is_not_a_stray() {
     assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
 }
 
-/// Windows and macOS find it so. The name in the directory is that of the file.
+/// Windows and macOS find it so, and list the name of the file. Elsewhere a second name is a link.
 #[test]
 fn a_shard_that_the_index_names_in_other_case_is_not_a_stray() {
     let dir = tempfile::tempdir().unwrap();
     let index = dir.path().join("model.safetensors.index.json");
-    shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);
+    let shard_of = |name, tensor| shard(dir.path(), name, &[tensor]);
+    let listed = shard_of("model-00001-of-00001.safetensors", "a");
     fs::write(&index, r#"{"weight_map":{"a":"Model-00001-of-00001.safetensors"}}"#).unwrap();
-    let opened = Checkpoint::open(&index);
-    if !dir.path().join("Model-00001-of-00001.safetensors").exists() {
-        assert!(matches!(opened.unwrap_err().kind(), ErrorKind::Io(_)), "case counts here");
-        return;
+    let named = dir.path().join("Model-00001-of-00001.safetensors");
+    let counts = !named.exists();
+    if counts {
+        fs::hard_link(&listed, &named).unwrap();
     }
-    let file = shard(dir.path(), "stray.safetensors", &["b"]);
-    assert_eq!(opened.unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
+    let file = shard_of("stray.safetensors", "b");
+    let opened = Checkpoint::open(&index).unwrap();
+    assert_eq!(opened.audit().unwrap(), [Finding::StrayFile { file: file.clone() }]);
+    if counts {
+        fs::remove_file(&listed).unwrap();
+        fs::copy(&named, &listed).unwrap();
+        let strays = [listed, file].map(|file| Finding::StrayFile { file });
+        assert_eq!(Checkpoint::open(&index).unwrap().audit().unwrap(), strays);
+    }
 }
 
 #[test]
