@@ -75,10 +75,10 @@ mod tests {
 
     use super::*;
 
-    /// Every element has its place in C order as its value. The array has 10 blocks of up to 64
+    /// Every element has its place in C order as its value. The array has 8 blocks of up to 64
     /// rows.
     fn counted() -> ArrayD<u32> {
-        let mut array = Array3::zeros((300, 19, 33).f());
+        let mut array = Array3::zeros((200, 19, 33).f());
         array.iter_mut().zip(0..).for_each(|(place, number)| *place = number);
         array.into_dyn()
     }
