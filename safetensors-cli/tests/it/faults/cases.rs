@@ -17,6 +17,7 @@ const INPUT: &str = "input.safetensors";
 const FOLDER: &str = "checkpoint";
 
 /// The name of a signature in its directory.
+#[cfg(feature = "sign")]
 const SIGNATURE: &str = "model.sig";
 
 /// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata. Of
