@@ -198,11 +198,11 @@ fn what_burn_cannot_read_is_refused_before_anything_is_written() {
     let flat = buf(Dtype::U8, vec![1; 65], &[0]);
     let problem = refused(Rewrite::new().add("w", flat).unwrap());
     assert_eq!(problem, (Some("w".into()), "it has more than 64 dimensions".into()));
-    let big = Made { shape: [(10 << 30) + 1], stops: false };
+    let big = Made { shape: [(10 << 10) + 1, 1 << 20], stops: false };
     let problem = refused(Rewrite::new().add("w", big).unwrap());
     assert_eq!(problem, (Some("w".into()), "burn reads no tensor of more than 10 GiB".into()));
     let many = (0..11).fold(Rewrite::new(), |rewrite, i| {
-        rewrite.add(i.to_string(), Made { shape: [10 << 30], stops: false }).unwrap()
+        rewrite.add(i.to_string(), Made { shape: [10 << 10, 1 << 20], stops: false }).unwrap()
     });
     assert_eq!(refused(many).1, "burn reads no file of more than 100 GiB");
     assert!(names_in(dir.path()).is_empty());
@@ -210,7 +210,7 @@ fn what_burn_cannot_read_is_refused_before_anything_is_written() {
 
 /// Bytes that are made while they are written.
 struct Made {
-    shape: [usize; 1],
+    shape: [usize; 2],
     stops: bool,
 }
 
@@ -236,7 +236,7 @@ impl TensorSource for Made {
 fn a_save_that_stops_leaves_the_old_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.bpk");
-    let of = |stops| Rewrite::new().add("w", Made { shape: [700], stops }).unwrap();
+    let of = |stops| Rewrite::new().add("w", Made { shape: [700, 1], stops }).unwrap();
     write(&of(false), &path).unwrap();
     let before = fs::read(&path).unwrap();
     let error = write(&of(true), &path).unwrap_err();
@@ -302,7 +302,7 @@ fn malformed_files_are_errors_that_name_the_tensor() {
         (f32(&[2], 8, 0), "should have 8 bytes, but lies from 8 to 0"),
         (f32(&[1], 512, 516), "its data ends at byte"),
         (f32(&[1], u64::MAX - 3, u64::MAX), "should have 4 bytes"),
-        (f32(&[u64::MAX, 2], 0, 8), "overflow"),
+        (f32(&[1 << 31, 1 << 31, 4], 0, 8), "overflow"),
     ] {
         let error = opened(one(tensor)).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");

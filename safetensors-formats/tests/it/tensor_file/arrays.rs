@@ -73,7 +73,7 @@ fn an_array_by_hand_is_read_and_each_wrong_field_is_named() {
         (b"N", "f4", &big, "the shape of a tensor is not a tuple of numbers"),
         (b"J\xff\xff\xff\xff\x85", "f4", &big, "the shape of a tensor"),
         (
-            b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\x04\x86",
+            b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7fJ\xff\xff\xff\x7f\x87",
             "f4",
             &big,
             "the size of a NumPy array does not fit 64 bits",

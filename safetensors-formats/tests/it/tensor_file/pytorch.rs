@@ -280,7 +280,7 @@ fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
         (b"K\0NK\x01\x85", "the shape of a tensor"),
         // More bytes than any file of this length can stand for: one element, repeated.
         (b"K\0J\xff\xff\xff\x7f\x85K\0\x85", "may have 67108864 at most"),
-        (b"K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85K\0\x85", "overflows 64 bits"),
+        (b"K\0J\xff\xff\xff\x7fJ\xff\xff\xff\x7fK\x02\x87K\0K\0K\0\x87", "overflows 64 bits"),
     ] {
         let error = refused(&legacy(&tensor(fields), KEYS, DATA), &Options::new());
         assert!(error.contains(says), "{error}");
