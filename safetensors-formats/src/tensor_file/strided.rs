@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn what_overflows_is_refused() {
         let most = u64::MAX;
-        assert!(Placement::new(&[u32::MAX as usize; 3], &[1; 3], 0, 4, most / 4).is_none());
+        assert!(Placement::new(&[u32::MAX as usize, 2], &[1 << 33, 1], 0, 4, most / 4).is_none());
         assert!(Placement::new(&[2], &[most], 1, 1, most).is_none());
         assert!(Placement::new(&[1], &[1], most, 1, most).is_none());
         assert!(Placement::new(&[1], &[1], 0, 4, most).is_none());
