@@ -319,6 +319,7 @@ fn a_hostile_journal_writes_nowhere_else() {
     }
     let huge = fs::File::create(&list).unwrap();
     huge.set_len(Limits::default().index_bytes + 1).unwrap();
+    drop(huge);
     let error = torn.next_call().unwrap_err();
     assert!(matches!(error.kind(), CoreKind::BadIndex { .. }), "{error}");
     #[cfg(unix)]
