@@ -1,7 +1,6 @@
 //! Deltas applied in place. What an interruption leaves is tested beside the code, and each system
 //! call is by the tests of the command.
 
-#[cfg(unix)]
 use std::fs;
 use std::path::Path;
 
