@@ -95,7 +95,8 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        assert!(places.iter().copied().eq(0..array.len() as u32));
+        // What is written has the byte order of the format.
+        assert!(places.into_iter().map(u32::from_le).eq(0..array.len() as u32));
     }
 
     #[test]
