@@ -205,6 +205,10 @@ fn cases() -> Vec<Case> {
     let problem = "in.npz: tensor \"a\": element 1 of a BOOL tensor should be 0 or 1, found 2";
     cases.push(("holds a boolean of 2", file, problem));
 
+    // More than 32 bits count.
+    let far = if usize::BITS < 64 { "found 1099511627776" } else { "overflows 64 bits" };
+    let file = array("<f8", false, "(1099511627776, 1099511627776)", &[]);
+    cases.push(("overflows 64 bits by two", zip(Stored, &[("a.npy", &file)]), far));
     let sizes = "(1073741824, 1073741824, 1073741824)";
     let file = zip(Stored, &[("a.npy", &array("<f8", false, sizes, &[]))]);
     let problem = "[1073741824, 1073741824, 1073741824] overflows 64 bits";

@@ -2,7 +2,7 @@
 //!
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
-//! one, which every library reads as it is; a signature or a delta is the old or the new. Exit code 0
+//! one, which every library reads as it is; a signature or a delta is the old or the new. Code 0
 //! means the new one, and the same command succeeds when it is run again. Only a change in place may
 //! also leave a file that all readers refuse: the next edit restores its header, and the next run
 //! completes its data. The next run removes what a failed one left behind.

@@ -67,11 +67,14 @@ fn an_array_by_hand_is_read_and_each_wrong_field_is_named() {
     let [one, two] = [1.0_f32, 2.0].map(f32::to_be_bytes);
     let big = [one, two].concat();
     assert_eq!(numbers(&array(b"K\x02\x85", "f4", ">", &big)), [1.0, 2.0]);
+    // More than 32 bits count.
+    let far = if usize::BITS < 64 { "the shape of a tensor" } else { "does not fit 64 bits" };
     for (shape, kind, bytes, says) in [
         (&b"K\x03\x85"[..], "f4", &big[..], "of shape [3] and type >f4 has 8 bytes"),
         (b"K\x01\x85", "f4", &big, "of shape [1]"),
         (b"N", "f4", &big, "the shape of a tensor is not a tuple of numbers"),
         (b"J\xff\xff\xff\xff\x85", "f4", &big, "the shape of a tensor"),
+        (b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\x04\x86", "f4", &big, far),
         (
             b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7fJ\xff\xff\xff\x7f\x87",
             "f4",

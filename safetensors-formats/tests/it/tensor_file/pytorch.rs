@@ -270,6 +270,8 @@ fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
     let w = checkpoint.tensor("w").unwrap().read().unwrap();
     assert_eq!((w.dtype(), w.into_vec::<f32>().unwrap()), (Dtype::F32, vec![1.0, 2.0]));
 
+    // More than 32 bits count.
+    let far = if usize::BITS < 64 { "the shape of a tensor" } else { "overflows 64 bits" };
     for (fields, says) in [
         (&b"K\x01K\x02\x85K\x01\x85"[..], "from element 1 on reaches past the 2 elements"),
         (b"K\0K\x02\x85K\x02\x85", "strides [2]"),
@@ -280,6 +282,7 @@ fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
         (b"K\0NK\x01\x85", "the shape of a tensor"),
         // More bytes than any file of this length can stand for: one element, repeated.
         (b"K\0J\xff\xff\xff\x7f\x85K\0\x85", "may have 67108864 at most"),
+        (b"K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85K\0\x85", far),
         (b"K\0J\xff\xff\xff\x7fJ\xff\xff\xff\x7fK\x02\x87K\0K\0K\0\x87", "overflows 64 bits"),
     ] {
         let error = refused(&legacy(&tensor(fields), KEYS, DATA), &Options::new());
