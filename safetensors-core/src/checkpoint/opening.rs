@@ -15,6 +15,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::Limits;
+use crate::io::reserve::reserve_open_files;
 use crate::io::stamp::says_changed;
 use crate::io::{ReadAt, SafeTensors};
 use crate::parallel::in_parallel;
@@ -243,6 +244,8 @@ fn open_at_once<I, T: Send>(
         Err(error) if is_not_fetched(&error) => Ok(Err(error)),
         opened => opened.map(Ok),
     };
+    let files = files.into_iter();
+    reserve_open_files(files.len());
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 

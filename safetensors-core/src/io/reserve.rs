@@ -1,4 +1,4 @@
-//! Reserving the space of a file before it is written.
+//! Reserving what is needed later: the space of a file, and room for open files.
 
 use std::fs::File;
 use std::io;
@@ -62,4 +62,45 @@ fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
     rustix::fs::fstatfs(file).ok().filter(|system| system.f_type == TMPFS_MAGIC)
+}
+
+/// Makes room for so many more open files at once. Otherwise the kernel doubles the table of open
+/// files again and again, and each time all threads that open some wait some ten milliseconds.
+///
+/// Nothing fails if the process may not open so many: opening them says so.
+#[cfg(target_os = "linux")]
+pub(crate) fn reserve_open_files(count: usize) {
+    /// The room that the kernel gives to every process.
+    const GIVEN: usize = 64;
+
+    use rustix::fd::AsRawFd;
+
+    if count < GIVEN {
+        return;
+    }
+    let Ok(file) = File::open("/dev/null") else { return };
+    let last = i32::try_from(count).ok().and_then(|count| file.as_raw_fd().checked_add(count));
+    // The table keeps its size after this copy of the number is closed.
+    let _ = last.map(|last| rustix::io::fcntl_dupfd_cloexec(&file, last));
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn reserve_open_files(_: usize) {}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_open_files_grows_at_once() {
+        let size = || -> usize {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+            line.trim().parse().unwrap()
+        };
+        reserve_open_files(300);
+        assert!(size() > 300, "{}", size());
+        // More than any process may open.
+        [i32::MAX as usize, usize::MAX].map(reserve_open_files);
+    }
 }
