@@ -101,6 +101,7 @@ mod tests {
         reserve_open_files(300);
         assert!(size() > 300, "{}", size());
         // More than any process may open.
-        [i32::MAX as usize, usize::MAX].map(reserve_open_files);
+        reserve_open_files(i32::MAX as usize);
+        reserve_open_files(usize::MAX);
     }
 }
