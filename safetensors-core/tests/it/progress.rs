@@ -16,6 +16,10 @@ use safetensors_testing::tensors::{broken, bytes_by};
 
 const MIB: u64 = 1 << 20;
 
+/// How many MiB are written at once: elements in memory are brought into the order of files piece
+/// by piece.
+const PIECE: u64 = if cfg!(target_endian = "big") { 1 } else { 4 };
+
 fn bytes(len: u64) -> TensorBuf {
     TensorBuf::from_vec(vec![len as usize], vec![7_u8; len as usize]).unwrap()
 }
@@ -70,7 +74,8 @@ fn a_large_tensor_is_reported_piece_by_piece() {
         let told = seen();
         // Each save with the same options counts from zero.
         let of = |done: u64| (done * MIB, 9 * MIB, "large".to_owned());
-        assert_eq!(told, [of(4), of(8), of(9)]);
+        let steps: Vec<_> = (PIECE..9).step_by(PIECE as usize).chain([9]).map(of).collect();
+        assert_eq!(told, steps);
     }
     let read = Checkpoint::open(&path).unwrap().tensor("large").unwrap().read().unwrap();
     assert!(read.bytes() == bytes(9 * MIB).bytes());
@@ -101,7 +106,9 @@ fn the_files_of_a_sharded_save_are_counted_together() {
     let told = seen();
     assert!(told.iter().all(|(_, total, _)| *total == 6 * MIB), "{told:?}");
     // The two tensors of the second file are written at the same time.
-    assert_eq!((told.len(), told[0].0, told[2].0), (3, 3 * MIB, 6 * MIB), "{told:?}");
+    let calls = if PIECE == 1 { 6 } else { 3 };
+    let middle = told[calls / 2 - 1].0;
+    assert_eq!((told.len(), middle, told[calls - 1].0), (calls, 3 * MIB, 6 * MIB), "{told:?}");
 
     // A rewrite counts the bytes that are written: each tensor once, after its cast.
     let (options, seen) = noting();
@@ -148,7 +155,9 @@ fn files_that_go_to_a_writer_are_reported_too() {
     write_to(&mut out, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
     let total = 9 * MIB + 10;
     let told: Vec<_> = seen().into_iter().map(|(done, of, _)| (done, of)).collect();
-    assert_eq!(told, [4 * MIB, 8 * MIB, 9 * MIB, total].map(|done| (done, total)));
+    let pieces = (PIECE..9).step_by(PIECE as usize).chain([9]).map(|done| done * MIB);
+    let steps: Vec<_> = pieces.chain([total]).map(|done| (done, total)).collect();
+    assert_eq!(told, steps);
 
     let options = ShardOptions::new().max_shard_size(MIB.into()).save_options(cancelling(5 * MIB));
     let mut store = MemoryStore::default();
@@ -185,7 +194,10 @@ fn bytes_that_are_written_again_count_once() {
     writer.tensor("a").unwrap().write_from(&breaking).unwrap_err();
     writer.tensor("a").unwrap().write_from(&bytes(2 * MIB)).unwrap();
     writer.finish().unwrap();
-    assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), [MIB, 2 * MIB]);
+    // The first piece is reported, also where it is one that is written again.
+    let again = (PIECE == 1).then_some(MIB);
+    let steps: Vec<_> = [MIB].into_iter().chain(again).chain([2 * MIB]).collect();
+    assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), steps);
 }
 
 #[test]

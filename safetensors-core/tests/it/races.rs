@@ -96,7 +96,7 @@ fn a_file_that_another_writer_saves_is_not_removed() {
     let path = directory.path().join("model.safetensors");
     thread::scope(|scope| {
         scope.spawn(|| (0..100).for_each(|i| save_version(directory.path(), i, 2)));
-        for version in 0..100 {
+        for version in 0..100_u8 {
             let bytes = [version];
             let tensors = NAMES.map(|name| (name, TensorView::from_slice(&[1], &bytes).unwrap()));
             save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();

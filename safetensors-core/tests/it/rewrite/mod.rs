@@ -11,6 +11,7 @@ mod tied;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
+use safetensors_testing::tensors::file_bytes;
 use tempfile::TempDir;
 
 pub(crate) fn floats(values: impl IntoIterator<Item = f32>) -> TensorBuf {
@@ -39,7 +40,7 @@ pub(crate) fn content(path: &Path) -> (Tensors, Aliases) {
     let mut tensors: Vec<_> = checkpoint
         .tensors()
         .map(|tensor| {
-            (tensor.name().to_owned(), tensor.dtype(), tensor.read().unwrap().bytes().to_vec())
+            (tensor.name().to_owned(), tensor.dtype(), file_bytes(&tensor.read().unwrap()))
         })
         .collect();
     tensors.sort();
