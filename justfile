@@ -22,7 +22,7 @@ test:
 core:
     cargo test -p safetensors-core
 
-# Measure everything, and put the table into BENCHMARKS.md. Takes ten minutes on an idle machine.
+# Measure everything, and put the table into BENCHMARKS.md. Takes forty minutes on an idle machine.
 bench:
     cargo bench -p benches -- --into BENCHMARKS.md
 

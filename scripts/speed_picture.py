@@ -224,7 +224,7 @@ def growth_table(found):
             seconds(points[-1][1]),
             f"{exponent(times):.2f}",
             f"{exponent(times[-2:]):.2f}",
-            "–" if memory is None else f"{memory / (1 << 20):.0f} MiB",
+            "–" if memory is None else f"{math.ceil(memory / (1 << 20))} MiB",
         ]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
@@ -269,8 +269,8 @@ def panel(left, top, family, unit, lines):
     ends += "" if unit == "bytes" else f" {unit}"
     ours = f"{seconds(of_ours[0][1])} to {seconds(of_ours[-1][1])}"
     if of_ours[-1][2] is not None:
-        first, last = (of_ours[end][2] / (1 << 20) for end in (0, -1))
-        ours += f", {first:.0f} to {last:.0f} MiB"
+        first, last = (math.ceil(of_ours[end][2] / (1 << 20)) for end in (0, -1))
+        ours += f", {first} to {last} MiB"
     body += [
         f'<text x="{left}" y="{top - 7}" fill="#555">{slope}</text>',
         f'<text x="{left}" y="{top + height + 15}" fill="#555">{html.escape(ends)}</text>',

@@ -16,8 +16,8 @@ use safetensors_testing::tensors::{broken, bytes_by};
 
 const MIB: u64 = 1 << 20;
 
-/// How many MiB are written at once: elements in memory are brought into the order of files piece
-/// by piece.
+/// How many MiB lie between two reports. A big-endian machine brings elements into the order of
+/// files in a small buffer, piece by piece.
 const PIECE: u64 = if cfg!(target_endian = "big") { 1 } else { 4 };
 
 fn bytes(len: u64) -> TensorBuf {
@@ -194,7 +194,7 @@ fn bytes_that_are_written_again_count_once() {
     writer.tensor("a").unwrap().write_from(&breaking).unwrap_err();
     writer.tensor("a").unwrap().write_from(&bytes(2 * MIB)).unwrap();
     writer.finish().unwrap();
-    // The first piece is reported, also where it is one that is written again.
+    // Where pieces have 1 MiB, the first is reported again, and the count does not rise.
     let again = (PIECE == 1).then_some(MIB);
     let steps: Vec<_> = [MIB].into_iter().chain(again).chain([2 * MIB]).collect();
     assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), steps);
