@@ -25,6 +25,7 @@ impl NameTable {
     ///
     /// Returns whether the name was added. Positions from 2³² on are not added either; no header
     /// can have this many tensors, because its text is shorter than 2³² bytes.
+    #[inline]
     pub(crate) fn insert<'a>(
         &mut self,
         name: &str,
@@ -47,6 +48,7 @@ impl NameTable {
     }
 
     /// The position of `name`.
+    #[inline]
     pub(crate) fn find<'a>(&self, name: &str, name_at: impl Fn(usize) -> &'a str) -> Option<usize> {
         self.positions
             .find(hash(&self.hasher, name), |&position| name_at(position as usize) == name)
