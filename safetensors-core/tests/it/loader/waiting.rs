@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, ops, thread};
 
 use safetensors_core::io::{ReadRange, Requests};
@@ -24,6 +24,8 @@ struct Far {
     calls: Mutex<Vec<Vec<ops::Range<u64>>>>,
     waiting: AtomicUsize,
     most_waiting: AtomicUsize,
+    /// A call waits until so many have waited at once, for ten seconds at most.
+    expected: AtomicUsize,
     is_broken: AtomicBool,
 }
 
@@ -35,6 +37,7 @@ impl Far {
             calls: Mutex::default(),
             waiting: AtomicUsize::new(0),
             most_waiting: AtomicUsize::new(0),
+            expected: AtomicUsize::new(0),
             is_broken: AtomicBool::new(false),
         }
     }
@@ -54,6 +57,13 @@ impl ReadAt for Far {
         self.most_waiting.fetch_max(waiting, Ordering::SeqCst);
         let range = |range: &ReadRange<'_>| range.offset..range.offset + range.bytes.len() as u64;
         self.calls.lock().unwrap().push(ranges.iter().map(range).collect());
+        let start = Instant::now();
+        let are_all_there =
+            || self.most_waiting.load(Ordering::SeqCst) >= self.expected.load(Ordering::SeqCst);
+        while !are_all_there() && start.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // One call too many would come meanwhile.
         thread::sleep(Duration::from_millis(20));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         if self.is_broken.load(Ordering::SeqCst) {
@@ -98,6 +108,7 @@ fn bytes(name: &str, len: usize, seed: usize) -> (String, TensorBuf) {
 fn a_large_tensor_is_read_by_many_calls_at_once() {
     let tensors = [bytes("large", 24 * MIB + 17, 1)];
     let checkpoint = far(&tensors);
+    source(&checkpoint).expected.store(12, Ordering::SeqCst);
     let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
     assert_eq!(read[0].bytes(), tensors[0].1.bytes());
     assert_eq!(calls(&checkpoint).len(), 25);
@@ -105,6 +116,7 @@ fn a_large_tensor_is_read_by_many_calls_at_once() {
 
     // A number of threads that the caller sets counts.
     let checkpoint = far(&tensors);
+    source(&checkpoint).expected.store(3, Ordering::SeqCst);
     checkpoint.read_all(&LoadOptions::new().threads(3)).unwrap();
     assert_eq!(source(&checkpoint).most_waiting.load(Ordering::SeqCst), 3);
 }
