@@ -112,20 +112,14 @@ impl FileSource {
     }
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
-        let changed = time_of_change(metadata);
-        // A time in the future comes from another clock, such as that of a file server.
-        let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-        Self {
-            file,
-            path: path.into(),
-            stamp: Stamp::of(metadata),
-            is_young: age.is_none_or(|age| age <= TIME_STEP),
-        }
+        let (stamp, is_young) = (Stamp::of(metadata), is_young(metadata));
+        Self { file, path: path.into(), stamp, is_young }
     }
 
     /// Accepts the present state of the file as its state when it was opened.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
-        *self = Self::of(self.file.try_clone()?, &self.path)?;
+        let metadata = self.file.metadata()?;
+        (self.stamp, self.is_young) = (Stamp::of(&metadata), is_young(&metadata));
         Ok(())
     }
 
@@ -222,6 +216,27 @@ impl ReadAt for FileSource {
             None => Ok(false),
         }
     }
+}
+
+/// A file that is being written, read back at positions.
+pub(crate) struct WrittenFile<'a>(pub(crate) &'a File);
+
+impl ReadAt for WrittenFile<'_> {
+    fn byte_len(&self) -> u64 {
+        self.0.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        positional::read_exact_at(self.0, buf, offset)
+    }
+}
+
+/// Whether a file changed so shortly ago that the next change may get the same time.
+fn is_young(metadata: &Metadata) -> bool {
+    let changed = time_of_change(metadata);
+    // A time in the future comes from another clock, such as that of a file server.
+    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+    age.is_none_or(|age| age <= TIME_STEP)
 }
 
 /// When the file or its metadata last changed. No program can set this time.

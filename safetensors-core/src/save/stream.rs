@@ -16,7 +16,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
 use crate::header::NameTable;
-use crate::io::FileSource;
+use crate::io::file::WrittenFile;
 use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
 use crate::parallel::{Meter, in_parallel, progress};
@@ -205,10 +205,7 @@ impl StreamWriter {
     /// Writes the header again, with digests in place of the placeholders. Its length is the same.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
-        let source = file
-            .try_clone()
-            .and_then(|file| FileSource::of(file, &self.path))
-            .map_err(ErrorKind::Io)?;
+        let source = WrittenFile(file);
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
             tensor
                 .running()

@@ -14,8 +14,8 @@ use super::{GrowingEntry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
 use crate::header::{LENGTH_BYTES, NameTable};
-use crate::io::FileSource;
 use crate::io::copy::copy_range;
+use crate::io::file::WrittenFile;
 use crate::io::positional::write_all_at;
 use crate::io::shift::shift;
 use crate::save::layout::Layout;
@@ -120,9 +120,7 @@ fn assemble<'a>(
     copies.flush()?;
     file.set_len(start + data_len).map_err(ErrorKind::Io)?;
     if options.digests {
-        let source =
-            file.try_clone().and_then(|file| FileSource::of(file, std::path::Path::new("")));
-        let source = source.map_err(ErrorKind::Io)?;
+        let source = WrittenFile(file);
         let mut buffer = Vec::new();
         let digests = needed.iter().map(|(_, range)| {
             let place = range.start - shortest + start..range.end - shortest + start;
