@@ -142,8 +142,9 @@
 //! it from there.
 //!
 //! The code for CUDA is type-checked and linted with `just check-cuda`, but has not been run on
-//! such a device yet. The code for Metal has never been compiled, because that needs macOS. What
-//! they share with a load to the CPU is tested there, with a device that is memory of the host.
+//! such a device yet. The code for Metal is type-checked by `just check-platforms`, and has not run
+//! either. What they share with a load to the CPU is tested there, with a device that is memory of
+//! the host.
 //!
 //! # What this crate does not do
 //!

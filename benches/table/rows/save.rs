@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new("save 2 GiB from candle", |data| from_candle(data.path())),
         Spec::new("save 2 GiB from ndarray", |data| from_ndarray(data.path())),
     ];
-    // On tmpfs the kernel uses no larger pages, and takes a lock on the file for each page.
+    // On tmpfs the kernel uses no larger pages, and space cannot be reserved without clearing it.
     rows.extend(
         folder_in_memory()
             .map(|memory| Spec::new("save 2 GiB to tmpfs", move |_| from_ndarray(&memory))),

@@ -1,11 +1,14 @@
 //! [`RunningDigest`]: the digest of a tensor while it is written.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 
 use super::compute::failed;
 use super::{Digest, Hasher};
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::io::positional::read_exact_at;
 use crate::load::streaming::read_pieces;
 
 /// The digest of a tensor whose bytes are written in any order. Bytes that arrive in order are
@@ -54,11 +57,11 @@ impl RunningDigest {
         *self = Self::default();
     }
 
-    /// The digest of the whole tensor, which was written to the range `place` of `source`. Bytes
-    /// that are not hashed yet are read back through `buffer`.
-    pub(crate) fn finish<S: ReadAt>(
+    /// The digest of the whole tensor, which was written to the range `place` of `file`. Bytes that
+    /// are not hashed yet are read back through `buffer`.
+    pub(crate) fn finish(
         &self,
-        source: &S,
+        file: &File,
         place: Range<u64>,
         buffer: &mut Vec<u8>,
     ) -> Result<Digest> {
@@ -68,10 +71,26 @@ impl RunningDigest {
             State::Begun => Hasher::default(),
         };
         let rest = place.start + self.taken..place.end;
-        read_pieces(source, rest, buffer, failed, |piece| {
+        read_pieces(&Written { file, end: place.end }, rest, buffer, failed, |piece| {
             hasher.update(piece);
             Ok(())
         })?;
         Ok(hasher.finish())
+    }
+}
+
+/// A file that is being written, up to the end of a tensor.
+struct Written<'a> {
+    file: &'a File,
+    end: u64,
+}
+
+impl ReadAt for Written<'_> {
+    fn byte_len(&self) -> u64 {
+        self.end
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        read_exact_at(self.file, buf, offset)
     }
 }

@@ -218,19 +218,6 @@ impl ReadAt for FileSource {
     }
 }
 
-/// A file that is being written, read back at positions.
-pub(crate) struct WrittenFile<'a>(pub(crate) &'a File);
-
-impl ReadAt for WrittenFile<'_> {
-    fn byte_len(&self) -> u64 {
-        self.0.metadata().map_or(0, |metadata| metadata.len())
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        positional::read_exact_at(self.0, buf, offset)
-    }
-}
-
 /// Whether a file changed so shortly ago that the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);

@@ -7,7 +7,7 @@ pub(crate) mod copy;
 #[cfg(feature = "std")]
 pub(crate) mod failpoint;
 #[cfg(feature = "std")]
-pub(crate) mod file;
+mod file;
 #[cfg(feature = "std")]
 pub(crate) mod hidden;
 #[cfg(feature = "std")]

@@ -16,7 +16,6 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
 use crate::header::NameTable;
-use crate::io::file::WrittenFile;
 use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
 use crate::parallel::{Meter, in_parallel, progress};
@@ -205,11 +204,10 @@ impl StreamWriter {
     /// Writes the header again, with digests in place of the placeholders. Its length is the same.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
-        let source = WrittenFile(file);
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
             tensor
                 .running()
-                .finish(&source, tensor.place.clone(), buffer)
+                .finish(file, tensor.place.clone(), buffer)
                 .map_err(|error| error.in_tensor(&tensor.name))
         })?;
         let specs: Vec<_> = self.tensors.iter().map(Declared::spec).collect();

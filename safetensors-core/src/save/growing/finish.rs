@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
 use crate::header::{LENGTH_BYTES, NameTable};
 use crate::io::copy::copy_range;
-use crate::io::file::WrittenFile;
 use crate::io::positional::write_all_at;
 use crate::io::shift::shift;
 use crate::save::layout::Layout;
@@ -120,11 +119,10 @@ fn assemble<'a>(
     copies.flush()?;
     file.set_len(start + data_len).map_err(ErrorKind::Io)?;
     if options.digests {
-        let source = WrittenFile(file);
         let mut buffer = Vec::new();
         let digests = needed.iter().map(|(_, range)| {
             let place = range.start - shortest + start..range.end - shortest + start;
-            RunningDigest::default().finish(&source, place, &mut buffer)
+            RunningDigest::default().finish(file, place, &mut buffer)
         });
         prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
     }

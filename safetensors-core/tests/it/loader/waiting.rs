@@ -24,7 +24,7 @@ struct Far {
     calls: Mutex<Vec<Vec<ops::Range<u64>>>>,
     waiting: AtomicUsize,
     most_waiting: AtomicUsize,
-    /// A call waits until so many have waited at once, for ten seconds at most.
+    /// How many calls must have waited at once before any is answered, or ten seconds have passed.
     expected: AtomicUsize,
     is_broken: AtomicBool,
 }
