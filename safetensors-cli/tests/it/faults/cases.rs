@@ -70,28 +70,30 @@ impl Case {
     /// Shards take the place of others that have the same names.
     pub(crate) fn sharded_save() -> Self {
         let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12", "--force"];
-        Self::new("a sharded save", &arguments, FOLDER, |folder| {
+        let case = Self::new("a sharded save", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());
             let mut command = safetensors(folder.parent().unwrap());
             command.args(["convert", "old.safetensors", FOLDER, "--max-shard-size", "12"]);
             assert!(command.status().unwrap().success());
             fs::remove_file(old).unwrap();
-        })
+        });
+        Self { is_long: true, ..case }
     }
 
     /// The parts of two ranks take the place of others, in files of the same names.
     pub(crate) fn divided_save() -> Self {
         let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
         let arguments = [&["convert", INPUT, FOLDER, "--force"], &divide[..]].concat();
-        Self::new("a save for ranks", &arguments, FOLDER, |folder| {
+        let case = Self::new("a save for ranks", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());
             let mut command = safetensors(folder.parent().unwrap());
             command.args(["convert", "old.safetensors", FOLDER]).args(divide);
             assert!(command.status().unwrap().success());
             fs::remove_file(old).unwrap();
-        })
+        });
+        Self { is_long: true, ..case }
     }
 
     /// A delta takes the place of an older one of the same base.

@@ -23,10 +23,11 @@ use cases::Case;
 use strace::{Call, Fault, Outcome};
 
 /// What is tried at every call.
-const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
+const ALWAYS: [Fault; 2] = [Fault::Killed, Fault::Error("EIO")];
 
 /// What is tried at every fourth.
-const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
+const SAMPLED: [Fault; 3] =
+    [Fault::ErrorsFromHere("EIO"), Fault::Error("ENOSPC"), Fault::Error("EACCES")];
 
 /// What is tried only if everything is.
 const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
