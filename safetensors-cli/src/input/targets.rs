@@ -175,10 +175,11 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
             continue;
         };
         let index = target.path.with_file_name(pattern.index_name());
-        // A save puts its shards in place before their index, while the directory still opens as
-        // its old single file. And it removes old shards before their index, so this order counts.
-        let has_none = is_missing(&index)
-            && is_missing(&target.path.with_file_name(pattern.file_name(0, 1)))
+        // A save puts shards and then their index in place before it removes an old single file.
+        // It removes old shards before their index, when a single file is in place. So this order
+        // counts.
+        let has_none = is_missing(&target.path.with_file_name(pattern.file_name(0, 1)))
+            && is_missing(&index)
             && !is_missing(&target.path);
         if has_none && !seen.contains(&identity(&target.path)) {
             missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);

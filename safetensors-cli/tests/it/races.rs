@@ -116,6 +116,40 @@ fn verify_finds_a_directory_sound_while_it_is_saved_to() {
     });
 }
 
+/// A save of shards over a single file ends while `verify` looks for what the shards belong to.
+#[cfg(target_os = "linux")]
+#[test]
+fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
+    let dir = temp_dir();
+    let from = version(dir.path(), 0);
+    let d = dir.path().join("d");
+    assert!(finish(convert(dir.path(), &[], &from, 3)));
+    let [file, index] =
+        ["model.safetensors", "model.safetensors.index.json"].map(|name| d.join(name));
+    let saved = fs::read(&index).unwrap();
+    for slow in [&file, &index] {
+        // As it is before the save puts its index in place.
+        fs::copy(dir.path().join(&from), &file).unwrap();
+        fs::remove_file(&index).unwrap();
+        let looked_at = ["-P", slow.to_str().unwrap()];
+        let Some(mut command) =
+            strace(&[&looked_at[..], &["-e", "inject=statx:delay_exit=400000"]].concat())
+        else {
+            return;
+        };
+        command.extend([env!("CARGO_BIN_EXE_safetensors"), "verify"].map(String::from));
+        let mut verify = Command::new(&command[0]);
+        verify.args(&command[1..]).arg(&d).stdout(Stdio::null()).stderr(Stdio::piped());
+        let verify = verify.spawn().unwrap();
+        thread::sleep(Duration::from_millis(200));
+        fs::write(&index, &saved).unwrap();
+        fs::remove_file(&file).unwrap();
+        let output = verify.wait_with_output().unwrap();
+        let shown = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {shown}", slow.display());
+    }
+}
+
 /// Wherever it was killed, the directory opens as one of the two checkpoints.
 #[cfg(target_os = "linux")]
 #[test]
