@@ -374,7 +374,7 @@ def main():
     parser.add_argument("groups", nargs="*", default=GROUPS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--mib", type=int, default=1024)
-    # Of 256 MiB, moto answers so late that Run:ai's streamer gives up.
+    # With 256 MiB, moto answers so late that Run:ai's streamer gives up.
     parser.add_argument("--s3-mib", type=int, default=128)
     parser.add_argument("--dir", help="where the test data are, for a while")
     parser.add_argument("--sample", nargs=2, help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
@@ -203,7 +203,13 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         }
         Ok(())
     };
-    outcome.error = look().err().map(|error| format!("{error:#}"));
+    match look() {
+        Err(error) if target.is_beside(&error) => outcome.warnings.push(format!(
+            "{}: has parts of tensors that the checkpoint of this directory does not name",
+            text::path(Path::new(&target.name()))
+        )),
+        looked => outcome.error = looked.err().map(|error| format!("{error:#}")),
+    }
     if outcome.error.is_some() && target.is_gone() {
         return None;
     }
@@ -278,10 +284,12 @@ impl Outcome {
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
+    /// Of what could not be opened by itself, and is sound, there are only warnings.
     /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
     /// output.
     fn show(&self, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-        if self.sound && !args.quiet {
+        let is_opened = self.files > 0 || self.delta.is_some();
+        if self.sound && is_opened && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }

@@ -90,6 +90,16 @@ impl Target {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
+    /// Whether the file was found, did not open because its tensors are parts, and lies in a
+    /// directory that opens without it. A save for ranks puts its files in place before their
+    /// index.
+    pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
+        let opens = |directory: &Path| safetensors_core::Checkpoint::open_whole(directory).is_ok();
+        matches!(self.origin, Origin::Found)
+            && error.downcast_ref().is_some_and(is_of_parts)
+            && self.path.parent().is_some_and(opens)
+    }
+
     fn is_index(&self) -> bool {
         !matches!(self.origin, Origin::Failed(_))
             && self.path.extension().is_some_and(|extension| extension == "json")
@@ -175,11 +185,13 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
             continue;
         };
         let index = target.path.with_file_name(pattern.index_name());
-        // A save puts shards and then their index in place before it removes an old single file.
-        // It removes old shards before their index, when a single file is in place. So this order
+        // A save of shards puts their index in place before it removes an old single file, and a
+        // save of a single file puts that in place before it removes an old index. So this order
         // counts.
-        let has_none = is_missing(&target.path.with_file_name(pattern.file_name(0, 1)))
+        let single = target.path.with_file_name(pattern.file_name(0, 1));
+        let has_none = is_missing(&single)
             && is_missing(&index)
+            && is_missing(&single)
             && !is_missing(&target.path);
         if has_none && !seen.contains(&identity(&target.path)) {
             missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);

@@ -126,11 +126,11 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
     assert!(finish(convert(dir.path(), &[], &from, 3)));
     let [file, index] =
         ["model.safetensors", "model.safetensors.index.json"].map(|name| d.join(name));
-    let saved = fs::read(&index).unwrap();
+    let saved = dir.path().join("saved.json");
     for slow in [&file, &index] {
         // As it is before the save puts its index in place.
         fs::copy(dir.path().join(&from), &file).unwrap();
-        fs::remove_file(&index).unwrap();
+        fs::rename(&index, &saved).unwrap();
         let looked_at = ["-P", slow.to_str().unwrap()];
         let Some(mut command) =
             strace(&[&looked_at[..], &["-e", "inject=statx:delay_exit=400000"]].concat())
@@ -142,7 +142,7 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
         verify.args(&command[1..]).arg(&d).stdout(Stdio::null()).stderr(Stdio::piped());
         let verify = verify.spawn().unwrap();
         thread::sleep(Duration::from_millis(200));
-        fs::write(&index, &saved).unwrap();
+        fs::rename(&saved, &index).unwrap();
         fs::remove_file(&file).unwrap();
         let output = verify.wait_with_output().unwrap();
         let shown = String::from_utf8_lossy(&output.stderr);
@@ -169,6 +169,32 @@ fn verify_finds_a_directory_sound_after_a_save_was_killed() {
             run_in(dir.path(), &["verify", "d"]).success();
         }
     }
+}
+
+/// So it does after a save for ranks, and the files that were put in place are warnings.
+#[cfg(target_os = "linux")]
+#[test]
+fn verify_finds_a_directory_sound_after_a_save_for_ranks_was_killed() {
+    let mut warned = 0;
+    for rename in 1..=16 {
+        let kill = format!("inject=rename:signal=KILL:when={rename}");
+        let Some(mut save) = strace(&["-e", &kill]) else { return };
+        let dir = temp_dir();
+        let from = [0, 1].map(|i| version(dir.path(), i));
+        assert!(finish(convert(dir.path(), &[], &from[0], 1)));
+        let args = ["convert", &from[1], "d", "--ranks", "2", "--preset", "none", "--force"];
+        save.extend([env!("CARGO_BIN_EXE_safetensors")].iter().chain(&args).map(|&arg| arg.into()));
+        save.extend(["--rule", "*=uneven:0"].map(String::from));
+        let mut command = Command::new(&save[0]);
+        command.args(&save[1..]).current_dir(dir.path()).stdout(Stdio::null());
+        if finish(command.stderr(Stdio::piped()).spawn().unwrap()) {
+            assert!(rename > 2 && warned > 0, "{rename} {warned}");
+            return;
+        }
+        let output = run_in(dir.path(), &["verify", "d"]).success().get_output().stderr.clone();
+        warned += usize::from(crate::fixtures::text(&output).contains("has parts of tensors"));
+    }
+    unreachable!("each save was killed");
 }
 
 fn hidden(dir: &Path) -> Vec<String> {

@@ -34,7 +34,7 @@ use crate::io::identity::process_id;
 ///    this step if the old one has an index.
 /// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
 ///    first, because a directory that has it opens as it, and not by the index. If the new
-///    checkpoint has one file, the index goes last.
+///    checkpoint has one file, the index goes last; if that file is `model.safetensors`, first.
 ///
 /// A generation number in each name would be simpler, but the names would not be the Hub's.
 /// After an interruption the next save takes the same steps, whatever index it finds, and removes

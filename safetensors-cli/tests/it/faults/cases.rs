@@ -46,9 +46,8 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
-    /// Whether of the calls that only read every fourth is enough, because there are many, and they
-    /// leave what the calls before them have left.
-    is_long: bool,
+    /// Whether of the calls that only read every fourth is enough, because there are many.
+    pub(crate) is_long: bool,
 }
 
 /// How a run ended, and the directory that it ran in.
