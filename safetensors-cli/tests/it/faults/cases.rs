@@ -46,8 +46,9 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
-    /// Whether of the calls that only read every fourth is enough, because there are many.
-    pub(crate) is_long: bool,
+    /// Whether of the calls that only read every fourth is enough, because there are many, and they
+    /// leave what the calls before them have left.
+    is_long: bool,
 }
 
 /// How a run ended, and the directory that it ran in.
@@ -69,30 +70,28 @@ impl Case {
     /// Shards take the place of others that have the same names.
     pub(crate) fn sharded_save() -> Self {
         let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12", "--force"];
-        let case = Self::new("a sharded save", &arguments, FOLDER, |folder| {
+        Self::new("a sharded save", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());
             let mut command = safetensors(folder.parent().unwrap());
             command.args(["convert", "old.safetensors", FOLDER, "--max-shard-size", "12"]);
             assert!(command.status().unwrap().success());
             fs::remove_file(old).unwrap();
-        });
-        Self { is_long: true, ..case }
+        })
     }
 
     /// The parts of two ranks take the place of others, in files of the same names.
     pub(crate) fn divided_save() -> Self {
         let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
         let arguments = [&["convert", INPUT, FOLDER, "--force"], &divide[..]].concat();
-        let case = Self::new("a save for ranks", &arguments, FOLDER, |folder| {
+        Self::new("a save for ranks", &arguments, FOLDER, |folder| {
             let old = folder.with_file_name("old.safetensors");
             old_file(&old, &SaveOptions::new());
             let mut command = safetensors(folder.parent().unwrap());
             command.args(["convert", "old.safetensors", FOLDER]).args(divide);
             assert!(command.status().unwrap().success());
             fs::remove_file(old).unwrap();
-        });
-        Self { is_long: true, ..case }
+        })
     }
 
     /// A delta takes the place of an older one of the same base.

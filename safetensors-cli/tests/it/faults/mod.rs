@@ -1,5 +1,4 @@
-//! Each file-related system call of the command, failed on purpose or never returned from. Of long
-//! saves every fourth call that only reads is.
+//! Each file-related system call of the command, failed on purpose or never returned from.
 //!
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
@@ -23,12 +22,11 @@ use std::thread;
 use cases::Case;
 use strace::{Call, Fault, Outcome};
 
-/// What is tried at every call, but for those that [`faults`] leaves out.
-const ALWAYS: [Fault; 2] = [Fault::Killed, Fault::Error("EIO")];
+/// What is tried at every call.
+const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
 
 /// What is tried at every fourth.
-const SAMPLED: [Fault; 3] =
-    [Fault::ErrorsFromHere("EIO"), Fault::Error("ENOSPC"), Fault::Error("EACCES")];
+const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
 
 /// What is tried only if everything is.
 const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
@@ -101,8 +99,7 @@ fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
         // Killed where it only reads, a process leaves what the calls before have left.
-        let kills_all = all || case.is_long || !call.only_reads();
-        let is_killed = kills_all || reads.next().is_some_and(|i| i % 4 == 0);
+        let is_killed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
