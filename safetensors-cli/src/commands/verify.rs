@@ -1,7 +1,7 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
@@ -206,7 +206,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     match look() {
         Err(error) if target.is_beside(&error) => outcome.warnings.push(format!(
             "{}: has parts of tensors that the checkpoint of this directory does not name",
-            text::path(Path::new(&target.name()))
+            text::printable(&outcome.path)
         )),
         looked => outcome.error = looked.err().map(|error| format!("{error:#}")),
     }

@@ -35,9 +35,15 @@ fn read_version(dir: &Path) -> u8 {
 
 /// `safetensors convert FROM d`, in this many shards, run by another program if one is given.
 fn convert(dir: &Path, by: &[String], from: &str, shards: u8) -> Child {
+    let size = TENSORS.div_ceil(shards).to_string();
+    convert_with(dir, by, from, &["--max-shard-size", &size])
+}
+
+/// `safetensors convert FROM d` with these options.
+fn convert_with(dir: &Path, by: &[String], from: &str, options: &[&str]) -> Child {
     let mut command = by.to_vec();
     command.extend([env!("CARGO_BIN_EXE_safetensors"), "convert", from, "d"].map(String::from));
-    command.extend(["--max-shard-size".into(), TENSORS.div_ceil(shards).to_string()]);
+    command.extend(options.iter().map(|&option| option.to_owned()));
     let (program, args) = command.split_first().unwrap();
     let mut command = Command::new(program);
     command.args(args).current_dir(dir).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -175,19 +181,15 @@ fn verify_finds_a_directory_sound_after_a_save_was_killed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn verify_finds_a_directory_sound_after_a_save_for_ranks_was_killed() {
+    let ranks = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0", "--force"];
     let mut warned = 0;
     for rename in 1..=16 {
         let kill = format!("inject=rename:signal=KILL:when={rename}");
-        let Some(mut save) = strace(&["-e", &kill]) else { return };
+        let Some(strace) = strace(&["-e", &kill]) else { return };
         let dir = temp_dir();
         let from = [0, 1].map(|i| version(dir.path(), i));
         assert!(finish(convert(dir.path(), &[], &from[0], 1)));
-        let args = ["convert", &from[1], "d", "--ranks", "2", "--preset", "none", "--force"];
-        save.extend([env!("CARGO_BIN_EXE_safetensors")].iter().chain(&args).map(|&arg| arg.into()));
-        save.extend(["--rule", "*=uneven:0"].map(String::from));
-        let mut command = Command::new(&save[0]);
-        command.args(&save[1..]).current_dir(dir.path()).stdout(Stdio::null());
-        if finish(command.stderr(Stdio::piped()).spawn().unwrap()) {
+        if finish(convert_with(dir.path(), &strace, &from[1], &ranks)) {
             assert!(rename > 2 && warned > 0, "{rename} {warned}");
             return;
         }
