@@ -21,7 +21,7 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
 #[cfg(any(test, feature = "__failpoints"))]
 pub(crate) use armed::hit;
 #[cfg(test)]
-pub(crate) use armed::{call_at, lacks, without};
+pub(crate) use armed::{Interrupted, call_at, interrupt_everywhere, lacks, without};
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 pub use armed::{crash_at, fail_at};
@@ -110,6 +110,44 @@ mod armed {
     /// Like [`fail_at`], but every later step fails, too. So nothing is cleaned up.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
+    }
+
+    /// Where [`interrupt_everywhere`] has interrupted an act.
+    #[cfg(test)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Interrupted {
+        /// The step, as [`hit`] names it.
+        pub(crate) step: &'static str,
+        /// Whether all later steps failed, too, as if the process had been killed. Otherwise only
+        /// this step failed.
+        pub(crate) killed: bool,
+    }
+
+    /// Interrupts an act at each of its steps: once the step fails, and once the process is killed
+    /// there. Each time `setup` makes what the act works on, and `check` gets it afterwards, with
+    /// the act's result. At the end of both rounds nothing interrupts the act, and `check` gets
+    /// `None`. Returns the steps, in order, as the failures met them.
+    #[cfg(test)]
+    pub(crate) fn interrupt_everywhere<S, T>(
+        mut setup: impl FnMut() -> S,
+        mut act: impl FnMut(&S) -> T,
+        mut check: impl FnMut(S, Option<Interrupted>, T),
+    ) -> Vec<&'static str> {
+        let mut steps = Vec::new();
+        for killed in [false, true] {
+            for n in 0.. {
+                let place = setup();
+                let (result, step) =
+                    if killed { crash_at(n, || act(&place)) } else { fail_at(n, || act(&place)) };
+                check(place, step.map(|step| Interrupted { step, killed }), result);
+                let Some(step) = step else { break };
+                assert!(n < 10_000, "an act without an end: {step}");
+                if !killed {
+                    steps.push(step);
+                }
+            }
+        }
+        steps
     }
 
     /// Runs `f`, and `call` just before its `n`th step (from 0).

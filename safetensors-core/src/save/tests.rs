@@ -4,13 +4,14 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
 use super::AtomicFile;
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{fail_at, without};
+use crate::io::failpoint::{Interrupted, fail_at, interrupt_everywhere, without};
+use crate::io::testing::names_in;
 use crate::save;
 use crate::save::{SaveOptions, StreamWriter, serialize};
 use crate::tensor::TensorView;
@@ -110,20 +111,23 @@ fn a_file_of_another_kind_is_as_safe() {
     };
     for system in SYSTEMS {
         system(&|| {
-            for n in 0.. {
+            let setup = || {
                 let directory = tempdir().unwrap();
+                fs::write(directory.path().join("notes.txt"), b"old").unwrap();
+                directory
+            };
+            let act = |directory: &TempDir| replaced(&directory.path().join("notes.txt"));
+            let steps = interrupt_everywhere(setup, act, |directory, interrupted, result| {
                 let path = directory.path().join("notes.txt");
-                fs::write(&path, b"old").unwrap();
-                let (result, failed) = fail_at(n, || replaced(&path));
-                let is_new = failed.is_none_or(|step| check_failed(step, result, &path));
+                let is_new = match interrupted {
+                    Some(Interrupted { step, killed: false }) => check_failed(step, result, &path),
+                    _ => fs::read(&path).unwrap() == b"new",
+                };
                 let expected: &[u8] = if is_new { b"new" } else { b"old" };
-                assert_eq!(fs::read(&path).unwrap(), expected, "{failed:?}");
-                assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "{failed:?}");
-                if failed.is_none() {
-                    assert!(n >= 5, "only {n} steps");
-                    break;
-                }
-            }
+                assert_eq!(fs::read(&path).unwrap(), expected, "{interrupted:?}");
+                assert_eq!(names_in(directory.path()), ["notes.txt"], "{interrupted:?}");
+            });
+            assert!(steps.len() >= 5, "{steps:?}");
         });
     }
 }
