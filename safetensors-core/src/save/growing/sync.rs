@@ -102,7 +102,7 @@ impl GrowingWriter {
         writing.body.flush().map_err(ErrorKind::Io)?;
         synced.begin(options.durable)?;
         let path = synced.directory.join(file_name(synced.files + 1));
-        let mut writer = StreamWriter::create_for(&path, &specs, &options)?;
+        let writer = StreamWriter::create_for(&path, &specs, &options)?;
         for news in &news {
             let tensor = writer.tensor(news.name())?;
             write_news(writing, news, tensor).map_err(|error| error.in_tensor(news.name()))?;
