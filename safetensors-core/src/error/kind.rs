@@ -271,7 +271,6 @@ pub enum ErrorKind {
     #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
     /// The [writer](crate::save::GrowingWriter) has finished its file.
-    #[cfg(feature = "std")]
     #[error("the file is finished already, and takes nothing more")]
     AlreadyFinished,
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.

@@ -122,7 +122,9 @@ impl Before {
 
     /// Fails if the file has changed, or another has taken its place. The new file would lose that.
     fn check(&self) -> Result<()> {
-        let Some(file) = &self.file else { return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into()) };
+        let Some(file) = &self.file else {
+            return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());
+        };
         file.check_unchanged().map_err(ErrorKind::Io)?;
         if file.is_replaced().map_err(ErrorKind::Io)? {
             let replaced = "another file replaced it at this moment: finish again";

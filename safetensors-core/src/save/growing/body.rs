@@ -144,11 +144,7 @@ impl Body {
     }
 
     /// The open file of a place, and the offset in it.
-    pub(super) fn locate<'a>(
-        &'a self,
-        home: &'a Home,
-        start: u64,
-    ) -> io::Result<(&'a File, u64)> {
+    pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
             Home::Spill(spill) => Ok((spill.file(), start)),

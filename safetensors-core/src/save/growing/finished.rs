@@ -4,13 +4,14 @@
 //! So a run that is about to put the file in place first writes a mark to the directory of synced
 //! steps. From then on the values decide: a file that has all that was synced has nothing to gain
 //! from it. Its header says nothing, because the file may have been edited since, and an earlier
-//! run may have had the same one.
+//! run may have had the same one. A file that was written after the steps is compared, too, in case
+//! another program has removed the mark.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::SystemTime;
 
 use super::synced::{Growth, Listed, file_name, open};
 use crate::error::{Error, ErrorKind, Result};
@@ -46,7 +47,7 @@ pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
 /// or a recovery, has finished it.
 pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Result<bool> {
     let may_be_finished = listed.marked.is_some()
-        || is_newer(path, directory, listed)
+        || age(path, directory, listed).is_some_and(Ordering::is_ge)
         || continues(directory, listed)?;
     if !may_be_finished {
         return Ok(false);
@@ -62,13 +63,12 @@ pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Res
     }
 }
 
-/// Whether the file at a path was written after all synced steps. It is not the one that a run
-/// began with then.
-pub(super) fn is_newer(path: &Path, directory: &Path, listed: &Listed) -> bool {
+/// When the file at a path was written, compared with the last of the synced steps; `None` if there
+/// is no file.
+pub(super) fn age(path: &Path, directory: &Path, listed: &Listed) -> Option<Ordering> {
     let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
-    let names = [file_name(listed.last), MARK.into()];
-    let last: Option<SystemTime> = names.iter().filter_map(|name| written(&directory.join(name))).max();
-    last.is_some() && written(path) > last
+    let steps = [file_name(listed.last), MARK.into()].map(|name| written(&directory.join(name)));
+    Some(written(path)?.cmp(&steps.into_iter().flatten().max()?))
 }
 
 /// Whether the steps in a directory continue those of a finished file.
@@ -89,11 +89,7 @@ pub(super) fn is_damage(error: &Error) -> bool {
 }
 
 /// Whether a file has all tensors and steps that were synced, with the same values.
-fn has_all(
-    finished: &SafeTensors<FileSource>,
-    directory: &Path,
-    listed: &Listed,
-) -> Result<bool> {
+fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed) -> Result<bool> {
     let mut steps: HashMap<String, usize> = HashMap::new();
     for number in 1..=listed.last {
         let path = directory.join(file_name(number));

@@ -1,12 +1,13 @@
 //! [`GrowingWriter::resume`]: goes on with what an earlier run has left.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::finished::{continues, is_damage, is_newer};
+use super::finished::{age, continues, is_damage};
 use super::sync::Synced;
 use super::synced::{Growth, Listed, file_name, is_of_steps, open};
 use super::{GrowingTensor, GrowingWriter};
@@ -106,7 +107,7 @@ fn recover(
     synced.take_over();
     let writer = if continues(&directory, listed)? {
         GrowingWriter::append_to(path, options, synced)?
-    } else if is_newer(path, &directory, listed) {
+    } else if age(path, &directory, listed).is_some_and(Ordering::is_gt) {
         let problem = format!(
             "it was written after the synced steps in {}, and lacks them: move one of the two away",
             directory.display()
@@ -137,7 +138,8 @@ fn recover(
 
 /// Fails if a synced file is missing or damaged. Then none of them makes a later start fail.
 fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
-    let problem = match (1..=listed.last).find_map(|number| open(synced.directory(), number).err()) {
+    let problem = match (1..=listed.last).find_map(|number| open(synced.directory(), number).err())
+    {
         Some(error) if !is_damage(&error) => return Err(error),
         Some(error) => error.to_string(),
         None if listed.has_gap() => "the last ones are missing".to_owned(),
