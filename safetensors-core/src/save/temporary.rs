@@ -16,14 +16,16 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
-use super::lock::{Lock, is_at, lock, open_directory};
+use super::lock::{Lock, is_at, lock};
 use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
+    ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup,
+    short_temporary_prefix, temporary_prefix,
 };
-use crate::io::unfinished::{Registered, Steps};
+use crate::io::remove::remove_hidden;
+use crate::io::unfinished::{Owned, Steps};
 
 /// How often a temporary file or directory is created anew because another save seems to have
 /// removed it. The last one is kept: on a file system that gives a file another number each time,
@@ -34,14 +36,8 @@ const ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
-    name: Option<Name>,
+    name: Option<Owned>,
     file: File,
-}
-
-#[derive(Debug)]
-struct Name {
-    path: TempPath,
-    _registered: Registered,
 }
 
 impl TempFile {
@@ -72,13 +68,11 @@ impl TempFile {
         let _steps = Steps::begin();
         let mut attempt = 1;
         loop {
-            let (file, path) = with_name(destination, &mut make)?;
+            let (file, name) = file_with_name(destination, &mut make)?;
             // Before it was locked, another save may have taken it for a leftover and removed it.
-            let is_ours = !matches!(lock(&file), Lock::Busy)
-                && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
+            let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, name.path())?;
             if is_ours || attempt == ATTEMPTS {
-                let registered = Registered::file(&path);
-                return Ok(Self { name: Some(Name { path, _registered: registered }), file });
+                return Ok(Self { name: Some(name), file });
             }
             attempt += 1;
         }
@@ -98,16 +92,16 @@ impl TempFile {
     pub(super) fn persist(self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => path,
+        let name = match name {
+            Some(name) => name,
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            None => with_name(destination, |path| link(&file, path))
-                .map(|((), path)| path)
+            None => file_with_name(destination, |path| link(&file, path))
+                .map(|((), name)| name)
                 .or_else(|_| copy(&file, destination))?,
         };
         failpoint::hit("rename")?;
-        match rename(path, destination) {
+        match rename(name, destination) {
             // On a file system without working locks, another save may have removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 rename(copy(&file, destination)?, destination)?;
@@ -128,8 +122,8 @@ impl TempFile {
     pub(super) fn persist_new(self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => Some(path),
+        let name = match name {
+            Some(name) => Some(name),
             // A link is made only if its name is free, so no temporary name is needed.
             None => match link(&file, destination) {
                 Ok(()) => None,
@@ -137,9 +131,9 @@ impl TempFile {
                 Err(_) => Some(copy(&file, destination)?),
             },
         };
-        if let Some(path) = path {
+        if let Some(name) = name {
             failpoint::hit("rename")?;
-            rename_to_free(path, destination)?;
+            rename_to_free(name, destination)?;
         }
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
@@ -148,16 +142,17 @@ impl TempFile {
     }
 }
 
-/// Renames a file, and replaces what has the new name. `TempPath::persist` would fail on Windows if
-/// others have that open.
-fn rename(mut path: TempPath, destination: &Path) -> io::Result<()> {
-    rename_over(&path, destination)?;
-    path.disable_cleanup(true);
+/// Renames a file, and replaces what has the new name.
+fn rename(name: Owned, destination: &Path) -> io::Result<()> {
+    rename_over(name.path(), destination)?;
+    name.keep();
     Ok(())
 }
 
 /// Renames a file if the new name is free.
-fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
+fn rename_to_free(name: Owned, destination: &Path) -> io::Result<()> {
+    let path = TempPath::try_from_path(name.path())?;
+    name.keep();
     let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
     if failed.error.kind() == io::ErrorKind::AlreadyExists {
         return Err(failed.error);
@@ -166,20 +161,20 @@ fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
     // file between the check and the rename.
     match fs::symlink_metadata(destination) {
         Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => rename(failed.path, destination),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            rename_over(&failed.path, destination)?;
+            failed.path.keep()?;
+            Ok(())
+        }
         Err(_) => Err(failed.error),
     }
 }
 
-/// A new directory, with a hidden name that has that of its destination in it. It is locked while
-/// it is in use. When this is dropped, it is removed with all that is in it.
+/// A new directory, with a hidden name that has the name of its destination in it. A file in it is
+/// locked while it is in use: network file systems do not lock directories. When this is dropped,
+/// the directory is removed with all that is in it.
 #[derive(Debug)]
-pub(crate) struct TempDirectory {
-    path: PathBuf,
-    _registered: Registered,
-    /// Open for as long as it is in use.
-    _lock: Option<File>,
-}
+pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
     /// Creates a temporary directory beside a destination. Errors must not show its name.
@@ -189,25 +184,17 @@ impl TempDirectory {
         let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
-            let path = path.keep()?;
-            let opened = open_directory(&path);
-            let is_ours = |file: &Option<File>| match file {
-                Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
-                None => Ok(true),
-            };
-            let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
-            match opened {
+            // Until the file is locked, another save may take the directory for a leftover.
+            match lock_in(&path) {
                 Ok((lock, is_ours)) if is_ours || attempt == ATTEMPTS => {
-                    let registered = Registered::directory(&path);
-                    return Ok(Self { path, _registered: registered, _lock: lock });
+                    return Ok(Self(Owned::directory(&path).locked(lock)));
                 }
-                // Before it was locked, another save may have taken it for a leftover and removed
-                // it.
-                Ok(_) => _ = fs::remove_dir(&path),
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
-                Err(error) => {
-                    let _ = fs::remove_dir(&path);
-                    return Err(error);
+                made => {
+                    let _ = remove_hidden(&path, None);
+                    let lost = made.err().filter(|it| it.kind() != io::ErrorKind::NotFound);
+                    if let Some(error) = lost {
+                        return Err(error);
+                    }
                 }
             }
             attempt += 1;
@@ -216,40 +203,66 @@ impl TempDirectory {
 
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 }
 
-impl Drop for TempDirectory {
-    fn drop(&mut self) {
-        // If this fails, the next save removes it.
-        let _ = fs::remove_dir_all(&self.path);
-    }
+/// Creates and locks the file in a new directory. Also returns whether both are still there, and no
+/// other save has locked the file.
+fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
+    failpoint::hit("lock the directory")?;
+    let path = directory.join(TEMPORARY_LOCK);
+    let file = create_new(&path, 0o600)?;
+    let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, &path)?;
+    Ok((file, is_ours))
 }
 
 /// Copies a file that cannot be given a name into a new one that has a name.
-fn copy(file: &File, destination: &Path) -> io::Result<TempPath> {
+fn copy(file: &File, destination: &Path) -> io::Result<Owned> {
     let metadata = file.metadata()?;
-    let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
+    let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
+    lock(&copy);
     copy_range(file, 0, &copy, 0, metadata.len())?;
     super::permissions::take_after(&copy, &metadata)?;
     copy.sync_all()?;
-    Ok(path)
+    Ok(name.locked(copy))
+}
+
+/// [`with_name`] for a file.
+fn file_with_name<T>(
+    destination: &Path,
+    make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, Owned)> {
+    let (made, path) = with_name(destination, make)?;
+    Ok((made, Owned::file(&path)))
 }
 
 /// Calls `make` with a temporary name that is free.
 fn with_name<T>(
     destination: &Path,
-    make: impl FnMut(&Path) -> io::Result<T>,
-) -> io::Result<(T, TempPath)> {
-    let prefix = temporary_prefix(file_name(destination));
-    let mut builder = tempfile::Builder::new();
-    let made = builder
-        .prefix(&prefix)
-        .suffix(TEMPORARY_SUFFIX)
-        .rand_bytes(ID_LEN)
-        .make_in(directory(destination), make)?;
-    Ok(made.into_parts())
+    mut make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, PathBuf)> {
+    let mut make_in = |prefix: &OsStr| {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+        builder.make_in(directory(destination), |path| {
+            let name = path.file_name().unwrap_or_default();
+            if failpoint::lacks("names of more than 143 bytes") && name.len() > 143 {
+                return Err(io::ErrorKind::InvalidFilename.into());
+            }
+            make(path)
+        })
+    };
+    let name = file_name(destination);
+    let made = match make_in(&temporary_prefix(name)) {
+        // Some file systems take shorter names than most.
+        Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
+            make_in(&short_temporary_prefix(name))
+        }
+        made => made,
+    };
+    let (made, path) = made?.into_parts();
+    Ok((made, path.keep()?))
 }
 
 fn file_name(path: &Path) -> &OsStr {
