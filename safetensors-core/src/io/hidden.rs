@@ -1,8 +1,8 @@
 //! Names of the hidden files that lie beside a file while it is saved or edited.
 //!
 //! Each says which file it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file of
-//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. File systems
-//! allow 255 bytes for a name, so a long one is shortened and gets a hash of the whole name.
+//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long name is
+//! shortened and gets a hash of the whole name.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,8 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::failpoint;
 
-/// The most bytes that a name has on nearly every file system.
-const NAME_MAX: usize = 255;
+/// The most bytes of a hidden name. Most file systems take 255, eCryptfs takes 143.
+const NAME_MAX: usize = 143;
 
 /// How many random characters tell the temporary files of one file apart.
 pub(crate) const ID_LEN: usize = 6;
@@ -128,11 +128,6 @@ pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     prefix
 }
 
-/// [`temporary_prefix`] for a file system that takes short names only.
-pub(crate) fn short_temporary_prefix(file_name: &OsStr) -> OsString {
-    format!(".{}.", hash_of(file_name)).into()
-}
-
 /// The checkpoint that a temporary file or directory belongs to, by its name: the name of its
 /// single file, or a shortened one. `None` for other names.
 pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
@@ -157,14 +152,8 @@ pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
     index.push(INDEX_ENDING);
     let backup = header_backup(Path::new(file_name));
     let names = [file_name, &index, backup.file_name().unwrap_or_default()];
-    let prefixes =
-        names.iter().flat_map(|name| [temporary_prefix(name), short_temporary_prefix(name)]);
-    let temporaries = prefixes.map(|mut name| {
-        name.push(GROWING_ID);
-        name.push(TEMPORARY_SUFFIX);
-        name
-    });
-    temporaries.filter_map(|name| checkpoint_of_temporary(&name)).collect()
+    let temporaries = names.map(|name| growing_lock(Path::new(name)));
+    temporaries.iter().filter_map(|path| checkpoint_of_temporary(path.file_name()?)).collect()
 }
 
 /// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
@@ -255,15 +244,11 @@ fn stem(file_name: &OsStr, more: usize) -> OsString {
         stem.push(file_name);
         return stem;
     }
-    let hash = hash_of(file_name);
+    let hash = format!("~{:016x}", xxh3_64(file_name.as_encoded_bytes()));
     let text = file_name.to_string_lossy();
     stem.push(&text[..text.floor_char_boundary(room - hash.len())]);
     stem.push(hash);
     stem
-}
-
-fn hash_of(file_name: &OsStr) -> String {
-    format!("~{:016x}", xxh3_64(file_name.as_encoded_bytes()))
 }
 
 /// Removes the header backup of a file that was replaced, because the header that it could restore
@@ -351,7 +336,7 @@ mod tests {
 
     #[test]
     fn every_name_fits_and_two_long_ones_differ() {
-        for len in 1..=NAME_MAX {
+        for len in 1..=255 {
             for unit in ["x", "é", "權"] {
                 let name = unit.repeat(len / unit.len()) + &"y".repeat(len % unit.len());
                 let backup = header_backup(Path::new(&name));

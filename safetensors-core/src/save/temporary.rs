@@ -21,8 +21,7 @@ use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup,
-    short_temporary_prefix, temporary_prefix,
+    ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
 use crate::io::remove::remove_hidden;
 use crate::io::unfinished::{Owned, Steps};
@@ -240,28 +239,12 @@ fn file_with_name<T>(
 /// Calls `make` with a temporary name that is free.
 fn with_name<T>(
     destination: &Path,
-    mut make: impl FnMut(&Path) -> io::Result<T>,
+    make: impl FnMut(&Path) -> io::Result<T>,
 ) -> io::Result<(T, PathBuf)> {
-    let mut make_in = |prefix: &OsStr| {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
-        builder.make_in(directory(destination), |path| {
-            let name = path.file_name().unwrap_or_default();
-            if failpoint::lacks("names of more than 143 bytes") && name.len() > 143 {
-                return Err(io::ErrorKind::InvalidFilename.into());
-            }
-            make(path)
-        })
-    };
-    let name = file_name(destination);
-    let made = match make_in(&temporary_prefix(name)) {
-        // Some file systems take shorter names than most.
-        Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
-            make_in(&short_temporary_prefix(name))
-        }
-        made => made,
-    };
-    let (made, path) = made?.into_parts();
+    let prefix = temporary_prefix(file_name(destination));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+    let (made, path) = builder.make_in(directory(destination), make)?.into_parts();
     Ok((made, path.keep()?))
 }
 
