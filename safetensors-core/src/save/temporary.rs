@@ -87,85 +87,106 @@ impl TempFile {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file.
-    pub(super) fn persist(self, destination: &Path) -> io::Result<()> {
+    /// Gives the file its name, and replaces the old file. After an error this can be tried again.
+    pub(super) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let name = match name {
-            Some(name) => name,
+        if self.name.is_none() {
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            None => file_with_name(destination, |path| link(&file, path))
-                .map(|((), name)| name)
-                .or_else(|_| copy(&file, destination))?,
-        };
+            let linked = file_with_name(destination, |path| link(&self.file, path));
+            self.name = Some(match linked {
+                Ok(((), name)) => name,
+                Err(_) => self.copied(destination)?,
+            });
+        }
         failpoint::hit("rename")?;
-        match rename(name, destination) {
+        match self.rename(destination) {
             // On a file system without working locks, another save may have removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                rename(copy(&file, destination)?, destination)?;
+                self.name = Some(self.copied(destination)?);
+                self.rename(destination)?;
             }
             renamed => renamed?,
         }
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
+    /// [`io::ErrorKind::AlreadyExists`].
+    pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
+        let _steps = Steps::begin();
+        if self.name.is_none() {
+            // A link is made only if its name is free, so no temporary name is needed.
+            match link(&self.file, destination) {
+                Ok(()) => {
+                    self.settle(destination);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => self.name = Some(self.copied(destination)?),
+            }
+        }
+        failpoint::hit("rename")?;
+        self.rename_to_free(destination)?;
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Renames the file, and replaces what has the new name. `TempPath::persist` would fail on
+    /// Windows if others have that open.
+    fn rename(&mut self, destination: &Path) -> io::Result<()> {
+        if let Some(name) = &self.name {
+            rename_over(name.path(), destination)?;
+        }
+        self.keep_name();
+        Ok(())
+    }
+
+    /// Renames the file if the new name is free.
+    fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let path = TempPath::try_from_path(name.path())?;
+        let Err(mut failed) = path.persist_noclobber(destination) else {
+            self.keep_name();
+            return Ok(());
+        };
+        failed.path.disable_cleanup(true);
+        if failed.error.kind() == io::ErrorKind::AlreadyExists {
+            return Err(failed.error);
+        }
+        // The file system has neither hard links nor such a rename. Another program can create the
+        // file between the check and the rename.
+        match fs::symlink_metadata(destination) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.rename(destination),
+            Err(_) => Err(failed.error),
+        }
+    }
+
+    fn keep_name(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.keep();
+        }
+    }
+
+    /// A copy that has a name, for a file that cannot be given one.
+    fn copied(&self, destination: &Path) -> io::Result<Owned> {
+        let metadata = self.file.metadata()?;
+        let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
+        lock(&copy);
+        copy_range(&self.file, 0, &copy, 0, metadata.len())?;
+        super::permissions::take_after(&copy, &metadata)?;
+        copy.sync_all()?;
+        Ok(name.locked(copy))
+    }
+
+    /// The last steps for a file that has its name.
+    fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
-    }
-}
-
-impl TempFile {
-    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
-    /// [`io::ErrorKind::AlreadyExists`].
-    pub(super) fn persist_new(self, destination: &Path) -> io::Result<()> {
-        let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let name = match name {
-            Some(name) => Some(name),
-            // A link is made only if its name is free, so no temporary name is needed.
-            None => match link(&file, destination) {
-                Ok(()) => None,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => Some(copy(&file, destination)?),
-            },
-        };
-        if let Some(name) = name {
-            failpoint::hit("rename")?;
-            rename_to_free(name, destination)?;
-        }
-        remove_header_backup(destination);
-        // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
-    }
-}
-
-/// Renames a file, and replaces what has the new name.
-fn rename(name: Owned, destination: &Path) -> io::Result<()> {
-    rename_over(name.path(), destination)?;
-    name.keep();
-    Ok(())
-}
-
-/// Renames a file if the new name is free.
-fn rename_to_free(name: Owned, destination: &Path) -> io::Result<()> {
-    let path = TempPath::try_from_path(name.path())?;
-    name.keep();
-    let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
-    if failed.error.kind() == io::ErrorKind::AlreadyExists {
-        return Err(failed.error);
-    }
-    // The file system has neither hard links nor such a rename. Another program can create the
-    // file between the check and the rename.
-    match fs::symlink_metadata(destination) {
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            rename_over(&failed.path, destination)?;
-            failed.path.keep()?;
-            Ok(())
-        }
-        Err(_) => Err(failed.error),
+        let _ = self.file.unlock();
     }
 }
 
@@ -214,17 +235,6 @@ fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     let file = create_new(&path, 0o600)?;
     let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, &path)?;
     Ok((file, is_ours))
-}
-
-/// Copies a file that cannot be given a name into a new one that has a name.
-fn copy(file: &File, destination: &Path) -> io::Result<Owned> {
-    let metadata = file.metadata()?;
-    let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
-    lock(&copy);
-    copy_range(file, 0, &copy, 0, metadata.len())?;
-    super::permissions::take_after(&copy, &metadata)?;
-    copy.sync_all()?;
-    Ok(name.locked(copy))
 }
 
 /// [`with_name`] for a file.
