@@ -8,11 +8,19 @@ use std::path::Path;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
-use super::save::SavedShards;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::process_id;
+
+/// The files of a saved checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedShards {
+    /// The names of the files in order, without the index.
+    pub files: Vec<String>,
+    /// The number of bytes of all tensors.
+    pub total_size: u64,
+}
 
 /// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
 /// them.
@@ -43,8 +51,10 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether the directory opens as the new checkpoint.
+    /// Whether all new files are in place.
     is_in_place: bool,
+    /// Files of the old checkpoint that could not be removed.
+    left: Vec<(String, D::Version)>,
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
@@ -57,7 +67,15 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         saved: SavedShards,
     ) -> Self {
         let options = options.clone();
-        Self { directory, options, index, saved, before: None, is_in_place: false }
+        Self {
+            directory,
+            options,
+            index,
+            saved,
+            before: None,
+            is_in_place: false,
+            left: Vec::new(),
+        }
     }
 
     /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
@@ -98,14 +116,16 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
-            Some(before) => commit(self.directory, &self.options, &self.index, before),
-            None => self.directory.sync().and_then(|()| self.directory.finish()),
+            Some(before) => {
+                commit(self.directory, &self.options, &self.index, before, &mut self.left)
+            }
+            None => remove(self.directory, &mut self.left).and_then(|()| finish(self.directory)),
         };
         self.directory.release();
         let is_new = |error: &Error| {
             matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
         };
-        self.is_in_place |= committed.as_ref().err().is_none_or(is_new);
+        self.is_in_place |= !self.left.is_empty() || committed.as_ref().err().is_none_or(is_new);
         committed.map_err(|error| error.in_path(self.directory.path()))?;
         Ok(self.saved.clone())
     }
@@ -147,6 +167,7 @@ fn commit<D: WritableDirectory>(
     options: &ShardOptions,
     new: &Index,
     before: Versions<D::Version>,
+    left: &mut Vec<(String, D::Version)>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
@@ -163,7 +184,7 @@ fn commit<D: WritableDirectory>(
     };
     let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
     let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
-    let mut commit = Commit { directory, pattern, index: name, before, placed, beside };
+    let mut commit = Commit { directory, pattern, index: name, before, placed, beside, left };
     let second_names = commit.keep_old_loadable(&files, is_one_file)?;
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
@@ -191,6 +212,8 @@ struct Commit<'a, D: WritableDirectory> {
     /// The files that this commit has put beside them, with their versions and the bytes of the
     /// earlier ones.
     beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
+    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    left: &'a mut Vec<(String, D::Version)>,
 }
 
 /// When an index that no longer counts is removed.
@@ -382,12 +405,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let now = self.directory.files(self.pattern);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
-        for (name, version) in self.stale(&now, second, index) {
-            let removed = self.directory.remove(&name, &version);
-            removed.map_err(|error| failed(error, is_shadowed && name == STANDARD_FILE, &name))?;
+        *self.left = self.stale(&now, second, index);
+        self.left.reverse();
+        while let Some((name, version)) = self.left.last() {
+            let is_old = is_shadowed && name == STANDARD_FILE;
+            let removed = self.directory.remove(name, version);
+            removed.map_err(|error| failed(error, is_old, name))?;
+            self.left.pop();
         }
-        self.directory.sync().map_err(Error::in_place)?;
-        self.directory.finish().map_err(Error::in_place)
+        finish(self.directory)
     }
 
     /// The files that are removed, in order: of the old checkpoint, as far as they are still the
@@ -417,6 +443,26 @@ impl<D: WritableDirectory> Commit<'_, D> {
         });
         stale
     }
+}
+
+/// Removes the files that an earlier commit could not.
+fn remove<D: WritableDirectory>(
+    directory: &mut D,
+    left: &mut Vec<(String, D::Version)>,
+) -> Result<()> {
+    while let Some((name, version)) = left.last() {
+        let path = directory.path().join(name);
+        let removed = directory.remove(name, version);
+        removed.map_err(|error| error.left_behind().in_path(path))?;
+        left.pop();
+    }
+    Ok(())
+}
+
+/// The last steps, when the new checkpoint is in place.
+fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
+    directory.sync().map_err(Error::in_place)?;
+    directory.finish().map_err(Error::in_place)
 }
 
 /// Fails if there are files which the options do not let a save replace.

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use assembled::Assembled;
-pub use commit::StagedShards;
+pub use commit::{SavedShards, StagedShards};
 pub(crate) use commit_parts::{check_alone, commit_parts};
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
@@ -58,7 +58,7 @@ pub(crate) use opening::open_single;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
-pub use save::{SavedShards, save_sharded, save_sharded_to, stage_sharded_to};
+pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
 pub use whole_tensor::{TensorPiece, WholeTensor};
