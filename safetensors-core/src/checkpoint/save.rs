@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::commit::{SavedShards, StagedShards, unless_refused};
+use super::commit::unless_refused;
 use super::index::Index;
 use super::local_directory::LocalDirectory;
+use super::staged::{SavedShards, StagedShards};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
