@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{env, fs, thread};
 
 use ndarray::{Array1, Array2, Axis, Ix1, Ix3, array, s};
-use safetensors_ndarray::{ErrorKind, Reader, Result, Writer};
+use safetensors_core::Result;
+use safetensors_ndarray::{ErrorKind, Reader, Writer};
 use safetensors_testing::process::command_of;
 
 /// The variable that tells this program to be the run that is killed, and where it writes.
