@@ -1,5 +1,8 @@
 //! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -73,7 +76,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`RankSaver`] and of [`save_sharded`](Rewrite::save_sharded).
+    /// of [`save_sharded`](Rewrite::save_sharded), and as there nothing is left after one.
     pub fn save_ranks(
         &self,
         directory: impl AsRef<Path>,
