@@ -47,7 +47,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
     /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has, see [`RankSaver`].
+    /// other save to this directory has: the index records it, as after a [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
