@@ -65,8 +65,9 @@ impl GrowingWriter {
     ///
     /// Metadata in the options replaces entries of the file with the same keys. If the file has
     /// recorded [digests](crate::digest) of its tensors, the new one does, too. A recorded SHA-256
-    /// of all data is left out; [`Edit::record_digests`](crate::edit::Edit::record_digests) makes a
-    /// new one.
+    /// of all data is removed; [`Edit::record_digests`](crate::edit::Edit::record_digests) makes a
+    /// new one. A file is not appended to if a manifest names a digest of its header
+    /// ([`ErrorKind::InManifest`]).
     ///
     /// No tensor gets the name of an [alias](crate::Checkpoint::aliases) of the file
     /// ([`ErrorKind::DuplicateTensor`]). If a tensor grows, its aliases are names of the grown one.
@@ -98,7 +99,6 @@ impl GrowingWriter {
         let overwrite = options.overwrite || is_replaced;
         let mut options = SaveOptions { overwrite, ..options.clone() };
         options.digests |= metadata.contains_key(hash::KEY);
-        hash::remove_record(&mut metadata);
         metadata.retain(|key, _| !is_of_steps(key));
         metadata.extend(options.metadata);
         options.metadata = metadata;
