@@ -1,5 +1,5 @@
-//! [`StagedShards`]: several new files take the place of an earlier checkpoint, in steps. After each
-//! of them the old or the new checkpoint is whole.
+//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each of
+//! them the old or the new checkpoint is whole.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -8,108 +8,10 @@ use std::path::Path;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
-use super::save::SavedShards;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::process_id;
-
-/// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
-/// them.
-///
-/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. What must hold at that
-/// moment, for example that no source has changed, is checked between [`begin`](Self::begin) and
-/// `commit`.
-///
-/// ```
-/// use safetensors_core::checkpoint::store::MemoryStore;
-/// use safetensors_core::checkpoint::stage_sharded_to;
-/// use safetensors_core::{Checkpoint, Limits, ShardOptions, TensorView};
-///
-/// let mut store = MemoryStore::default();
-/// let bias = TensorView::from_slice(&[2], &[1_u8, 2])?;
-/// let mut staged = stage_sharded_to(&mut store, [("bias", bias)], &ShardOptions::new())?;
-/// // No other writer can come in between from here on, or the commit notices it.
-/// staged.begin()?;
-/// staged.commit()?;
-/// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 1);
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct StagedShards<'d, D: WritableDirectory> {
-    directory: &'d mut D,
-    options: ShardOptions,
-    index: Index,
-    saved: SavedShards,
-    /// The files of the old checkpoint, once the commit has begun.
-    before: Option<Versions<D::Version>>,
-    /// Whether the directory opens as the new checkpoint.
-    is_in_place: bool,
-}
-
-impl<'d, D: WritableDirectory> StagedShards<'d, D> {
-    /// The files of a checkpoint with this index, which the directory has
-    /// [written](WritableDirectory::write).
-    pub(crate) fn new(
-        directory: &'d mut D,
-        options: &ShardOptions,
-        index: Index,
-        saved: SavedShards,
-    ) -> Self {
-        let options = options.clone();
-        Self { directory, options, index, saved, before: None, is_in_place: false }
-    }
-
-    /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
-    /// notices other writers from here on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; the errors of the store. Nothing
-    /// has changed, and this can be called again.
-    pub fn begin(&mut self) -> Result<()> {
-        if self.before.is_some() || self.is_in_place {
-            return Ok(());
-        }
-        let begun = self.try_begin();
-        if begun.is_err() {
-            self.directory.release();
-        }
-        begun.map_err(|error| error.in_path(self.directory.path()))
-    }
-
-    fn try_begin(&mut self) -> Result<()> {
-        let files: Vec<&str> = self.index.shards().map(|(file, _)| file).collect();
-        let before = self.directory.begin(self.options.pattern(), &files)?;
-        unless_refused(self.directory, &before, &self.options)?;
-        self.before = Some(before);
-        Ok(())
-    }
-
-    /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
-    ///
-    /// After an error this can be called again, also if the directory opens as the new checkpoint
-    /// already. A store other than the local disk and memory may have lost files by then, which the
-    /// next call reports.
-    ///
-    /// # Errors
-    ///
-    /// As of [`save_sharded`](crate::save_sharded), but for those of writing the files.
-    pub fn commit(&mut self) -> Result<SavedShards> {
-        self.begin()?;
-        let committed = match self.before.take() {
-            Some(before) => commit(self.directory, &self.options, &self.index, before),
-            None => self.directory.sync().and_then(|()| self.directory.finish()),
-        };
-        self.directory.release();
-        let is_new = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
-        };
-        self.is_in_place |= committed.as_ref().err().is_none_or(is_new);
-        committed.map_err(|error| error.in_path(self.directory.path()))?;
-        Ok(self.saved.clone())
-    }
-}
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
@@ -142,11 +44,12 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 /// before each file gets its name and before the old files go, that the index and its own files are
 /// still in place, and fails if they are not. So it changes nothing more after another save is
 /// done. Each removes only files that existed before it began.
-fn commit<D: WritableDirectory>(
+pub(super) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &Index,
     before: Versions<D::Version>,
+    left: &mut Vec<(String, D::Version)>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
@@ -163,7 +66,7 @@ fn commit<D: WritableDirectory>(
     };
     let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
     let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
-    let mut commit = Commit { directory, pattern, index: name, before, placed, beside };
+    let mut commit = Commit { directory, pattern, index: name, before, placed, beside, left };
     let second_names = commit.keep_old_loadable(&files, is_one_file)?;
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
@@ -191,6 +94,8 @@ struct Commit<'a, D: WritableDirectory> {
     /// The files that this commit has put beside them, with their versions and the bytes of the
     /// earlier ones.
     beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
+    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    left: &'a mut Vec<(String, D::Version)>,
 }
 
 /// When an index that no longer counts is removed.
@@ -382,12 +287,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let now = self.directory.files(self.pattern);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
-        for (name, version) in self.stale(&now, second, index) {
-            let removed = self.directory.remove(&name, &version);
-            removed.map_err(|error| failed(error, is_shadowed && name == STANDARD_FILE, &name))?;
+        *self.left = self.stale(&now, second, index);
+        self.left.reverse();
+        while let Some((name, version)) = self.left.last() {
+            let is_old = is_shadowed && name == STANDARD_FILE;
+            let removed = self.directory.remove(name, version);
+            removed.map_err(|error| failed(error, is_old, name))?;
+            self.left.pop();
         }
-        self.directory.sync().map_err(Error::in_place)?;
-        self.directory.finish().map_err(Error::in_place)
+        finish(self.directory)
     }
 
     /// The files that are removed, in order: of the old checkpoint, as far as they are still the
@@ -417,6 +325,26 @@ impl<D: WritableDirectory> Commit<'_, D> {
         });
         stale
     }
+}
+
+/// Removes the files that an earlier commit could not.
+pub(super) fn remove_left<D: WritableDirectory>(
+    directory: &mut D,
+    left: &mut Vec<(String, D::Version)>,
+) -> Result<()> {
+    while let Some((name, version)) = left.last() {
+        let path = directory.path().join(name);
+        let removed = directory.remove(name, version);
+        removed.map_err(|error| error.left_behind().in_path(path))?;
+        left.pop();
+    }
+    Ok(())
+}
+
+/// The last steps, when the new checkpoint is in place.
+pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
+    directory.sync().map_err(Error::in_place)?;
+    directory.finish().map_err(Error::in_place)
 }
 
 /// Fails if there are files which the options do not let a save replace.
