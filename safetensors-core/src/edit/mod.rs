@@ -64,8 +64,9 @@
 //!   that the edit [records](Edit::record_digests) are those of the new file.
 //! - A file is not edited if a `manifest.json` records a digest of its header, as in the directories
 //!   of burn's epochs: with another header, the epoch would not be complete. Nor is it replaced by a
-//!   save. [`Edit::notes`] names signatures that may be of the file as it was. A delta can name the
-//!   file as its base from anywhere, and then no longer applies to it.
+//!   save. [`Edit::notes`] names signatures that may be of the file as it was. A delta that
+//!   has a digest of the file as its base can be anywhere, and no longer applies after a change of
+//!   names or data.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
 //!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit

@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Manifest,
     /// In a signature in the directory of the file.
     Signature,
-    /// In a delta, which names a digest of its base and can be anywhere.
+    /// In a delta, which has a digest of its base and can be anywhere.
     Delta,
 }
 
@@ -67,8 +67,9 @@ pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
 use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 
-/// All records. The digests of tensors depend on names and data, the SHA-256 on the data, and the
-/// attempt on the save that has made the file. The last three depend on every byte of the header.
+/// All records. The digests of tensors and the base of a delta depend on names and data, the SHA-256
+/// on the data, and the attempt on the save that has made the file. A manifest depends on every byte
+/// of the header, and a signature on every byte of the file.
 #[rustfmt::skip]
 pub(crate) const RECORDS: [Record; 6] = [
     //                                header    names     data      file
@@ -77,7 +78,7 @@ pub(crate) const RECORDS: [Record; 6] = [
     Record(Place::Entry(ATTEMPT_KEY), [Stays,    Stays,    Stays,    Forgotten]),
     Record(Place::Manifest,           [Refused,  Refused,  Refused,  Refused]),
     Record(Place::Signature,          [Doubtful, Doubtful, Doubtful, Doubtful]),
-    Record(Place::Delta,              [Unseen,   Unseen,   Unseen,   Unseen]),
+    Record(Place::Delta,              [Stays,    Unseen,   Unseen,   Unseen]),
 ];
 
 impl Record {
