@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use safetensors_core::edit::Edit;
 use safetensors_core::{Checkpoint as File, digest};
 use safetensors_delta::{Options, open_linked};
 
@@ -311,6 +312,24 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
             assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
         }
     }
+}
+
+/// A new file would take the place of the base below the epoch, which needs the old one.
+#[test]
+fn the_files_of_a_delta_and_its_base_are_not_edited() {
+    let (_dir, epochs, contents, _) = run(3);
+    let delta = model_delta(&epochs, 3);
+    let files = names_in(&delta).into_iter().filter(|name| name.ends_with(".safetensors"));
+    let files: Vec<_> = files.chain(["epoch-1/model.safetensors".into()]).collect();
+    assert!(files.len() > 1, "{files:?}");
+    for name in files {
+        for in_place in [false, true] {
+            let edit = Edit::open(delta.join(&name)).unwrap().in_place(in_place);
+            let error = edit.set_metadata([("license", "mit")]).apply().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{name}: {error}");
+        }
+    }
+    assert_eq!(restored(&epochs.checkpointers(), 3), contents[2]);
 }
 
 /// The length and the digest of its header are those of the manifest, and it cannot be opened.
