@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{
-    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, check_alone, commit,
-    commit_parts,
+    Index, LocalDirectory, SavedShards, ShardOptions, check_alone, commit, commit_parts,
 };
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
@@ -39,6 +38,7 @@ use crate::io::remove::unless_missing;
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::directories::NewDirectories;
 use crate::save::permissions::create_private_directory;
 use crate::save::temporary::TempDirectory;
 

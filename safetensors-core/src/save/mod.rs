@@ -21,6 +21,8 @@ mod background;
 #[cfg(feature = "std")]
 pub(crate) mod cached;
 #[cfg(feature = "std")]
+pub(crate) mod directories;
+#[cfg(feature = "std")]
 mod directory;
 #[cfg(feature = "std")]
 mod early;
@@ -61,7 +63,7 @@ pub use atomic::AtomicFile;
 #[cfg(feature = "std")]
 pub use background::BackgroundSaver;
 #[cfg(feature = "std")]
-pub use directory::AtomicDirectory;
+pub use directory::{AtomicDirectory, OldDirectory};
 #[cfg(feature = "std")]
 pub use growing::{GrowingTensor, GrowingWriter, recover_synced, synced_directory};
 pub use options::{Order, SaveOptions};
