@@ -12,7 +12,7 @@ use safetensors_core::edit::InPlace;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::io::FileSource;
-use safetensors_core::save::OldDirectory;
+use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, shape};
 use serde_json::json;
 
@@ -183,7 +183,7 @@ impl Journal {
 
     /// Removes the journal, whose files have no mark.
     pub(crate) fn remove(&self) -> Result<()> {
-        OldDirectory::hold(&self.path)?.map_or(Ok(()), OldDirectory::remove)
+        DirectoryPlace::hold(&self.path)?.remove().map(drop)
     }
 
     /// The number of the marks, and the files.

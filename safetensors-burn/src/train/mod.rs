@@ -130,6 +130,7 @@ mod checkpointer;
 mod codec;
 mod container;
 mod deltas;
+mod epoch;
 mod epochs;
 mod error;
 mod linked;
@@ -149,7 +150,8 @@ mod strategy;
 mod unpacked;
 
 pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
-pub use epochs::{Epoch, EpochFile, Epochs};
+pub use epoch::{Epoch, EpochFile};
+pub use epochs::Epochs;
 pub use error::EpochError;
 pub use pytorch::{load_pytorch_optimizer, save_pytorch_optimizer};
 pub use strategy::KeepEpochs;

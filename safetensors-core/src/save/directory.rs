@@ -1,12 +1,12 @@
 //! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
 
-mod old;
+mod place;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use old::OldDirectory;
+pub use place::DirectoryPlace;
 
 use super::atomic::{directory, sync, sync_directory};
 use super::directories::NewDirectories;

@@ -149,8 +149,8 @@ fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
     }
     for name in ["model", "optimizer"] {
         let (base, chain) = open_linked(epochs.path(3).join(format!("{name}.delta"))).unwrap();
-        let out = epochs.path(3).join("out");
-        chain.apply(&base, &out, &Options::new().overwrite(true)).unwrap();
+        let out = epochs.path(3).join(format!("out-{name}"));
+        chain.apply(&base, &out, &Options::new()).unwrap();
         let expected = fs::read(whole.path(3).join(format!("{name}.safetensors"))).unwrap();
         assert!(fs::read(out.join("model.safetensors")).unwrap() == expected);
     }

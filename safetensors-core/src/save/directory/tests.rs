@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{TempDir, tempdir};
 
-use super::{AtomicDirectory, OldDirectory};
+use super::{AtomicDirectory, DirectoryPlace};
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{Interrupted, interrupt_everywhere, without};
 use crate::io::lock::DirectoryLock;
@@ -23,14 +23,11 @@ fn new(path: &Path, content: &str) -> Result<AtomicDirectory> {
 /// Puts a directory in place of the old one, if there is one.
 fn put(path: &Path, content: &str) -> Result<()> {
     let new = new(path, content)?;
-    match OldDirectory::hold(path)? {
-        Some(old) => old.replace_by(new),
-        None => new.commit(),
-    }
+    DirectoryPlace::hold(path)?.put(new)
 }
 
-fn remove(path: &Path) -> Result<()> {
-    OldDirectory::hold(path)?.unwrap().remove()
+fn remove(path: &Path) -> Result<bool> {
+    DirectoryPlace::hold(path)?.remove()
 }
 
 /// The content of the directory's two files, which must be the same; `None` if there is none.
@@ -52,7 +49,7 @@ fn with_old() -> (TempDir, PathBuf) {
 }
 
 /// Whether the act has done its work although it has returned an error.
-fn is_not_durable(result: &Result<()>) -> bool {
+fn is_not_durable<T>(result: &Result<T>) -> bool {
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)))
 }
 
@@ -155,7 +152,7 @@ fn interrupt_replacement(is_complete: fn(&Path, Option<Interrupted>) -> bool) ->
         if at.is_some_and(|at| !at.killed) && is_in_place {
             assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
         }
-        OldDirectory::clean(&path);
+        DirectoryPlace::clean(&path);
         if is_complete(&path, at) {
             let found = content(&path).unwrap();
             stayed[usize::from(found == "new")] += 1;
@@ -201,10 +198,10 @@ fn an_interrupted_removal_leaves_the_directory_or_nothing() {
     let mut removed = 0;
     let act = |(_, path): &(TempDir, PathBuf)| remove(path);
     interrupt_everywhere(with_old, act, |(dir, path), at, result| {
-        let is_done = result.is_ok() || is_not_durable(&result);
+        let is_done = *result.as_ref().unwrap_or(&is_not_durable(&result));
         assert_eq!(content(&path).as_deref(), (!is_done).then_some("old"), "{at:?}");
         removed += usize::from(is_done);
-        OldDirectory::clean(&path);
+        DirectoryPlace::clean(&path);
         assert_eq!(content(&path).is_none(), is_done, "{at:?}");
         assert!(names_in(dir.path()).iter().all(|name| name == "epoch"), "{at:?}");
     });
@@ -215,13 +212,13 @@ fn an_interrupted_removal_leaves_the_directory_or_nothing() {
 #[test]
 fn a_directory_that_is_held_stays_until_it_is_removed() {
     let (dir, path) = with_old();
-    assert!(OldDirectory::hold(dir.path().join("none")).unwrap().is_none());
-    assert!(OldDirectory::hold(dir.path().join("none/none")).unwrap().is_none());
-    let held = OldDirectory::hold(&path).unwrap().unwrap();
+    assert!(!remove(&dir.path().join("none")).unwrap());
+    DirectoryPlace::hold(dir.path().join("none/none")).unwrap_err();
+    let held = DirectoryPlace::hold(&path).unwrap();
     assert!(DirectoryLock::try_for(dir.path()).unwrap().is_none());
     drop(held);
     assert_eq!(content(&path).as_deref(), Some("old"));
-    remove(&path).unwrap();
+    assert!(remove(&path).unwrap());
     assert!(names_in(dir.path()).is_empty());
 }
 
@@ -253,7 +250,7 @@ fn what_a_killed_process_left_is_removed_and_nothing_else() {
     for name in others.into_iter().chain([".epoch.aB3dE6.tmp"]) {
         fs::create_dir_all(dir.path().join(name).join("new")).unwrap();
     }
-    OldDirectory::clean(&path);
+    DirectoryPlace::clean(&path);
     assert!(used.path().exists());
     drop(used);
     assert_eq!(names_in(dir.path()), others);

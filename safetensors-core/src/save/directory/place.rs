@@ -1,4 +1,4 @@
-//! [`OldDirectory`]: a directory that is removed or replaced by its owner.
+//! [`DirectoryPlace`]: where a directory is removed or replaced by its owner.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,15 @@ use crate::save::temporary::TempDirectory;
 /// The name of an old directory within the temporary one.
 const OLD: &str = "old";
 
-/// A directory that its owner removes or replaces, with everything in it. It may also be a link to
-/// a directory: then only the link goes.
+/// The place of a directory whose owner removes or replaces it, with everything in it. A link to a
+/// directory may be there, too: then only the link goes.
 ///
-/// No other process replaces or removes it, through this type, until this is dropped. So the
-/// directory that goes is the one that the caller has looked at. Files that are open stay readable.
+/// No other process puts, replaces or removes a directory there, through this type, until this is
+/// dropped. So the directory that goes is the one that the caller has looked at. Files that are open
+/// stay readable.
 ///
 /// ```
-/// use safetensors_core::save::{AtomicDirectory, OldDirectory};
+/// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("epoch-7");
@@ -32,39 +33,34 @@ const OLD: &str = "old";
 ///
 /// let new = AtomicDirectory::create(&path)?;
 /// std::fs::write(new.path().join("model.bin"), "weights")?;
-/// match OldDirectory::hold(&path)? {
-///     Some(old) => old.replace_by(new)?,
-///     None => new.commit()?,
-/// }
+/// DirectoryPlace::hold(&path)?.put(new)?;
 /// assert!(path.join("model.bin").exists());
+///
+/// assert!(DirectoryPlace::hold(&path)?.remove()?);
+/// assert!(!path.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct OldDirectory {
+pub struct DirectoryPlace {
     path: PathBuf,
     lock: DirectoryLock,
 }
 
-impl OldDirectory {
-    /// Holds what is at a path; `None` if there is nothing.
+impl DirectoryPlace {
+    /// Holds the place, whether or not a directory is there.
     ///
     /// # Errors
     ///
-    /// [`Io`](crate::ErrorKind::Io).
-    pub fn hold(path: impl AsRef<Path>) -> Result<Option<Self>> {
+    /// [`Io`](crate::ErrorKind::Io), for example if the path has no parent directory.
+    pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let hold = || {
-            // Without an entry there may be no directory to lock, either.
-            if !is_there(path)? {
-                return Ok(None);
-            }
-            let lock = DirectoryLock::wait_for(directory(path))?;
-            Ok(is_there(path)?.then(|| Self { path: path.into(), lock }))
-        };
-        hold().map_err(|error| Error::io(error, path))
+        let lock = DirectoryLock::wait_for(directory(path));
+        let lock = lock.map_err(|error| Error::io(error, path))?;
+        Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the directory. The path has it complete, or does not have it at all.
+    /// Removes the directory: the path has it complete, or does not have it at all. Returns `false`
+    /// if there is none.
     ///
     /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
     /// system. Their files are removed one by one, in the reverse order of their names.
@@ -74,41 +70,47 @@ impl OldDirectory {
     /// [`Io`](crate::ErrorKind::Io): the path still has the directory.
     /// [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power cut may bring it
     /// back.
-    pub fn remove(self) -> Result<()> {
+    pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
         let aside = || {
+            if !is_there(&path)? {
+                return Ok(None);
+            }
             let temp = TempDirectory::create(&path)?;
             let _steps = Steps::begin();
             move_aside(&path, &temp.path().join(OLD))?;
-            Ok(temp)
+            Ok(Some(temp))
         };
-        let _temp = aside().map_err(|error| Error::io(error, &path))?;
+        let Some(_temp) = aside().map_err(|error| Error::io(error, &path))? else {
+            return Ok(false);
+        };
         drop(lock);
-        sync_directory(directory(&path)).map_err(|error| not_durable(error, &path))
+        let synced = sync_directory(directory(&path));
+        synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
     }
 
-    /// Moves the directory aside, gives its name to a new one, and removes the old one. For a
-    /// moment, nothing has the name. A process that is killed then leaves both under hidden names,
-    /// and [`clean`](OldDirectory::clean) puts the new one in place.
+    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for a
+    /// moment, nothing is there. A process that is killed then leaves both under hidden names, and
+    /// [`clean`](DirectoryPlace::clean) puts the new one in place.
     ///
     /// # Errors
     ///
     /// [`Io`](crate::ErrorKind::Io): the path still has the old directory, or a part of one that
-    /// cannot be [renamed](OldDirectory::remove). [`NotDurable`](crate::ErrorKind::NotDurable): the
-    /// new one is in place, but its name could not be written to the disk.
-    pub fn replace_by(self, new: AtomicDirectory) -> Result<()> {
+    /// cannot be [renamed](DirectoryPlace::remove). [`NotDurable`](crate::ErrorKind::NotDurable):
+    /// the new one is in place, but its name could not be written to the disk.
+    pub fn put(self, new: AtomicDirectory) -> Result<()> {
         let aside = new.temp.path().join(OLD);
-        let replace = || {
+        let put = || {
             new.sync_files()?;
             let _steps = Steps::begin();
-            let is_moved = move_aside(&self.path, &aside)?;
+            let is_moved = is_there(&self.path)? && move_aside(&self.path, &aside)?;
             let placed = new.place();
             if placed.is_err() && is_moved {
                 let _ = failpoint::hit("move back").and_then(|()| fs::rename(&aside, &self.path));
             }
             placed
         };
-        if let Err(error) = replace() {
+        if let Err(error) = put() {
             if is_between(new.temp.path(), &self.path).unwrap_or(true) {
                 // The path has nothing now, so what `clean` puts there must stay.
                 std::mem::forget(new);
