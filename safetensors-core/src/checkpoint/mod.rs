@@ -28,6 +28,7 @@ mod save;
 mod siblings;
 mod size;
 mod split;
+mod staged;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use assembled::Assembled;
-pub(crate) use commit::commit;
 pub(crate) use commit_parts::{check_alone, commit_parts};
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
@@ -55,10 +55,11 @@ pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub(crate) use opening::open_single;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
-pub use save::{SavedShards, save_sharded, save_sharded_to};
-pub(crate) use save::{plan as plan_shards, save_sharded_if};
+pub(crate) use save::plan as plan_shards;
+pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
+pub use staged::{SavedShards, StagedShards};
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};
