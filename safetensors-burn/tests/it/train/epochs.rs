@@ -103,7 +103,7 @@ fn the_last_epochs_and_the_best_are_kept() {
     assert!(epochs.keep(5, &[]).unwrap().is_empty());
 }
 
-/// As after a change of its metadata by another program. It may be the newest state.
+/// As after a change by another program. It may be the newest state.
 #[test]
 fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
     let (_dir, epochs) = empty();
@@ -112,8 +112,7 @@ fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
     assert!(epochs.passed_over().unwrap().is_empty());
     for epoch in [2, 4, 5] {
         let path = epochs.path(epoch).join("model.safetensors");
-        let edit = safetensors_core::edit::Edit::open(path).unwrap();
-        edit.set_metadata([("license", "mit")]).apply().unwrap();
+        fs::write(&path, [fs::read(&path).unwrap(), vec![0]].concat()).unwrap();
     }
     for last in [1, 0] {
         let passed_over = epochs.passed_over().unwrap();
