@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
+use super::commit_parts::commit_parts;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
@@ -53,6 +54,9 @@ pub(super) fn commit<D: WritableDirectory>(
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
+    if options.dcp {
+        return commit_parts(directory, options, new);
+    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();

@@ -240,6 +240,7 @@ fn a_save_removes_what_killed_processes_left() {
     let others = [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp"];
     for name in others.into_iter().chain([".epoch-1.aB3dE6.tmp", ".epoch-7.aB3dE7.tmp"]) {
         fs::create_dir_all(directory.join(name).join("old")).unwrap();
+        fs::write(directory.join(name).join(".lock"), "").unwrap();
     }
     Training::trained(1).save(&epochs.checkpointers(), 3);
     let expected =

@@ -113,7 +113,7 @@ impl DirectoryPlace {
         if let Err(error) = put() {
             if is_between(new.temp.path(), &self.path).unwrap_or(true) {
                 // The path has nothing now, so what `clean` puts there must stay.
-                std::mem::forget(new);
+                new.temp.keep();
             }
             return Err(error.in_path(&self.path));
         }
