@@ -132,7 +132,8 @@ impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         self.edit.apply(out, |edit, file| {
             let entries = self.entries(file, edit.header().metadata())?;
-            Ok(edit.set_metadata(entries))
+            let keys = format!(": set {}", text::some(entries.keys()));
+            Ok((edit.set_metadata(entries), keys))
         })?;
         Ok(ExitCode::SUCCESS)
     }

@@ -8,11 +8,12 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
-use safetensors_core::{ErrorKind, SafeTensors};
+use safetensors_core::{ErrorKind, SafeTensors, SaveOptions};
 
 use crate::input;
 use crate::input::{address, other};
-use crate::output::file;
+use crate::output::existing::{check_file, check_writable, identity};
+use crate::output::file::{self, Argument};
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -22,12 +23,15 @@ pub(crate) struct EditArgs {
     /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
-    /// Print what would be done, and change nothing
+    /// Print what would be changed, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
     #[command(flatten)]
     way: Way,
 }
+
+/// The argument that names the file.
+const PATH: Argument = Argument { name: "PATH", stream: "only regular files can be changed" };
 
 /// How a file is changed.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -45,11 +49,11 @@ pub(crate) struct Way {
 
 impl EditArgs {
     /// Applies `change` to the file at the path, and prints how the file was written. A dry run
-    /// opens the file for reading only.
+    /// opens the file for reading only, and prints the keys, which `change` returns as a text.
     pub(crate) fn apply<'a>(
         &self,
         out: &mut impl Write,
-        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
+        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<(Edit<'a>, String)>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
         let edit = if self.dry_run {
@@ -61,25 +65,23 @@ impl EditArgs {
             warn_of_restored(&file);
         }
         let Way { in_place, force } = self.way;
-        let edit = change(edit, &file)?.in_place(in_place).change_cached(force);
-        let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
-        let edited = self.way.advised(edited, &file)?;
-        let would = if self.dry_run { "would be " } else { "" };
-        let done = match edited {
+        let (edit, keys) = change(edit, &file)?;
+        let edit = edit.in_place(in_place).change_cached(force);
+        let path = text::path(&file);
+        if self.dry_run {
+            let would = self.way.would(&edit, &file)?;
+            writeln!(out, "{would}{keys}")?;
+            return Ok(());
+        }
+        let done = match self.way.advised(edit.apply(), &file)? {
             Edited::Unchanged => "unchanged",
             Edited::InPlace => "changed in place",
-            Edited::Rewritten => "written anew",
+            Edited::Rewritten => "rewritten",
         };
-        let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
-        told.with_context(|| {
-            format!("{} {would}{done}, but this could not be printed", text::path(&file))
-        })?;
-        if !self.dry_run {
-            warn_of_modelspec(&file).with_context(|| {
-                format!("{} is {done}, but cannot be read again", text::path(&file))
-            })?;
-        }
-        Ok(())
+        let told = writeln!(out, "{path}: {done}").and_then(|()| out.flush());
+        told.with_context(|| format!("{path} is {done}, but this could not be printed"))?;
+        warn_of_modelspec(&file)
+            .with_context(|| format!("{path} is {done}, but cannot be read again"))
     }
 }
 
@@ -92,6 +94,25 @@ fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
 }
 
 impl Way {
+    /// The message of a dry run. Fails where the edit would.
+    pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
+        let options = SaveOptions::new().replace_cached(self.force);
+        self.advised(check_file(path, &options), path)?;
+        let edited = self.advised(edit.dry_run(), path)?;
+        let (shown, header) = (text::path(path), edit.header());
+        let tensors = text::counted(header.len() as u64, "tensor");
+        let held = format!("({tensors}, {})", text::size(header.data_len()));
+        if edited != Edited::Unchanged {
+            let directory = identity(path);
+            self.advised(check_writable(directory.parent().unwrap_or(path), path), path)?;
+        }
+        Ok(match edited {
+            Edited::Unchanged => format!("would leave {shown} unchanged {held}"),
+            Edited::InPlace => format!("would change {shown} in place {held}"),
+            Edited::Rewritten => format!("would replace {shown} {held}"),
+        })
+    }
+
     /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
     pub(crate) fn advised<T>(
         self,
@@ -118,7 +139,7 @@ impl Way {
                 };
                 anyhow::anyhow!("{error}; {needed}{without}")
             }
-            _ => file::advise(error.into(), path, 0, "PATH", "only regular files can be changed"),
+            _ => file::advise(error.into(), path, 0, PATH),
         })
     }
 }

@@ -10,28 +10,18 @@ use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::terminal::text;
 
-/// The option of every command that writes an output file.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Force {
-    /// Replace what is there even if it is read-only, or in a cache of the Hub
-    #[arg(long)]
-    force: bool,
+/// The argument that names an output, for remedies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Argument {
+    /// The argument that can name another place, such as `OUT`.
+    pub(crate) name: &'static str,
+    /// The remedy if the output is not a regular file.
+    pub(crate) stream: &'static str,
 }
 
-impl Force {
-    /// As the option of this name says.
-    pub(crate) fn new(force: bool) -> Self {
-        Self { force }
-    }
-
-    /// How files are saved.
-    pub(crate) fn options(self) -> SaveOptions {
-        SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
-    }
-}
-
-/// The remedy if the output is not a regular file, for a command that can write to standard output.
-pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
+/// The argument of a command that can write to standard output.
+pub(crate) const OUTPUT: Argument =
+    Argument { name: "-o FILE", stream: "`-o - > FILE` can write to such a file" };
 
 /// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
@@ -41,10 +31,10 @@ pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
 /// An error that names no file gets this path.
 pub(crate) fn replace(
     path: &Path,
-    force: Force,
+    options: &SaveOptions,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create(path, &force.options())?);
+    let mut out = BufWriter::new(AtomicFile::create(path, options)?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
@@ -57,16 +47,21 @@ pub(crate) fn replace(
 
 /// Adds a remedy to an error of writing to `path`. Other errors stay as they are.
 ///
-/// `bytes` is the space that the output needs. `other` is the argument that can name another place,
-/// such as `OUT`. `stream` is the remedy if `path` is not a regular file.
+/// `bytes` is the space that the output needs.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,
     bytes: u64,
-    other: &str,
-    stream: &str,
+    argument: Argument,
 ) -> anyhow::Error {
+    let Argument { name: other, stream } = argument;
     let advice = match failure(&error, path) {
+        Some(Failure::Appeared) => {
+            return anyhow::anyhow!(
+                "{} exists since this command has begun; --force replaces it",
+                text::path(path)
+            );
+        }
         Some(Failure::NoRegularFile) => stream.to_owned(),
         Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
         Some(Failure::InHubCache) => format!("choose another {other}; --force replaces it"),
@@ -104,6 +99,7 @@ enum Failure {
     NoRegularFile,
     ReadOnly,
     InHubCache,
+    Appeared,
 }
 
 /// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
@@ -118,6 +114,7 @@ fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
         ErrorKind::Io(system) => Some(Failure::System(system.kind())),
         ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
         ErrorKind::InHubCache => Some(Failure::InHubCache),
+        ErrorKind::FileExists => Some(Failure::Appeared),
         ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
         _ => None,
     }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{Args, Hash, Options, Shown};
 use crate::input;
 use crate::output::edit::check_on_disk;
+use crate::output::file::{self, Argument};
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, warn, wrong_usage};
@@ -23,6 +24,9 @@ use crate::terminal::{json, text};
 
 /// The name of a signature in its directory.
 const NAME: &str = "model.sig";
+
+/// The argument that names a signature.
+const SIGNATURE: Argument = Argument { name: "--signature FILE", stream: "name a regular file" };
 
 /// The most bytes of a key or of a file of certificates.
 const MAX_PEM: u64 = 1 << 20;
@@ -39,6 +43,7 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
         signer = signer.certificates(&pem).map_err(|error| error.in_path(path))?;
     }
     let signature = args.signature.clone().unwrap_or_else(|| default_signature(&args.path));
+    let destination = args.writing.file(&signature, SIGNATURE)?;
     let progress = Progress::bytes(0);
     let follow = progress.following();
     signer = args.ignore.iter().fold(signer, Signer::ignore);
@@ -48,12 +53,20 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
             Hash::Blake3 => HashAlgorithm::Blake3,
         })
         .allow_symlinks(args.allow_symlinks)
-        .overwrite(args.force)
+        .overwrite(destination.overwrites())
         .progress(move |done, total| {
             follow(done, total);
             ControlFlow::Continue(())
         });
-    let signed = signer.sign(&args.path, &signature)?;
+    if args.writing.dry_run {
+        let planned = signer.plan(&args.path, &signature)?;
+        let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
+        writeln!(out, "{}", destination.would(content))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signed = signer
+        .sign(&args.path, &signature)
+        .map_err(|error| file::advise(error.into(), &signature, 0, SIGNATURE))?;
     drop(progress);
     warn_of_links(&signed);
     writeln!(
