@@ -72,6 +72,7 @@ impl Run for Args {
             stdout::refuse_terminal()?;
         }
         let mut checkpoint = self.input.open()?;
+        let destination = self.writing.output(&self.output, &checkpoint)?;
         if !self.raw {
             checkpoint = find::with_numbers_of(checkpoint, &self.name)?;
         }
@@ -90,7 +91,6 @@ impl Run for Args {
             numpy::header_of(tensor.name(), &part, instead)
                 .with_context(|| text::path(&self.output))?
         };
-        let destination = self.writing.output(&self.output, &checkpoint)?;
         let bytes = part.byte_len() + header.len() as u64;
         let progress = Progress::bytes(part.byte_len());
         let write = |out: &mut dyn Write| {

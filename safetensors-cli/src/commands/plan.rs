@@ -93,6 +93,8 @@ impl Run for Args {
             return Err(wrong_usage("--json and -o - both write to standard output"));
         }
         let checkpoint = self.input.open()?;
+        let output = self.output.as_deref();
+        let destination = output.map(|path| self.writing.output(path, &checkpoint)).transpose()?;
         let plan = match (&self.from, self.world_size) {
             (Some(from), _) => {
                 let plan = read_plan(from)?;
@@ -106,9 +108,9 @@ impl Run for Args {
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),
         };
-        if let Some(path) = &self.output {
+        if let (Some(path), Some(destination)) = (output, destination) {
             let json = plan.to_json();
-            let Some(destination) = self.writing.output(path, &checkpoint)? else {
+            let Some(destination) = destination else {
                 out.write_all(json.as_bytes())?;
                 return Ok(ExitCode::SUCCESS);
             };

@@ -1,5 +1,6 @@
 //! Code that the commands share that change a file.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
-use safetensors_core::{ErrorKind, SafeTensors, SaveOptions};
+use safetensors_core::{Error, ErrorKind, SafeTensors, SaveOptions};
 
 use crate::input;
 use crate::input::{address, other};
@@ -86,7 +87,7 @@ impl EditArgs {
 }
 
 /// Adds a remedy to an error of opening a file to change it.
-fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
+fn explain(error: Error, path: &Path) -> anyhow::Error {
     match error.kind() {
         ErrorKind::TornHeader | ErrorKind::TornData => input::explain(error),
         _ => other::advise_change(error, path),
@@ -98,6 +99,8 @@ impl Way {
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
         let options = SaveOptions::new().replace_cached(self.force);
         self.advised(check_file(path, &options), path)?;
+        let is_writable = File::options().append(true).open(path).map(drop);
+        self.advised(is_writable.map_err(|error| Error::from(error).in_path(path)), path)?;
         let edited = self.advised(edit.dry_run(), path)?;
         let (shown, header) = (text::path(path), edit.header());
         let tensors = text::counted(header.len() as u64, "tensor");

@@ -217,7 +217,7 @@ fn a_read_only_output_is_replaced_only_with_force() {
         run_in(dir.path(), &[args, &["--force"]].concat()).success();
         assert!(fs::read(&path).unwrap() != b"old" && mode(&path) == 0o444, "{name}");
         set_mode(&path, 0o600);
-        run_in(dir.path(), args).success();
+        run_in(dir.path(), &[args, &["--force"]].concat()).success();
         assert_eq!(mode(&path), 0o600, "{name}");
     }
     let path = dir.path().join("in.safetensors");
