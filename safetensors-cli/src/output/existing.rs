@@ -257,8 +257,11 @@ pub(crate) fn check_writable(directory: &Path, path: &Path) -> Result<()> {
         use rustix::fs::{Access, access};
         let mut there = directory.ancestors().filter(|it| !it.as_os_str().is_empty());
         let there = there.find(|it| it.exists()).unwrap_or(Path::new("."));
-        access(there, Access::WRITE_OK | Access::EXEC_OK)
-            .map_err(|error| Error::from(io::Error::from(error)).in_path(path))
+        let can_be = match there.is_dir() {
+            true => access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(io::Error::from),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        };
+        can_be.map_err(|error| Error::from(error).in_path(path))
     }
     #[cfg(not(unix))]
     {

@@ -360,7 +360,7 @@ fn a_file_of_burn_may_be_made_of_itself() {
     save(dir.path().join("record.safetensors"), weight, &options).unwrap();
     for args in [
         &["record.safetensors", "record.bpk"][..],
-        &["record.bpk", "record.bpk", "--dtype", "f16", "--prefix", "m."],
+        &["record.bpk", "record.bpk", "--dtype", "f64", "--prefix", "m."],
         &["record.bpk", "again.safetensors"],
     ] {
         run_in(dir.path(), &[&["convert"], args].concat()).success().stderr("");

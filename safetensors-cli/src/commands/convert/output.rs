@@ -167,15 +167,13 @@ impl Output {
             return Ok(preview());
         }
         let directory = self.path.parent().filter(|_| !self.is_directory()).unwrap_or(&self.path);
-        self.writing
-            .check_writable(directory, &self.path)
-            .map_err(|error| self.advise(error.into(), 0))?;
+        plan.check_destination(&self.path)
+            .and_then(|()| self.writing.check_writable(directory, &self.path))
+            .map_err(|error| self.advise(error.into(), plan.total_size()))?;
         if let Some(divided) = &self.ranks {
             let ranks = divided.plan(rewrite, &self.writing.options())?;
             return Ok(preview().divided(ranks.world_size()));
         }
-        let total = plan.total_size();
-        plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if self.form == Form::Burnpack {
             self.burnpack(rewrite)?;
         }
