@@ -110,8 +110,9 @@ impl Run for Args {
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if self.record {
-            let way = Way { in_place: self.in_place, force: self.force };
-            return record_all(&self.inputs.targets()?, way, self.dry_run, out);
+            let Self { dry_run, in_place, force, .. } = *self;
+            let way = Way { dry_run, in_place, force };
+            return record_all(&self.inputs.targets()?, way, out);
         }
         self.inputs.show(self.json, out, |target, out| print(self, target, out))
     }
@@ -193,18 +194,13 @@ impl Document<'_> {
 
 /// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop
 /// the others.
-fn record_all(
-    targets: &[Target],
-    way: Way,
-    dry_run: bool,
-    out: &mut impl Write,
-) -> anyhow::Result<ExitCode> {
+fn record_all(targets: &[Target], way: Way, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     for target in targets {
         target.path().map_or(Ok(()), check_on_disk)?;
     }
     let mut is_recorded = true;
     for target in targets {
-        match target.path().and_then(|path| recover_and_record(path, way, dry_run, out)) {
+        match target.path().and_then(|path| recover_and_record(path, way, out)) {
             Ok(()) => {}
             Err(error) if targets.len() == 1 => return Err(error),
             Err(error) => {
@@ -217,15 +213,10 @@ fn record_all(
     Ok(if is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn recover_and_record(
-    path: &Path,
-    way: Way,
-    dry_run: bool,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
     let files = files_or_parts(path)?;
-    for file in files.iter().filter(|_| !dry_run) {
+    for file in files.iter().filter(|_| !way.dry_run) {
         if way.advised(restore_header(file), file)? {
             warn_of_restored(file);
         }
@@ -239,7 +230,7 @@ fn recover_and_record(
         }
         Err(error) => return Err(error),
     };
-    if dry_run {
+    if way.dry_run {
         return files.iter().try_for_each(|file| Ok(writeln!(out, "{}", would(file, way)?)?));
     }
     record(&files, data, way, out)

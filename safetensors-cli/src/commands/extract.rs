@@ -14,7 +14,7 @@ use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::slicing::{Selection, Slice};
 use crate::output::existing::Writing;
-use crate::output::{file, numpy};
+use crate::output::numpy;
 use crate::terminal::progress::Progress;
 use crate::terminal::stdout::Out;
 use crate::terminal::{stdout, text};
@@ -107,13 +107,11 @@ impl Run for Args {
             write(out)?;
             return Ok(ExitCode::SUCCESS);
         };
-        if self.writing.dry_run {
-            let content = format!("{dtype} {shape}, {}", text::size(part.byte_len()));
-            writeln!(out, "{}", destination.would(content))?;
+        let content = format!("{dtype} {shape}, {}", text::size(part.byte_len()));
+        if destination.is_dry_run(out, content)? {
             return Ok(ExitCode::SUCCESS);
         }
-        file::replace(&self.output, &destination.options(), |out| write(out))
-            .map_err(|error| file::advise(error, &self.output, bytes, file::OUTPUT))?;
+        destination.write(bytes, |out| write(out))?;
         drop(progress);
         let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
         // Nothing is undone if this cannot be printed, so the error has to say what has been

@@ -11,7 +11,6 @@ use safetensors_formats::{Result, kerchunk};
 use super::Run;
 use crate::input::{self, Input, address, other};
 use crate::output::existing::Writing;
-use crate::output::file;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -77,18 +76,12 @@ impl Run for Args {
         };
         let (path, bytes) = (text::path(output), manifest.len() as u64);
         let tensors = text::counted(checkpoint.len() as u64, "tensor");
-        if self.writing.dry_run {
-            let content = format!("{tensors}, {}", text::size(bytes));
-            writeln!(out, "{}", destination.would(content))?;
+        let content = format!("{tensors}, {}", text::size(bytes));
+        if destination.is_dry_run(out, &content)? {
             return Ok(ExitCode::SUCCESS);
         }
-        file::replace(
-            output,
-            &destination.options(),
-            |out| Ok(out.write_all(manifest.as_bytes())?),
-        )
-        .map_err(|error| file::advise(error, output, bytes, file::OUTPUT))?;
-        writeln!(out, "{path}: {tensors}, {}", text::size(bytes))
+        destination.write(bytes, |out| Ok(out.write_all(manifest.as_bytes())?))?;
+        writeln!(out, "{path}: {content}")
             .and_then(|()| out.flush())
             .with_context(|| format!("{path} is written, but"))?;
         Ok(ExitCode::SUCCESS)

@@ -52,11 +52,9 @@ impl Run for Args {
 fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let pages = pages(command)?;
     let count = text::counted(pages.len() as u64, "page");
-    args.writing.check_writable(&args.dir, &args.dir)?;
-    let existing = Existing::in_directory(&args.dir, |name| pages.contains_key(name))?;
+    let existing = Existing::in_directory(&args.dir, |name| pages.contains_key(name));
     let destination = args.writing.permit(existing, &Content::default())?;
-    if args.writing.dry_run {
-        writeln!(out, "{}", destination.would(count))?;
+    if destination.is_dry_run(out, &count)? {
         return Ok(ExitCode::SUCCESS);
     }
     std::fs::create_dir_all(&args.dir).with_context(|| text::path(&args.dir))?;

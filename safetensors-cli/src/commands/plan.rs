@@ -12,7 +12,6 @@ use super::Run;
 use crate::input::Input;
 use crate::model::ranks::{Rules, advise, read_plan, world_size};
 use crate::output::existing::Writing;
-use crate::output::file;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::table::Align::{Left, Right};
@@ -108,20 +107,17 @@ impl Run for Args {
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),
         };
-        if let (Some(path), Some(destination)) = (output, destination) {
+        if let Some(destination) = destination {
             let json = plan.to_json();
             let Some(destination) = destination else {
                 out.write_all(json.as_bytes())?;
                 return Ok(ExitCode::SUCCESS);
             };
-            if self.writing.dry_run {
-                let tensors = text::counted(checkpoint.len() as u64, "tensor");
-                let ranks = text::counted(plan.world_size() as u64, "rank");
-                writeln!(out, "{}", destination.would(format!("{tensors} for {ranks}")))?;
+            let content = text::counted(checkpoint.len() as u64, "tensor");
+            if destination.is_dry_run(out, content)? {
                 return Ok(ExitCode::SUCCESS);
             }
-            file::replace(path, &destination.options(), |out| Ok(out.write_all(json.as_bytes())?))
-                .map_err(|error| file::advise(error, path, 0, file::OUTPUT))?;
+            destination.write(0, |out| Ok(out.write_all(json.as_bytes())?))?;
         }
         if self.json {
             json::write(&Document::of(&plan)?, out)?;

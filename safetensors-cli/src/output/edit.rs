@@ -24,9 +24,6 @@ pub(crate) struct EditArgs {
     /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
-    /// Print what would be changed, and change nothing
-    #[arg(short = 'n', long)]
-    dry_run: bool,
     #[command(flatten)]
     way: Way,
 }
@@ -37,6 +34,9 @@ const PATH: Argument = Argument { name: "PATH", stream: "only regular files can 
 /// How a file is changed.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Way {
+    /// Print what would be changed, and change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
     /// This saves the time and the space of a copy, but there is a moment in which readers refuse
@@ -57,19 +57,16 @@ impl EditArgs {
         change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<(Edit<'a>, String)>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit = if self.dry_run {
-            Edit::open_read_only(&file).map_err(|error| explain(error, &file))?
-        } else {
-            self.way.advised(Edit::open(&file), &file)?
-        };
+        let open = if self.way.dry_run { Edit::open_read_only } else { Edit::open };
+        let edit = self.way.advised(open(&file), &file)?;
         if edit.was_restored() {
             warn_of_restored(&file);
         }
-        let Way { in_place, force } = self.way;
+        let Way { in_place, force, .. } = self.way;
         let (edit, keys) = change(edit, &file)?;
         let edit = edit.in_place(in_place).change_cached(force);
         let path = text::path(&file);
-        if self.dry_run {
+        if self.way.dry_run {
             let would = self.way.would(&edit, &file)?;
             writeln!(out, "{would}{keys}")?;
             return Ok(());
@@ -86,30 +83,23 @@ impl EditArgs {
     }
 }
 
-/// Adds a remedy to an error of opening a file to change it.
-fn explain(error: Error, path: &Path) -> anyhow::Error {
-    match error.kind() {
-        ErrorKind::TornHeader | ErrorKind::TornData => input::explain(error),
-        _ => other::advise_change(error, path),
-    }
-}
-
 impl Way {
     /// The message of a dry run. Fails where the edit would.
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
-        let options = SaveOptions::new().replace_cached(self.force);
-        self.advised(check_file(path, &options), path)?;
-        let is_writable = File::options().append(true).open(path).map(drop);
-        self.advised(is_writable.map_err(|error| Error::from(error).in_path(path)), path)?;
-        let edited = self.advised(edit.dry_run(), path)?;
+        let outcome = || {
+            check_file(path, &SaveOptions::new().replace_cached(self.force))?;
+            File::options().append(true).open(path).map_err(|it| Error::from(it).in_path(path))?;
+            let outcome = edit.dry_run()?;
+            if outcome != Edited::Unchanged {
+                check_writable(identity(path).parent().unwrap_or(path), path)?;
+            }
+            Ok(outcome)
+        };
+        let outcome = self.advised(outcome(), path)?;
         let (shown, header) = (text::path(path), edit.header());
         let tensors = text::counted(header.len() as u64, "tensor");
         let held = format!("({tensors}, {})", text::size(header.data_len()));
-        if edited != Edited::Unchanged {
-            let directory = identity(path);
-            self.advised(check_writable(directory.parent().unwrap_or(path), path), path)?;
-        }
-        Ok(match edited {
+        Ok(match outcome {
             Edited::Unchanged => format!("would leave {shown} unchanged {held}"),
             Edited::InPlace => format!("would change {shown} in place {held}"),
             Edited::Rewritten => format!("would replace {shown} {held}"),

@@ -4,18 +4,19 @@
 //! terminal. An input that is its own output is replaced without a question if nothing is lost. A
 //! shard of a checkpoint is replaced only by itself.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern};
+use safetensors_core::save::AtomicFile;
 use safetensors_core::{Error, Result, SaveOptions};
 use safetensors_formats::Format;
-use serde::Deserialize;
+use serde_json::Value;
 
-use super::file::{Argument, OUTPUT, advise};
+use super::file::{Argument, OUTPUT, advise, replace};
 use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, Rewrite, address};
 use crate::terminal::report::wrong_usage;
@@ -42,6 +43,8 @@ pub(crate) struct Writing {
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
     path: PathBuf,
+    /// Where the files are created, unless that is at an address.
+    directory: Option<PathBuf>,
     /// The files that are replaced or removed.
     files: Vec<PathBuf>,
     /// Their content in words.
@@ -72,6 +75,7 @@ pub(crate) struct Destination {
     /// What the directory does not open as any more, in words.
     hidden: Option<String>,
     writing: Writing,
+    argument: Argument,
 }
 
 impl Writing {
@@ -101,25 +105,25 @@ impl Writing {
 
     /// Decides about a file that no input can be.
     pub(crate) fn file(self, path: &Path, argument: Argument) -> anyhow::Result<Destination> {
-        check_file(path, &self.options())
-            .and_then(|()| self.check_writable(directory(&identity(path)), path))
-            .map_err(|error| advise(error.into(), path, 0, argument))?;
-        self.permit(Existing::at_file(path), &Content::default())
+        let decide = || {
+            check_file(path, &self.options())?;
+            self.permit(Existing::at_file(path), &Content::default())
+        };
+        let destination = decide().map_err(|error| advise(error, path, 0, argument))?;
+        Ok(Destination { argument, ..destination })
     }
 
-    /// Has a dry run fail if no file can be created in a directory, or where it would be created.
-    /// The error is about `path`. Other runs find that when they begin to write.
-    pub(crate) fn check_writable(self, directory: &Path, path: &Path) -> Result<()> {
-        if self.dry_run { check_writable(directory, path) } else { Ok(()) }
-    }
-
-    /// Decides whether an output may be written where this exists.
+    /// Decides whether an output may be written where this exists. Fails before work is lost if
+    /// its directory cannot be written.
     pub(crate) fn permit(
         self,
         existing: Existing,
         content: &Content,
     ) -> anyhow::Result<Destination> {
-        let Existing { path, files, held, hidden, shard } = existing;
+        let Existing { path, directory, files, held, hidden, shard } = existing;
+        if let Some(directory) = &directory {
+            check_writable(directory, &path)?;
+        }
         let shown = input::shown(&path);
         let are_read =
             |files: &[PathBuf]| files.iter().all(|file| content.inputs.contains(&identity(file)));
@@ -145,12 +149,13 @@ impl Writing {
         if let Some((name, files)) = &hidden
             && (files.is_empty() || !are_read(files))
         {
-            let opened = input::shown(if path.is_dir() { &path } else { directory(&path) });
+            let opened = text::path(directory.as_deref().unwrap_or(&path));
             let problem = format!("{shown} would hide {name}, which {opened} opens as");
             self.ask(&problem, "write", &shown)?;
         }
         let replaced = (!files.is_empty()).then_some(held);
-        Ok(Destination { path, replaced, hidden: hidden.map(|(name, _)| name), writing: self })
+        let hidden = hidden.map(|(name, _)| name);
+        Ok(Destination { path, replaced, hidden, writing: self, argument: OUTPUT })
     }
 
     /// Asks on a terminal whether to do it in spite of a problem, and fails elsewhere.
@@ -179,26 +184,34 @@ impl Existing {
         let hides = files.is_empty()
             && path.file_name() == Some(FilePattern::default().file_name(0, 1).as_ref());
         let hidden = if hides { opens_as(directory(path)) } else { None };
-        Self { path: path.into(), files, held, hidden, shard: shard(path) }
+        // A link is followed.
+        let place = if path.is_symlink() { identity(path) } else { path.into() };
+        let directory = Some(directory(&place).to_owned());
+        Self { path: path.into(), directory, files, held, hidden, shard: shard(path) }
     }
 
-    /// What files of these names in a directory replace or hide. Fails if the directory has files
-    /// that ranks have saved, which would be hidden.
-    pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> anyhow::Result<Self> {
+    /// The files of these names in a directory.
+    pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> Self {
         let mut files = files_in(path);
         files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
-        let hidden =
-            opens_as(path).filter(|(_, opened)| !opened.iter().any(|it| files.contains(it)));
+        let held = held(path, &files);
+        Self { path: path.into(), directory: Some(path.into()), files, held, ..Self::default() }
+    }
+
+    /// The same for a checkpoint, which may hide what the directory opens as. Fails if that is what
+    /// ranks have saved.
+    pub(crate) fn hiding(self) -> anyhow::Result<Self> {
+        let is_other = |it: &PathBuf| !self.files.contains(it);
+        let hidden = opens_as(&self.path).filter(|(_, opened)| opened.iter().all(is_other));
         if hidden.as_ref().is_some_and(|(_, files)| files.is_empty()) {
             anyhow::bail!(
                 "{}: OUT, the last argument, has files that the ranks of a training have saved, \
                  which the output would hide, also with --force; choose another directory, or \
                  move them away",
-                input::shown(path)
+                input::shown(&self.path)
             );
         }
-        let held = held(path, &files);
-        Ok(Self { path: path.into(), files, held, hidden, shard: None })
+        Ok(Self { hidden, ..self })
     }
 
     /// What a checkpoint at an address replaces.
@@ -235,6 +248,24 @@ impl Destination {
             Some(old) => format!("would replace {path} ({old}) with {new}"),
             None => format!("would write {path} ({new})"),
         }
+    }
+
+    /// Prints the message of a dry run. Returns whether this is one.
+    pub(crate) fn is_dry_run(&self, out: &mut impl Write, new: impl Display) -> io::Result<bool> {
+        if self.writing.dry_run {
+            writeln!(out, "{}", self.would(new))?;
+        }
+        Ok(self.writing.dry_run)
+    }
+
+    /// Writes a file that needs this space.
+    pub(crate) fn write(
+        &self,
+        bytes: u64,
+        write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let written = replace(&self.path, &self.options(), write);
+        written.map_err(|error| advise(error, &self.path, bytes, self.argument))
     }
 
     /// The end of a message, which names what is hidden.
@@ -289,13 +320,10 @@ fn listed(checkpoint: &Checkpoint) -> impl Iterator<Item = &Path> {
 /// The content of files in words. They are at `path`, or in the directory there.
 fn held(path: &Path, files: &[PathBuf]) -> String {
     let opening = Opening { judge: Judge::ByName, ..Opening::default() };
-    let is_whole = |found: &Checkpoint| {
+    let is_replaced = |found: &Checkpoint| {
         files_of(found).iter().any(|it| files.iter().any(|file| identity(file) == *it))
     };
-    if files.is_empty() {
-        return String::new();
-    }
-    if let Some(found) = input::open_file(path, opening).ok().filter(is_whole) {
+    if let Some(found) = input::open_file(path, opening).ok().filter(is_replaced) {
         return totals(&found);
     }
     let bytes: u64 = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
@@ -346,25 +374,19 @@ fn says_newest(path: &Path, name: &str) -> bool {
 
 /// The index that names a file as a shard, and the names of the shard's tensors.
 fn shard(path: &Path) -> Option<(PathBuf, BTreeSet<String>)> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: HashMap<String, String>,
-    }
     let real = identity(path);
     [path, &real].into_iter().find_map(|path| {
-        let indexes = files_in(directory(path))
-            .into_iter()
-            .filter(|it| matches!(CheckpointPath::from_name(it), Some(CheckpointPath::Index(_))));
-        let names = |index: &PathBuf| {
-            let files = CheckpointPath::Index(index.clone()).files_to_copy().ok()?;
-            let is_named = files.iter().any(|it| it.file_name() == path.file_name());
-            is_named.then_some(())?;
-            let index: Option<Index> = serde_json::from_slice(&fs::read(index).ok()?).ok();
-            let tensors = index.map(|it| it.weight_map).unwrap_or_default().into_iter();
-            let own = tensors.filter(|(_, file)| path.file_name() == Some(file.as_ref()));
-            Some(own.map(|(name, _)| name).collect())
-        };
-        indexes.into_iter().find_map(|index| names(&index).map(|names| (index, names)))
+        let name = path.file_name()?.to_str()?;
+        files_in(directory(path)).into_iter().find_map(|index| {
+            let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(&index) else {
+                return None;
+            };
+            let text = index.is_file().then(|| fs::read(&index).ok())??;
+            let json: Value = serde_json::from_slice(&text).ok()?;
+            let tensors = json["weight_map"].as_object()?.iter().filter(|(_, file)| *file == name);
+            let names: BTreeSet<_> = tensors.map(|(name, _)| name.clone()).collect();
+            (!names.is_empty()).then_some((index, names))
+        })
     })
 }
 

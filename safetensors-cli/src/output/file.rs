@@ -54,28 +54,35 @@ pub(crate) fn advise(
     bytes: u64,
     argument: Argument,
 ) -> anyhow::Error {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+
     let Argument { name: other, stream } = argument;
-    let advice = match failure(&error, path) {
-        Some(Failure::Appeared) => {
+    let known = error.downcast_ref::<Error>();
+    // It may be about an input.
+    let is_of_path = |error: &Error| error.file().is_some_and(|it| Path::new(it).starts_with(path));
+    if known.is_some_and(|known| !is_of_path(known)) {
+        return error;
+    }
+    let system = match known.map(Error::kind) {
+        Some(ErrorKind::Io(system)) => Some(system.kind()),
+        Some(_) => None,
+        None => error.chain().find_map(|it| Some(it.downcast_ref::<io::Error>()?.kind())),
+    };
+    let advice = match (known.map(Error::kind), system) {
+        (Some(ErrorKind::FileExists), _) => {
+            let path = text::path(path);
             return anyhow::anyhow!(
-                "{} exists since this command has begun; --force replaces it",
-                text::path(path)
+                "{path} exists since this command has begun; --force replaces it"
             );
         }
-        Some(Failure::NoRegularFile) => stream.to_owned(),
-        Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
-        Some(Failure::InHubCache) => format!("choose another {other}; --force replaces it"),
-        Some(Failure::System(io::ErrorKind::NotFound)) => {
-            format!("make the directory first, or choose another {other}")
+        (Some(ErrorKind::NotAFile { found: "a special file" }), _) => stream.to_owned(),
+        (Some(ErrorKind::ReadOnlyFile), _) => "--force replaces it".to_owned(),
+        (Some(ErrorKind::InHubCache), _) => format!("choose another {other}; --force replaces it"),
+        (_, Some(NotFound)) => format!("make the directory first, or choose another {other}"),
+        (_, Some(kind)) if is_full(kind) => format!("{}, or choose another {other}", needed(bytes)),
+        (_, Some(PermissionDenied | ReadOnlyFilesystem | NotADirectory)) => {
+            format!("choose another {other}")
         }
-        Some(Failure::System(kind)) if is_full(kind) => {
-            format!("{}, or choose another {other}", needed(bytes))
-        }
-        Some(Failure::System(
-            io::ErrorKind::PermissionDenied
-            | io::ErrorKind::ReadOnlyFilesystem
-            | io::ErrorKind::NotADirectory,
-        )) => format!("choose another {other}"),
         _ => return error,
     };
     anyhow::anyhow!("{error:#}; {advice}")
@@ -91,31 +98,4 @@ pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
 /// The first remedy where there is no space for a file of this many bytes.
 pub(crate) fn needed(bytes: u64) -> String {
     format!("{} are needed there: free as much", text::size(bytes))
-}
-
-/// Why an output cannot be written.
-enum Failure {
-    System(io::ErrorKind),
-    NoRegularFile,
-    ReadOnly,
-    InHubCache,
-    Appeared,
-}
-
-/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
-/// such as an input.
-fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
-    let Some(known) = error.downcast_ref::<Error>() else {
-        let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-        return system.map(|system| Failure::System(system.kind()));
-    };
-    match known.kind() {
-        _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
-        ErrorKind::Io(system) => Some(Failure::System(system.kind())),
-        ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
-        ErrorKind::InHubCache => Some(Failure::InHubCache),
-        ErrorKind::FileExists => Some(Failure::Appeared),
-        ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
-        _ => None,
-    }
 }

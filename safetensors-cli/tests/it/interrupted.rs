@@ -77,7 +77,7 @@ fn a_killed_command_leaves_the_output_as_it_was() {
     assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
     // Where files need a name, the next command removes it.
     small_file(dir.path(), "in.safetensors");
-    convert(dir.path(), &["in.safetensors", "out.safetensors"]).success();
+    convert(dir.path(), &["in.safetensors", "out.safetensors", "--force"]).success();
     assert_eq!(list(dir.path()), ["in.safetensors", "large.safetensors", "out.safetensors"]);
 }
 
@@ -98,7 +98,7 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
         // It was killed after it removed what the one before had left, or before.
         assert!(list(&out).iter().filter(|name| name.starts_with('.')).count() <= 1);
     }
-    convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16"]).success();
+    convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16", "--force"]).success();
     assert_eq!(list(&out), ["model.safetensors"]);
     assert_eq!(content(out.clone()).len(), old.len());
 }

@@ -12,7 +12,6 @@ use super::output::OUT;
 use super::source::Source;
 use super::{Args, open, take};
 use crate::input::{self, address, other};
-use crate::output::file;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::table::{self, Column};
@@ -49,11 +48,10 @@ pub(super) fn run(
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::bytes(bytes);
-    let written = file::replace(output, &destination.options(), |file| {
+    destination.write(bytes, |file| {
         writer.write(file.get_ref(), |bytes| progress.add(bytes))?;
         Ok(rewrite.check_unchanged()?)
-    });
-    written.map_err(|error| file::advise(error, output, bytes, OUT))?;
+    })?;
     drop(progress);
     let told = writeln!(out, "{shown}: {summary}").and_then(|()| out.flush());
     told.with_context(|| format!("{shown} is written, but this could not be printed"))?;

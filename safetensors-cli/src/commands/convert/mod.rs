@@ -232,7 +232,9 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let inputs = sources.iter().flat_map(Source::files).collect();
     let kept = rewrite.metadata_mut().clone();
     let loss = loss::loss(&existing, &sources, &rewrite, &plan, &kept);
-    let destination = args.writing.permit(existing, &Content { inputs, names, loss })?;
+    let content = Content { inputs, names, loss };
+    let destination =
+        args.writing.permit(existing, &content).map_err(|error| output.advise(error, 0))?;
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
     let summary = plan.summary() + &adapters.summary();
@@ -243,10 +245,10 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         writeln!(out, "\n{would}{named}{removed}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let progress = Progress::bytes(plan.bytes());
+    let progress = Progress::bytes(plan.bytes);
     output
         .write(&rewrite, &destination.options(), &progress)
-        .map_err(|error| output.advise(error, plan.bytes()))?;
+        .map_err(|error| output.advise(error, plan.bytes))?;
     drop(progress);
     let is_changed = sources.iter().any(|source| !source.numbers().is_empty());
     output.warn_of_settings(&sources, is_changed || change.quantization().is_some());

@@ -131,10 +131,11 @@ impl Output {
             return Ok(Existing::at_file(&self.path));
         }
         let pattern = FilePattern::default();
-        Existing::in_directory(&self.path, |name| {
+        let existing = Existing::in_directory(&self.path, |name| {
             let is_config = name == CONFIG && self.config.is_some();
             pattern.matches(name) || name == pattern.index_name() || is_config
-        })
+        });
+        existing.hiding()
     }
 
     /// The path.
@@ -162,23 +163,24 @@ impl Output {
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let preview = || Preview::of(&plan).configured(self.config.is_some());
+        let mut preview = Preview::of(&plan);
+        preview.has_config = self.config.is_some();
         if address::of(&self.path).is_some() {
-            return Ok(preview());
+            return Ok(preview);
         }
-        let directory = self.path.parent().filter(|_| !self.is_directory()).unwrap_or(&self.path);
-        plan.check_destination(&self.path)
-            .and_then(|()| self.writing.check_writable(directory, &self.path))
-            .map_err(|error| self.advise(error.into(), plan.total_size()))?;
+        let total = plan.total_size();
+        plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if let Some(divided) = &self.ranks {
             let ranks = divided.plan(rewrite, &self.writing.options())?;
-            return Ok(preview().divided(ranks.world_size()));
+            preview.ranks = Some(ranks.world_size());
+            return Ok(preview);
         }
         if self.form == Form::Burnpack {
             self.burnpack(rewrite)?;
         }
         if matches!(self.form, Form::File | Form::Directory(_) | Form::Burnpack) {
-            return Ok(preview().removing(plan.removed_files(&self.path)?));
+            preview.removed = plan.removed_files(&self.path)?;
+            return Ok(preview);
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -190,7 +192,8 @@ impl Output {
                 .map(drop)
                 .with_context(|| text::path(&self.path))
         })?;
-        Ok(Preview::of(&plan).bare())
+        preview.is_bare = true;
+        Ok(preview)
     }
 
     /// Warns of the metadata that this output cannot hold.

@@ -13,19 +13,20 @@ use crate::terminal::{table, text};
 #[derive(Debug, Default)]
 pub(super) struct Preview {
     tensors: u64,
-    bytes: u64,
+    /// The bytes of all tensors.
+    pub(super) bytes: u64,
     /// The names of the files, unless the output is always one.
     files: Vec<String>,
     /// The other names of tied weights. Each maps to the name that is written.
     aliases: BTreeMap<String, String>,
     /// Whether the output has no metadata, and so loses these names.
-    is_bare: bool,
+    pub(super) is_bare: bool,
     /// The files of an earlier save that are removed.
-    removed: Vec<String>,
-    /// The number of ranks that the output is divided among, if it is.
-    ranks: Option<usize>,
+    pub(super) removed: Vec<String>,
+    /// The number of ranks that the output is divided among, each with files of its own.
+    pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
-    has_config: bool,
+    pub(super) has_config: bool,
 }
 
 impl Preview {
@@ -36,31 +37,8 @@ impl Preview {
             bytes: plan.total_size(),
             files: plan.files().map(|(name, _)| name.to_owned()).collect(),
             aliases: plan.aliases().clone(),
-            is_bare: false,
-            removed: Vec::new(),
-            ranks: None,
-            has_config: false,
+            ..Self::default()
         }
-    }
-
-    /// The same where these files are removed.
-    pub(super) fn removing(self, removed: Vec<String>) -> Self {
-        Self { removed, ..self }
-    }
-
-    /// The same for an output without metadata.
-    pub(super) fn bare(self) -> Self {
-        Self { is_bare: true, ..self }
-    }
-
-    /// The same for an output that is divided among ranks, each with files of its own.
-    pub(super) fn divided(self, ranks: usize) -> Self {
-        Self { ranks: Some(ranks), files: Vec::new(), ..self }
-    }
-
-    /// The same with a `config.json`.
-    pub(super) fn configured(self, has_config: bool) -> Self {
-        Self { has_config, ..self }
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -75,11 +53,6 @@ impl Preview {
     /// Whether the output has this name of a tensor.
     pub(super) fn writes(&self, name: &str) -> bool {
         !self.is_bare || !self.aliases.contains_key(name)
-    }
-
-    /// The bytes of all tensors.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The content as one line of text.
@@ -101,7 +74,10 @@ impl Preview {
 
     /// The names of the files, as the end of the summary of a dry run.
     pub(super) fn named(&self) -> String {
-        if self.files.is_empty() { String::new() } else { format!(": {}", text::some(&self.files)) }
+        match self.ranks {
+            None if !self.files.is_empty() => format!(": {}", text::some(&self.files)),
+            _ => String::new(),
+        }
     }
 
     /// The files of an earlier save that are removed, as the end of the summary. `done` says

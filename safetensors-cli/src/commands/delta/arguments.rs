@@ -89,14 +89,10 @@ impl Making {
         options: Unversioned,
         out: &mut impl Write,
     ) -> anyhow::Result<Option<Options>> {
-        self.writing.check_writable(directory, directory)?;
-        let existing = Existing::in_directory(directory, |_| true)?;
+        let existing = Existing::in_directory(directory, |_| true);
         let destination = self.writing.permit(existing, &Content::default())?;
-        if self.writing.dry_run {
-            writeln!(out, "{}", destination.would("a delta"))?;
-            return Ok(None);
-        }
-        Ok(Some(options.0.overwrite(destination.overwrites())))
+        let is_dry_run = destination.is_dry_run(out, "a delta")?;
+        Ok((!is_dry_run).then(|| options.0.overwrite(destination.overwrites())))
     }
 }
 

@@ -38,7 +38,6 @@ use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 use crate::output::existing::Writing;
-use crate::output::file;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::{stdout, text};
@@ -152,12 +151,10 @@ impl Run for Args {
         let (output, size) = (text::path(&self.output), text::size(bytes.len() as u64));
         let tensors = text::counted(tensors.len() as u64, "tensor");
         let content = format!("{} of {tensors}, {size}", format.name());
-        if self.writing.dry_run {
-            writeln!(out, "{}", destination.would(content))?;
+        if destination.is_dry_run(out, &content)? {
             return Ok(ExitCode::SUCCESS);
         }
-        file::replace(&self.output, &destination.options(), |out| Ok(out.write_all(&bytes)?))
-            .map_err(|error| file::advise(error, &self.output, bytes.len() as u64, file::OUTPUT))?;
+        destination.write(bytes.len() as u64, |out| Ok(out.write_all(&bytes)?))?;
         writeln!(out, "{output}: {content}")?;
         Ok(ExitCode::SUCCESS)
     }

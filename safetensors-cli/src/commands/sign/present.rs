@@ -59,9 +59,8 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
         });
     let planned = signer.plan(&args.path, &signature)?;
     let destination = args.writing.file(&signature, SIGNATURE)?;
-    if args.writing.dry_run {
-        let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
-        writeln!(out, "{}", destination.would(content))?;
+    let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
+    if destination.is_dry_run(out, content)? {
         return Ok(ExitCode::SUCCESS);
     }
     let signed = signer
