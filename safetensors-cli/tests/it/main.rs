@@ -7,7 +7,6 @@ mod addresses;
 mod browse;
 mod completions;
 mod convert;
-mod convert_existing;
 mod convert_gguf;
 mod convert_names;
 mod convert_npz;
@@ -19,6 +18,7 @@ mod delta;
 mod delta_follow;
 mod diff;
 mod digest;
+mod existing;
 mod extract;
 #[cfg(target_os = "linux")]
 mod faults;
