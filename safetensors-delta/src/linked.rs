@@ -37,8 +37,8 @@ use crate::options::Options;
 /// if the file had changed. The system shows no difference.
 ///
 /// A program that writes into the base under one of its names writes into all of them, and the
-/// delta cannot be applied any more. Saves and edits of this library replace a file instead, but
-/// for [`Chain::apply_in_place`].
+/// delta cannot be applied any more. Saves and edits of this library replace a file instead, except
+/// edits that are asked to work in place.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

@@ -177,18 +177,6 @@ impl Options {
         }
     }
 
-    /// The options of a journal, which can be applied any number of times.
-    pub(crate) fn of_journal(&self) -> Self {
-        Self {
-            encoding: Encoding::Overwrite,
-            whole: true,
-            overwrite: true,
-            durable: self.durable,
-            progress: self.progress.clone(),
-            ..Self::default()
-        }
-    }
-
     /// The directory that will be the output.
     pub(crate) fn create(&self, directory: &Path) -> Result<AtomicDirectory> {
         let new = AtomicDirectory::create(directory)?;

@@ -86,7 +86,7 @@ impl EditArgs {
 /// Adds a remedy to an error of opening a file to change it.
 fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::TornHeader | ErrorKind::TornData => input::explain(error),
+        ErrorKind::TornHeader => input::explain(error),
         _ => other::advise_change(error, path),
     }
 }
@@ -99,7 +99,7 @@ impl Way {
         path: &Path,
     ) -> anyhow::Result<T> {
         outcome.map_err(|error| match error.kind() {
-            ErrorKind::TornHeader | ErrorKind::TornData => input::explain(error),
+            ErrorKind::TornHeader => input::explain(error),
             ErrorKind::InHubCache => anyhow::anyhow!(
                 "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
             ),

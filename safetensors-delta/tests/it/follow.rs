@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::Checkpoint;
-use safetensors_core::edit::InPlace;
 use safetensors_delta::{Error, ErrorKind, Follower, make};
 
 use crate::followed::{Publisher, numbers, tensors, with_base};
@@ -282,9 +281,9 @@ fn what_is_here_and_of_no_use_is_replaced() {
     assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, Some(0), 2)));
     publisher.assert_served(2, &newer);
 
-    // A change in place was interrupted, or a file is gone.
+    // A file is half written, or gone.
     type Damage = fn(&Path);
-    let torn: Damage = |file| InPlace::open(file, false).unwrap().begin(7).unwrap();
+    let torn: Damage = |file| fs::write(file, "x").unwrap();
     let gone: Damage = |file| fs::remove_file(file).unwrap();
     for damage in [torn, gone] {
         let publisher = Publisher::new();

@@ -10,7 +10,6 @@ mod follow;
 mod follow_racing;
 mod followed;
 mod hostile;
-mod in_place;
 mod linked;
 #[cfg(target_os = "linux")]
 mod memory;

@@ -340,7 +340,6 @@ fn advise(error: safetensors_core::Error) -> anyhow::Error {
             let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
             anyhow::anyhow!("{place}: the directory has files; --force replaces them")
         }
-        safetensors_core::ErrorKind::TornData => input::explain(error),
         _ => error.into(),
     }
 }

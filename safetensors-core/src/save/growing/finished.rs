@@ -61,7 +61,7 @@ pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
 fn may_be_finished(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Io(error) => error.kind() != io::ErrorKind::NotFound,
-        kind => matches!(kind, ErrorKind::TornHeader | ErrorKind::TornData),
+        kind => matches!(kind, ErrorKind::TornHeader),
     }
 }
 
