@@ -1,5 +1,5 @@
-//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each of
-//! them the old or the new checkpoint is whole.
+//! [`StagedShards`]: several new files take the place of an earlier checkpoint, in steps. After each
+//! of them the old or the new checkpoint is whole.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -8,13 +8,110 @@ use std::path::Path;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
+use super::save::SavedShards;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::process_id;
 
-/// Replaces the checkpoint of a directory by a new one, whose files are all written. `check` is
-/// called before anything changes. If it fails, nothing changes.
+/// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
+/// them.
+///
+/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. What must hold at that
+/// moment, for example that no source has changed, is checked between [`begin`](Self::begin) and
+/// `commit`.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::MemoryStore;
+/// use safetensors_core::checkpoint::stage_sharded_to;
+/// use safetensors_core::{Checkpoint, Limits, ShardOptions, TensorView};
+///
+/// let mut store = MemoryStore::default();
+/// let bias = TensorView::from_slice(&[2], &[1_u8, 2])?;
+/// let mut staged = stage_sharded_to(&mut store, [("bias", bias)], &ShardOptions::new())?;
+/// // No other writer can come in between from here on, or the commit notices it.
+/// staged.begin()?;
+/// staged.commit()?;
+/// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 1);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StagedShards<'d, D: WritableDirectory> {
+    directory: &'d mut D,
+    options: ShardOptions,
+    index: Index,
+    saved: SavedShards,
+    /// The files of the old checkpoint, once the commit has begun.
+    before: Option<Versions<D::Version>>,
+    /// Whether the directory opens as the new checkpoint.
+    is_in_place: bool,
+}
+
+impl<'d, D: WritableDirectory> StagedShards<'d, D> {
+    /// The files of a checkpoint with this index, which the directory has
+    /// [written](WritableDirectory::write).
+    pub(crate) fn new(
+        directory: &'d mut D,
+        options: &ShardOptions,
+        index: Index,
+        saved: SavedShards,
+    ) -> Self {
+        let options = options.clone();
+        Self { directory, options, index, saved, before: None, is_in_place: false }
+    }
+
+    /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
+    /// notices other writers from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; the errors of the store. Nothing
+    /// has changed, and this can be called again.
+    pub fn begin(&mut self) -> Result<()> {
+        if self.before.is_some() || self.is_in_place {
+            return Ok(());
+        }
+        let begun = self.try_begin();
+        if begun.is_err() {
+            self.directory.release();
+        }
+        begun.map_err(|error| error.in_path(self.directory.path()))
+    }
+
+    fn try_begin(&mut self) -> Result<()> {
+        let files: Vec<&str> = self.index.shards().map(|(file, _)| file).collect();
+        let before = self.directory.begin(self.options.pattern(), &files)?;
+        unless_refused(self.directory, &before, &self.options)?;
+        self.before = Some(before);
+        Ok(())
+    }
+
+    /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
+    ///
+    /// After an error this can be called again, also if the directory opens as the new checkpoint
+    /// already. A store other than the local disk and memory may have lost files by then, which the
+    /// next call reports.
+    ///
+    /// # Errors
+    ///
+    /// As of [`save_sharded`](crate::save_sharded), but for those of writing the files.
+    pub fn commit(&mut self) -> Result<SavedShards> {
+        self.begin()?;
+        let committed = match self.before.take() {
+            Some(before) => commit(self.directory, &self.options, &self.index, before),
+            None => self.directory.sync().and_then(|()| self.directory.finish()),
+        };
+        self.directory.release();
+        let is_new = |error: &Error| {
+            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
+        };
+        self.is_in_place |= committed.as_ref().err().is_none_or(is_new);
+        committed.map_err(|error| error.in_path(self.directory.path()))?;
+        Ok(self.saved.clone())
+    }
+}
+
+/// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
 /// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
 /// every moment a single file decides what the directory opens as: `model.safetensors` if it
@@ -45,16 +142,14 @@ use crate::io::identity::process_id;
 /// before each file gets its name and before the old files go, that the index and its own files are
 /// still in place, and fails if they are not. So it changes nothing more after another save is
 /// done. Each removes only files that existed before it began.
-pub(crate) fn commit<D: WritableDirectory>(
+fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &Index,
-    check: impl FnOnce() -> Result<()>,
+    before: Versions<D::Version>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
-    let before = directory.begin(pattern, &files)?;
-    unless_refused(directory, &before, options)?;
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -66,7 +161,6 @@ pub(crate) fn commit<D: WritableDirectory>(
     } else {
         Vec::new()
     };
-    check()?;
     let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
     let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
     let mut commit = Commit { directory, pattern, index: name, before, placed, beside };
@@ -76,7 +170,9 @@ pub(crate) fn commit<D: WritableDirectory>(
     let committed = commit
         .put_beside(options)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
-    if committed.is_err() {
+    if let Err(error) = &committed
+        && !matches!(error.kind(), ErrorKind::Overtaken { .. })
+    {
         commit.put_back(decisive, earlier.as_ref());
     }
     committed
@@ -171,15 +267,22 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, unless the directory may open as the new
-    /// checkpoint: if the file `decisive` is not the earlier one any more, or if that is not known.
+    /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
+    /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
+    /// that is not known.
     fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
         let found = self.directory.version_of(decisive);
         if !found.is_ok_and(|found| found.as_ref() == earlier) {
             return;
         }
+        // The error of the save is reported, not these. A file that stays is named by no index, and
+        // the next save removes it.
+        for (name, version) in std::mem::take(&mut self.placed) {
+            if let Some(version) = version {
+                let _ = self.directory.take_back(&name, &version);
+            }
+        }
         for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            // The save's error is reported, not this one.
             let _ = match earlier {
                 Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
                 None => self.directory.remove(&name, &version),
@@ -223,37 +326,17 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// Step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
-            let (last, index) = (self.placed.last(), self.before.get(&self.index));
-            let name = &self.index;
             // Another save would have replaced or removed the last file, with all before it.
-            let check = |directory: &D| {
-                if let Some((last, Some(version))) = last {
-                    unless_overtaken(directory, last, Some(version))?;
-                }
-                unless_overtaken(directory, name, index)
-            };
-            match self.directory.place(file, check) {
-                Ok(version) => self.placed.push((file.to_owned(), version)),
-                Err(error) => {
-                    if !matches!(error.kind(), ErrorKind::Overtaken { .. }) {
-                        self.take_back();
-                    }
-                    return Err(error.in_path(self.directory.path().join(file)));
-                }
-            }
+            let last = self.placed.last().filter(|(_, version)| version.is_some());
+            let last = last.map(|(name, version)| (name.as_str(), version.as_ref()));
+            let index = (self.index.as_str(), self.before.get(&self.index));
+            let others: Vec<_> = last.into_iter().chain([index]).collect();
+            let placed = self.directory.place(file, &others);
+            let version =
+                placed.map_err(|error| error.in_path(self.directory.path().join(file)))?;
+            self.placed.push((file.to_owned(), version));
         }
         Ok(())
-    }
-
-    /// Removes files that got their names before another one could not. Those that replaced an old
-    /// file stay: the index in place names a second name of the old one.
-    fn take_back(&mut self) {
-        for (name, version) in std::mem::take(&mut self.placed) {
-            if let (false, Some(version)) = (self.before.contains_key(&name), version) {
-                // What stays is named by no index, and the next save removes it.
-                let _ = self.directory.remove(&name, &version);
-            }
-        }
     }
 
     /// Checks that all files are where this save has put them, and that their names last.
@@ -357,16 +440,6 @@ pub(crate) fn unless_refused<D: WritableDirectory>(
         }
     }
     Ok(())
-}
-
-/// Fails if a file is not of this version any more.
-fn unless_overtaken<D: WritableDirectory>(
-    directory: &D,
-    name: &str,
-    version: Option<&D::Version>,
-) -> Result<()> {
-    let found = directory.version_of(name)?;
-    if found.as_ref() == version { Ok(()) } else { Err(overtaken(directory, name)) }
 }
 
 /// The error if another writer has replaced a file of this save.

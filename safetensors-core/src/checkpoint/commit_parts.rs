@@ -20,10 +20,8 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     files: &[&str],
-    check: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     directory.begin(options.pattern(), files)?;
-    check()?;
     for (name, bytes) in &options.beside {
         let before = if options.overwrites() { directory.version_of(name)? } else { None };
         if directory.replace(name, bytes.clone(), before.as_ref())?.is_none() {
@@ -32,7 +30,7 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
         }
     }
     for file in files.iter().rev() {
-        directory.place(file, |_| Ok(()))?;
+        directory.place(file, &[])?;
     }
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)

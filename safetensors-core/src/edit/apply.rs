@@ -41,19 +41,14 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
 }
 
 /// Replaces the old file by the new one, unless the old one has changed meanwhile.
-fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
-    let mut source = Some(edit.archive.into_source());
-    new.commit_if(|| {
-        if let Some(source) = &source {
-            check_unchanged(source, &edit.destination).map_err(ErrorKind::Io)?;
-        }
-        // On Unix the old file stays open, and so locked, until the new one is in place. Other
-        // systems may not replace an open file.
-        if !cfg!(unix) {
-            source = None;
-        }
-        Ok(())
-    })?;
+fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
+    new.begin_commit()?;
+    let source = edit.archive.into_source();
+    check_unchanged(&source, &edit.destination).map_err(ErrorKind::Io)?;
+    // On Unix the old file stays open, and so locked, until the new one is in place. Other systems
+    // may not replace an open file.
+    let _source = cfg!(unix).then_some(source);
+    new.commit_held()?;
     Ok(Edited::Rewritten)
 }
 

@@ -11,7 +11,7 @@
 //! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
 //! that no mark is missing, and it puts everything in place before it releases the lock: the files
 //! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
-//! replace the old checkpoint as those of any save do ([`commit`]). If that rank is killed, the
+//! replace the old checkpoint as those of any save do ([`StagedShards`]). If that rank is killed, the
 //! parts are still complete, and any rank that saves again tries anew.
 
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{
-    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, check_alone, commit,
+    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, StagedShards, check_alone,
     commit_parts,
 };
 use crate::error::{Error, ErrorKind, RankProblem, Result};
@@ -153,8 +153,11 @@ impl<'f> Attempt<'f> {
             return Ok(RankSaved::Waiting { missing });
         }
         self.publish(&lock, check)?;
-        let (files, total_size) = (self.files.names(), self.files.total_size);
-        Ok(RankSaved::Complete(SavedShards { files, total_size }))
+        Ok(RankSaved::Complete(self.saved()))
+    }
+
+    fn saved(&self) -> SavedShards {
+        SavedShards { files: self.files.names(), total_size: self.files.total_size }
     }
 
     /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
@@ -188,6 +191,7 @@ impl<'f> Attempt<'f> {
     /// Puts all files in their places, with the index, and removes this attempt and those that
     /// began before it.
     fn publish(&self, lock: &DirectoryLock, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        check()?;
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
@@ -205,11 +209,11 @@ impl<'f> Attempt<'f> {
             let names = self.files.names();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             check_alone(self.directory, &names, self.name)?;
-            commit_parts(&mut directory, self.options, &names, check)?;
+            commit_parts(&mut directory, self.options, &names)?;
         } else {
             let index = self.files.index(self.name, |file| file.name.clone());
             let index = index.map_err(|error| self.of_directory(error))?;
-            commit(&mut directory, self.options, &index, check)?;
+            StagedShards::new(&mut directory, self.options, index, self.saved()).commit()?;
         }
         // A rank that is killed from here on leaves one hidden directory at most.
         drop(directory);

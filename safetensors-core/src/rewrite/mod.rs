@@ -16,14 +16,14 @@ pub use plan::Plan;
 pub use planned::PlannedTensor;
 use unchanged::{check_before_replacing, check_unchanged};
 
-use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
+use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::hash::remove_record;
 use crate::header::{ATTEMPT_KEY, Metadata, join_entry, rename_attributes};
 use crate::io::{FileSource, ReadAt};
 use crate::quantized::Quantization;
-use crate::save::{SaveOptions, save_if};
+use crate::save::{SaveOptions, stage};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
 
@@ -334,7 +334,12 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.complete_options(options);
-        save_if(path, self.tensors(), &options, || check_before_replacing(&self.sources, path))
+        let mut file = stage(path, self.tensors(), &options)?;
+        let committed = file
+            .begin_commit()
+            .and_then(|()| check_before_replacing(&self.sources, path))
+            .and_then(|()| file.commit_held());
+        committed.map_err(|error| error.in_path(path))
     }
 
     /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
@@ -353,8 +358,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let directory = directory.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.complete_shard_options(options);
-        let check = || check_before_replacing(&self.sources, directory);
-        save_sharded_if(directory, self.tensors(), &options, check)
+        let mut place = LocalDirectory::create(directory, &options)?;
+        let mut staged = stage_sharded_to(&mut place, self.tensors(), &options)?;
+        staged.begin()?;
+        check_before_replacing(&self.sources, directory)?;
+        staged.commit()
     }
 
     /// [`complete_options`](Rewrite::complete_options) for several files.

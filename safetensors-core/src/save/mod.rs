@@ -75,7 +75,7 @@ pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
 #[cfg(feature = "std")]
-pub(crate) use writer::save_if;
+pub(crate) use writer::stage;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;

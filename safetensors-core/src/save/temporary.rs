@@ -44,6 +44,14 @@ struct Name {
     _registered: Registered,
 }
 
+impl Name {
+    /// The file is removed when this is dropped. Called in the steps that create it.
+    fn new(path: TempPath) -> Self {
+        let registered = Registered::file(&path);
+        Self { path, _registered: registered }
+    }
+}
+
 impl TempFile {
     /// Creates a temporary file for a destination. Its mode follows the umask or, if it is
     /// `private`, gives permissions to its owner only. Errors must not show the temporary file's
@@ -77,8 +85,7 @@ impl TempFile {
             let is_ours = !matches!(lock(&file), Lock::Busy)
                 && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
             if is_ours || attempt == ATTEMPTS {
-                let registered = Registered::file(&path);
-                return Ok(Self { name: Some(Name { path, _registered: registered }), file });
+                return Ok(Self { name: Some(Name::new(path)), file });
             }
             attempt += 1;
         }
@@ -94,80 +101,95 @@ impl TempFile {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file.
-    pub(super) fn persist(self, destination: &Path) -> io::Result<()> {
+    /// Gives the file its name, and replaces the old file. After an error this can be tried again.
+    pub(super) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => path,
+        if self.name.is_none() {
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            None => with_name(destination, |path| link(&file, path))
-                .map(|((), path)| path)
-                .or_else(|_| copy(&file, destination))?,
-        };
+            let linked = with_name(destination, |path| link(&self.file, path));
+            self.name = Some(match linked {
+                Ok(((), path)) => Name::new(path),
+                Err(_) => self.copied(destination)?,
+            });
+        }
         failpoint::hit("rename")?;
-        match rename(path, destination) {
+        match self.rename(destination) {
             // On a file system without working locks, another save may have removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                rename(copy(&file, destination)?, destination)?;
+                self.name = Some(self.copied(destination)?);
+                self.rename(destination)?;
             }
             renamed => renamed?,
         }
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
+    /// [`io::ErrorKind::AlreadyExists`].
+    pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
+        let _steps = Steps::begin();
+        if self.name.is_none() {
+            // A link is made only if its name is free, so no temporary name is needed.
+            match link(&self.file, destination) {
+                Ok(()) => {
+                    self.settle(destination);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => self.name = Some(self.copied(destination)?),
+            }
+        }
+        failpoint::hit("rename")?;
+        self.rename_to_free(destination)?;
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Renames the file, and replaces what has the new name. `TempPath::persist` would fail on
+    /// Windows if others have that open.
+    fn rename(&mut self, destination: &Path) -> io::Result<()> {
+        let Some(name) = &mut self.name else { return Ok(()) };
+        rename_over(&name.path, destination)?;
+        name.path.disable_cleanup(true);
+        self.name = None;
+        Ok(())
+    }
+
+    /// Renames the file if the new name is free.
+    fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
+        let Some(Name { path, _registered }) = self.name.take() else { return Ok(()) };
+        let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
+        self.name = Some(Name { path: failed.path, _registered });
+        if failed.error.kind() == io::ErrorKind::AlreadyExists {
+            return Err(failed.error);
+        }
+        // The file system has neither hard links nor such a rename. Another program can create the
+        // file between the check and the rename.
+        match fs::symlink_metadata(destination) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.rename(destination),
+            Err(_) => Err(failed.error),
+        }
+    }
+
+    /// A copy that has a name, for a file that cannot be given one.
+    fn copied(&self, destination: &Path) -> io::Result<Name> {
+        let metadata = self.file.metadata()?;
+        let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
+        copy_range(&self.file, 0, &copy, 0, metadata.len())?;
+        super::permissions::take_after(&copy, &metadata)?;
+        copy.sync_all()?;
+        Ok(Name::new(path))
+    }
+
+    /// The last steps for a file that has its name.
+    fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
-    }
-}
-
-impl TempFile {
-    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
-    /// [`io::ErrorKind::AlreadyExists`].
-    pub(super) fn persist_new(self, destination: &Path) -> io::Result<()> {
-        let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => Some(path),
-            // A link is made only if its name is free, so no temporary name is needed.
-            None => match link(&file, destination) {
-                Ok(()) => None,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => Some(copy(&file, destination)?),
-            },
-        };
-        if let Some(path) = path {
-            failpoint::hit("rename")?;
-            rename_to_free(path, destination)?;
-        }
-        remove_header_backup(destination);
-        // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
-    }
-}
-
-/// Renames a file, and replaces what has the new name. `TempPath::persist` would fail on Windows if
-/// others have that open.
-fn rename(mut path: TempPath, destination: &Path) -> io::Result<()> {
-    rename_over(&path, destination)?;
-    path.disable_cleanup(true);
-    Ok(())
-}
-
-/// Renames a file if the new name is free.
-fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
-    let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
-    if failed.error.kind() == io::ErrorKind::AlreadyExists {
-        return Err(failed.error);
-    }
-    // The file system has neither hard links nor such a rename. Another program can create the
-    // file between the check and the rename.
-    match fs::symlink_metadata(destination) {
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => rename(failed.path, destination),
-        Err(_) => Err(failed.error),
+        let _ = self.file.unlock();
     }
 }
 
@@ -225,16 +247,6 @@ impl Drop for TempDirectory {
         // If this fails, the next save removes it.
         let _ = fs::remove_dir_all(&self.path);
     }
-}
-
-/// Copies a file that cannot be given a name into a new one that has a name.
-fn copy(file: &File, destination: &Path) -> io::Result<TempPath> {
-    let metadata = file.metadata()?;
-    let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
-    copy_range(file, 0, &copy, 0, metadata.len())?;
-    super::permissions::take_after(&copy, &metadata)?;
-    copy.sync_all()?;
-    Ok(path)
 }
 
 /// Calls `make` with a temporary name that is free.

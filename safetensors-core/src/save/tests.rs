@@ -193,7 +193,15 @@ fn a_save_that_must_not_overwrite_fails_at_each_step_without_a_trace() {
             let error = file.commit().unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
             assert_eq!(fs::read(&other).unwrap(), old);
-            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+            // A commit that failed can be repeated, and leaves nothing if it is not.
+            fs::remove_file(&other).unwrap();
+            file.commit().unwrap();
+            assert_eq!(fs::read(&other).unwrap(), [1]);
+            fs::remove_file(&other).unwrap();
+            let file = AtomicFile::create(&other, &options).unwrap();
+            fs::hard_link(&path, &other).unwrap();
+            drop({ file }.commit().unwrap_err());
+            assert_eq!(names_in(directory.path()), ["file", "other"]);
         });
     }
 }

@@ -162,11 +162,17 @@ impl Body {
         self.lock().end
     }
 
-    /// Writes the header, and gives the file its name if the check succeeds.
-    pub(super) fn commit(self, prefix: &[u8], check: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Writes the header, and keeps other writers from the directory until the
+    /// [commit](Self::commit).
+    pub(super) fn begin_commit(&mut self, prefix: &[u8]) -> Result<()> {
         write_all_at(self.file(), prefix, 0)
             .map_err(|error| Error::from(crate::error::ErrorKind::Io(error)))?;
-        self.file.commit_if(check)
+        self.file.begin_commit()
+    }
+
+    /// Gives the file its name.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        self.file.commit_held()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -65,7 +65,7 @@ impl GrowingWriter {
     /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
     /// The next [`create`](Self::create) removes them.
     pub fn finish(self) -> Result<()> {
-        let Self { path, options, body, before, tensors, synced, .. } = self;
+        let Self { path, options, mut body, before, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let synced = synced.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
@@ -80,13 +80,11 @@ impl GrowingWriter {
             drop(parts);
             drop(tensors);
             synced.mark_finishing(options.durable)?;
-            let mut before = before;
-            body.commit(&prefix, || {
-                before.as_ref().map_or(Ok(()), Before::check)?;
-                // Other systems than Unix may not replace an open file.
-                before = before.take().filter(|_| cfg!(unix));
-                Ok(())
-            })
+            body.begin_commit(&prefix)?;
+            before.as_ref().map_or(Ok(()), Before::check)?;
+            // Other systems than Unix may not replace an open file.
+            let _before = before.filter(|_| cfg!(unix));
+            body.commit()
         };
         finish().map_err(|error: Error| error.in_path(&path))?;
         synced.remove()
