@@ -112,9 +112,6 @@ pub enum ErrorKind {
     /// All changed tensors are right, but the whole is not what the delta leads to.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
-    /// A file that is read lies in the directory that is to be replaced.
-    #[error("it lies in the directory that is to be replaced with all that is in it")]
-    InsideDestination,
     /// A file of the base does not lie below the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,

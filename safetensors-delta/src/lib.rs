@@ -88,6 +88,7 @@ mod patched;
 mod plan;
 mod published;
 mod spool;
+mod state;
 mod sums;
 
 pub use chain::Chain;

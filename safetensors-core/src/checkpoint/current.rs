@@ -31,7 +31,8 @@ pub(super) fn current<T: Store>(
 ) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        Some(index) => Index::read(store, index, &highest_limits()).map(Some),
+        // A delta that another one replaces stays whole, too.
+        Some(index) => Index::read_any(store, index, &highest_limits()).map(Some),
         None => of_one_file(store, directory),
     };
     unless_broken(found)
@@ -51,8 +52,27 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
+/// The names of the files that a directory opens as: a file, or an index and the files that it
+/// names. Empty if it opens as none.
+pub(super) fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
+    let Ok(found) = locate(store, directory) else { return Ok(Vec::new()) };
+    let name = found.path().strip_prefix(directory).ok().and_then(Path::to_str);
+    // Such as the index of a delta further below, which belongs to an epoch.
+    let Some(name) = name.filter(|name| Path::new(name).parent() == Some(Path::new(""))) else {
+        return Ok(Vec::new());
+    };
+    let mut files = vec![name.to_owned()];
+    if let CheckpointPath::Index(index) = &found
+        && let Some(index) =
+            unless_broken(Index::read_any(store, index, &highest_limits()).map(Some))?
+    {
+        files.extend(index.shards.into_keys());
+    }
+    Ok(files)
+}
+
 /// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
-fn highest_limits() -> Limits {
+pub(super) fn highest_limits() -> Limits {
     Limits {
         // The most that any reader accepts.
         header_bytes: u32::MAX.into(),

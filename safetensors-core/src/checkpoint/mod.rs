@@ -29,6 +29,7 @@ mod save;
 mod siblings;
 mod size;
 mod split;
+mod staged;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -40,7 +41,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use assembled::Assembled;
-pub use commit::StagedShards;
 pub(crate) use commit_parts::{check_alone, commit_parts};
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
@@ -61,6 +61,7 @@ pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
+pub use staged::StagedShards;
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};

@@ -1,0 +1,222 @@
+//! [`StagedShards`]: a checkpoint that is written, and not in its place.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use super::commit::{NewFiles, commit};
+use super::current::highest_limits;
+use super::index::Index;
+use super::save::SavedShards;
+use super::store::{LocalStore, Versions, WritableDirectory};
+use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{FileSource, SafeTensors};
+use crate::save::atomic::sync;
+
+/// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
+/// them.
+///
+/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. What must hold at that
+/// moment, for example that no source has changed, is checked between [`begin`](Self::begin) and
+/// `commit`.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::MemoryStore;
+/// use safetensors_core::checkpoint::stage_sharded_to;
+/// use safetensors_core::{Checkpoint, Limits, ShardOptions, TensorView};
+///
+/// let mut store = MemoryStore::default();
+/// let bias = TensorView::from_slice(&[2], &[1_u8, 2])?;
+/// let mut staged = stage_sharded_to(&mut store, [("bias", bias)], &ShardOptions::new())?;
+/// // No other writer can come in between from here on, or the commit notices it.
+/// staged.begin()?;
+/// staged.commit()?;
+/// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 1);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StagedShards<'d, D: WritableDirectory> {
+    directory: &'d mut D,
+    options: ShardOptions,
+    files: NewFiles,
+    saved: SavedShards,
+    /// The files of the old checkpoint, once the commit has begun.
+    before: Option<Versions<D::Version>>,
+    /// Whether the directory opens as the new checkpoint.
+    is_in_place: bool,
+}
+
+impl<'d, D: WritableDirectory> StagedShards<'d, D> {
+    /// The files of a checkpoint with this index, which the directory has
+    /// [written](WritableDirectory::write).
+    pub(crate) fn new(
+        directory: &'d mut D,
+        options: &ShardOptions,
+        index: Index,
+        saved: SavedShards,
+    ) -> Self {
+        let files = NewFiles { index, json: None, beside: Vec::new(), replaces_any: false };
+        Self::with_files(directory, options.clone(), files, saved)
+    }
+
+    pub(super) fn with_files(
+        directory: &'d mut D,
+        options: ShardOptions,
+        files: NewFiles,
+        saved: SavedShards,
+    ) -> Self {
+        Self { directory, options, files, saved, before: None, is_in_place: false }
+    }
+
+    /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
+    /// notices other writers from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; the errors of the store. Nothing
+    /// has changed, and this can be called again.
+    pub fn begin(&mut self) -> Result<()> {
+        if self.before.is_some() || self.is_in_place {
+            return Ok(());
+        }
+        let begun = self.try_begin();
+        if begun.is_err() {
+            self.directory.release();
+        }
+        begun.map_err(|error| error.in_path(self.directory.path()))
+    }
+
+    fn try_begin(&mut self) -> Result<()> {
+        let NewFiles { index, beside, .. } = &self.files;
+        let files = index.shards().map(|(file, _)| file).chain(beside.iter().map(String::as_str));
+        let files: Vec<_> = files.collect();
+        let before = self.directory.begin(self.options.pattern(), &files)?;
+        unless_refused(self.directory, &before, &self.options, beside)?;
+        self.before = Some(before);
+        Ok(())
+    }
+
+    /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
+    ///
+    /// After an error this can be called again, also if the directory opens as the new checkpoint
+    /// already. A store other than the local disk and memory may have lost files by then, which the
+    /// next call reports.
+    ///
+    /// # Errors
+    ///
+    /// As of [`save_sharded`](crate::save_sharded), but for those of writing the files.
+    pub fn commit(&mut self) -> Result<SavedShards> {
+        self.begin()?;
+        let committed = match self.before.take() {
+            Some(before) => commit(self.directory, &self.options, &self.files, before),
+            None => self.directory.sync().and_then(|()| self.directory.finish()),
+        };
+        self.directory.release();
+        let is_new = |error: &Error| {
+            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
+        };
+        self.is_in_place |= committed.as_ref().err().is_none_or(is_new);
+        committed.map_err(|error| error.in_path(self.directory.path()))?;
+        Ok(self.saved.clone())
+    }
+}
+
+impl LocalDirectory {
+    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit, in
+    /// an error about a file there.
+    #[must_use]
+    pub fn locate(&self, error: Error) -> Error {
+        let Some(from) = error.file().map(PathBuf::from) else { return error };
+        match from.strip_prefix(self.staging()) {
+            Ok(name) => error.moved(&from, &self.directory.join(name)),
+            Err(_) => error,
+        }
+    }
+
+    /// A checkpoint, or a delta, with names of its own. Its files are written to the
+    /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
+    /// files that this index names, and those that go `beside` them, as paths relative to that
+    /// directory.
+    ///
+    /// The commit replaces what the directory opens as, and leaves all other files. A file beside
+    /// the tensors replaces an earlier one of its name, unless the options forbid that.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::LocalDirectory;
+    /// use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let mut directory = LocalDirectory::create(dir.path(), &ShardOptions::new())?;
+    /// let bias = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    /// save(directory.staging().join("a.safetensors"), [("bias", bias)], &SaveOptions::new())?;
+    /// std::fs::write(directory.staging().join("notes.txt"), "b")?;
+    /// directory.staged("a.safetensors", ["notes.txt"])?.commit()?;
+    /// assert_eq!(Checkpoint::open(dir.path())?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of opening `main`; [`ErrorKind::Io`].
+    pub fn staged<N: Into<String>>(
+        &mut self,
+        main: &str,
+        beside: impl IntoIterator<Item = N>,
+    ) -> Result<StagedShards<'_, Self>> {
+        let path = self.hidden(main);
+        let beside: Vec<String> = beside.into_iter().map(N::into).collect();
+        let read = || -> Result<_> {
+            if let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(main) {
+                let index = Index::read_any(&LocalStore, &path, &highest_limits())?;
+                return Ok((index, Some(fs::read(&path).map_err(ErrorKind::Io)?)));
+            }
+            let file = SafeTensors::from_source_with(FileSource::open(&path)?, &highest_limits())?;
+            let names = file.tensors().map(|tensor| tensor.name().to_owned()).collect();
+            let shards = BTreeMap::from([(main.to_owned(), names)]);
+            Ok((Index { shards, ..Index::default() }, None))
+        };
+        let read =
+            read().map_err(|error| error.in_path(&path).moved(&path, &self.destination(main)));
+        let (index, json) = read?;
+        if self.save_options().durable {
+            for name in &beside {
+                // Some systems can synchronise only a file that is open for writing.
+                let file =
+                    File::options().read(cfg!(unix)).write(!cfg!(unix)).open(self.hidden(name));
+                let synced = file.and_then(|file| sync(&file));
+                synced.map_err(|error| Error::io(error, &self.destination(name)))?;
+            }
+        }
+        let files = index.shards.keys().cloned().collect();
+        let saved = SavedShards { files, total_size: index.total_size.unwrap_or(0) };
+        self.options.file_pattern = FilePattern::from_name(main);
+        let options = self.options.clone();
+        let files = NewFiles { index, json, beside, replaces_any: true };
+        Ok(StagedShards::with_files(self, options, files, saved))
+    }
+}
+
+/// Fails if there are files which the options do not let a save replace.
+pub(super) fn unless_refused<D: WritableDirectory>(
+    directory: &D,
+    found: &Versions<D::Version>,
+    options: &ShardOptions,
+    beside: &[String],
+) -> Result<()> {
+    if options.overwrites() {
+        return Ok(());
+    }
+    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let exists =
+        |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
+    if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {
+        return exists(name);
+    }
+    for name in options.beside.keys().chain(beside) {
+        if directory.version_of(name)?.is_some() {
+            return exists(name);
+        }
+    }
+    Ok(())
+}
