@@ -9,6 +9,7 @@ use std::path::Path;
 use super::current::{current, opened_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
+use super::staged::NewFiles;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,19 +19,6 @@ use crate::io::identity::process_id;
 /// A file beside the tensors that is larger is not put back after a failure: its bytes would have to
 /// be kept in memory.
 const MOST_PUT_BACK: u64 = 64 << 20;
-
-/// The files of a new checkpoint, all of which are written.
-#[derive(Debug)]
-pub(super) struct NewFiles {
-    pub(super) index: Index,
-    /// The text of the index, if it is given.
-    pub(super) json: Option<Vec<u8>>,
-    /// The files that go beside those of the tensors, in the order in which they do.
-    pub(super) beside: Vec<String>,
-    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
-    /// another pattern.
-    pub(super) replaces_any: bool,
-}
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
@@ -68,6 +56,7 @@ pub(super) fn commit<D: WritableDirectory>(
     options: &ShardOptions,
     new: &NewFiles,
     before: Versions<D::Version>,
+    left: &mut Vec<(String, D::Version)>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
@@ -93,6 +82,7 @@ pub(super) fn commit<D: WritableDirectory>(
         others: BTreeSet::new(),
         placed: Vec::new(),
         beside: Vec::new(),
+        left,
     };
     let old = commit.find_old(is_one_file, new.replaces_any)?;
     commit.refuse_foreign(&files)?;
@@ -125,6 +115,8 @@ struct Commit<'a, D: WritableDirectory> {
     /// The files that this commit has put beside them, with their versions and the bytes of the
     /// earlier ones.
     beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
+    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    left: &'a mut Vec<(String, D::Version)>,
 }
 
 /// When an index that no longer counts is removed.
@@ -379,12 +371,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let now = self.now(second);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
-        for (name, version) in self.stale(&now, second, index) {
-            let removed = self.directory.remove(&name, &version);
-            removed.map_err(|error| failed(error, is_shadowed && name == STANDARD_FILE, &name))?;
+        *self.left = self.stale(&now, second, index);
+        self.left.reverse();
+        while let Some((name, version)) = self.left.last() {
+            let is_old = is_shadowed && name == STANDARD_FILE;
+            let removed = self.directory.remove(name, version);
+            removed.map_err(|error| failed(error, is_old, name))?;
+            self.left.pop();
         }
-        self.directory.sync().map_err(Error::in_place)?;
-        self.directory.finish().map_err(Error::in_place)
+        finish(self.directory)
     }
 
     /// The files that are removed, in order: of the old checkpoint, as far as they are still the
@@ -417,6 +412,12 @@ impl<D: WritableDirectory> Commit<'_, D> {
         });
         stale
     }
+}
+
+/// The last steps, when the new checkpoint is in place.
+pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
+    directory.sync().map_err(Error::in_place)?;
+    directory.finish().map_err(Error::in_place)
 }
 
 /// The error if another writer has replaced a file of this save.

@@ -58,10 +58,10 @@ pub(crate) use opening::open_single;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
-pub use save::{SavedShards, save_sharded, save_sharded_to, stage_sharded_to};
+pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
-pub use staged::StagedShards;
+pub use staged::{SavedShards, StagedShards};
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::index::Index;
 use super::local_directory::LocalDirectory;
-use super::staged::{StagedShards, unless_refused};
+use super::staged::{SavedShards, StagedShards, unless_refused};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,15 +13,6 @@ use crate::header::FORMAT_KEY;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorSource, shape};
 use crate::tied;
-
-/// The files of a saved checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedShards {
-    /// The names of the files in order, without the index.
-    pub files: Vec<String>,
-    /// The number of bytes of all tensors.
-    pub total_size: u64,
-}
 
 /// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
 /// they do not fit into one.

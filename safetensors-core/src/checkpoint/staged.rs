@@ -1,18 +1,39 @@
-//! [`StagedShards`]: a checkpoint that is written, and not in its place.
+//! [`StagedShards`]: a checkpoint between writing and its commit.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use super::commit::{NewFiles, commit};
+use super::commit::{commit, finish};
 use super::current::highest_limits;
 use super::index::Index;
-use super::save::SavedShards;
 use super::store::{LocalStore, Versions, WritableDirectory};
 use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, SafeTensors};
 use crate::save::atomic::sync;
+
+/// The files of a saved checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedShards {
+    /// The names of the files in order, without the index.
+    pub files: Vec<String>,
+    /// The number of bytes of all tensors.
+    pub total_size: u64,
+}
+
+/// The files of a new checkpoint, all of which are written.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    pub(super) index: Index,
+    /// The text of the index, if it is given.
+    pub(super) json: Option<Vec<u8>>,
+    /// The files that go beside those of the tensors, in the order in which they do.
+    pub(super) beside: Vec<String>,
+    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
+    /// another pattern.
+    pub(super) replaces_any: bool,
+}
 
 /// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
 /// them.
@@ -43,8 +64,10 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether the directory opens as the new checkpoint.
+    /// Whether all new files are in place.
     is_in_place: bool,
+    /// Files of the old checkpoint that could not be removed.
+    left: Vec<(String, D::Version)>,
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
@@ -60,13 +83,14 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Self::with_files(directory, options.clone(), files, saved)
     }
 
-    pub(super) fn with_files(
+    fn with_files(
         directory: &'d mut D,
         options: ShardOptions,
         files: NewFiles,
         saved: SavedShards,
     ) -> Self {
-        Self { directory, options, files, saved, before: None, is_in_place: false }
+        let (before, left) = (None, Vec::new());
+        Self { directory, options, files, saved, before, is_in_place: false, left }
     }
 
     /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
@@ -109,14 +133,18 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
-            Some(before) => commit(self.directory, &self.options, &self.files, before),
-            None => self.directory.sync().and_then(|()| self.directory.finish()),
+            Some(before) => {
+                commit(self.directory, &self.options, &self.files, before, &mut self.left)
+            }
+            None => {
+                remove_left(self.directory, &mut self.left).and_then(|()| finish(self.directory))
+            }
         };
         self.directory.release();
         let is_new = |error: &Error| {
             matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
         };
-        self.is_in_place |= committed.as_ref().err().is_none_or(is_new);
+        self.is_in_place |= !self.left.is_empty() || committed.as_ref().err().is_none_or(is_new);
         committed.map_err(|error| error.in_path(self.directory.path()))?;
         Ok(self.saved.clone())
     }
@@ -195,6 +223,20 @@ impl LocalDirectory {
         let files = NewFiles { index, json, beside, replaces_any: true };
         Ok(StagedShards::with_files(self, options, files, saved))
     }
+}
+
+/// Removes the files that an earlier commit could not.
+fn remove_left<D: WritableDirectory>(
+    directory: &mut D,
+    left: &mut Vec<(String, D::Version)>,
+) -> Result<()> {
+    while let Some((name, version)) = left.last() {
+        let path = directory.path().join(name);
+        let removed = directory.remove(name, version);
+        removed.map_err(|error| error.left_behind().in_path(path))?;
+        left.pop();
+    }
+    Ok(())
 }
 
 /// Fails if there are files which the options do not let a save replace.
