@@ -6,15 +6,15 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::current::{current, opened_files};
+use super::current::{current, old_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
 use super::staged::NewFiles;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::ReadAt;
 use crate::io::identity::process_id;
+use crate::io::{ReadAt, SafeTensors};
 
 /// A file beside the tensors that is larger is not put back after a failure: its bytes would have to
 /// be kept in memory.
@@ -84,8 +84,8 @@ pub(super) fn commit<D: WritableDirectory>(
         beside: Vec::new(),
         left,
     };
-    let old = commit.find_old(is_one_file, new.replaces_any)?;
-    commit.refuse_foreign(&files)?;
+    let old = commit.find_old(&files, new.replaces_any)?;
+    commit.refuse_foreign(&new.index)?;
     let second_names = commit.keep_old_loadable(old, &files)?;
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
@@ -130,7 +130,8 @@ enum Goes {
 impl<D: WritableDirectory> Commit<'_, D> {
     /// Finds the old checkpoint, as far as it must stay loadable while new files get their names, and
     /// with `replaces_any` the files that it has under names of other patterns.
-    fn find_old(&mut self, is_one_file: bool, replaces_any: bool) -> Result<Option<Index>> {
+    fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
+        let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();
         let index = path.join(&self.index);
         let has_index = self.before.contains_key(&self.index);
@@ -141,11 +142,9 @@ impl<D: WritableDirectory> Commit<'_, D> {
         } else {
             None
         };
-        let files = match replaces_any {
-            true => opened_files(self.directory.store(), &path)?,
-            false => Vec::new(),
-        };
-        for file in files {
+        let store = self.directory.store();
+        let others = if replaces_any { old_files(store, &path, files)? } else { BTreeSet::new() };
+        for file in others {
             if !self.before.contains_key(&file)
                 && let Some(version) = self.directory.version_of(&file)?
             {
@@ -156,11 +155,20 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(old)
     }
 
-    /// Fails if a file of tensors would replace one that does not belong to the old checkpoint.
-    fn refuse_foreign(&self, files: &[&str]) -> Result<()> {
-        for &file in files.iter().filter(|file| !self.before.contains_key(**file)) {
-            if self.directory.version_of(file)?.is_some() {
-                let path = self.directory.path().join(file);
+    /// Fails if a file would replace one that belongs to no version of the checkpoint. A commit that
+    /// was interrupted may have left one that no index names, which has the same tensors.
+    fn refuse_foreign(&self, new: &Index) -> Result<()> {
+        for (file, tensors) in new.shards().filter(|(file, _)| !self.before.contains_key(*file)) {
+            if self.directory.version_of(file)?.is_none() {
+                continue;
+            }
+            let path = self.directory.path().join(file);
+            let found = self.directory.store().open(&path).and_then(SafeTensors::from_source);
+            let is_own = found.is_ok_and(|found| {
+                let header = found.header();
+                header.len() == tensors.len() && tensors.iter().all(|it| header.get(it).is_some())
+            });
+            if !is_own {
                 return Err(Error::from(ErrorKind::FileExists).in_path(path));
             }
         }
