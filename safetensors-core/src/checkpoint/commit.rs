@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
+use super::commit_parts::commit_parts;
 use super::current::{current, old_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
@@ -60,6 +61,9 @@ pub(super) fn commit<D: WritableDirectory>(
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
+    if options.dcp {
+        return commit_parts(directory, options, &new.index);
+    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -218,13 +222,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// The first part of step 3.
     fn put_beside(&mut self, options: &ShardOptions, written: &[String]) -> Result<()> {
         for (name, bytes) in &options.beside {
-            let (before, earlier) = self.earlier(name, options)?;
+            let (before, earlier) =
+                if options.overwrites() { self.earlier(name)? } else { (None, None) };
             let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
             let put = put.ok_or_else(|| overtaken(self.directory, name))?;
             self.beside.push((name.clone(), put, earlier));
         }
         for name in written {
-            let (before, earlier) = self.earlier(name, options)?;
+            let (before, earlier) =
+                if options.overwrites() { self.earlier(name)? } else { (None, None) };
             if let Some(put) = self.directory.place(name, &[(name, before.as_ref())])? {
                 self.beside.push((name.clone(), put, earlier));
             }
@@ -234,22 +240,13 @@ impl<D: WritableDirectory> Commit<'_, D> {
 
     /// The version of a file that another will replace, and its bytes, unless they are many.
     #[allow(clippy::type_complexity)]
-    fn earlier(
-        &self,
-        name: &str,
-        options: &ShardOptions,
-    ) -> Result<(Option<D::Version>, Option<Vec<u8>>)> {
-        if !options.overwrites() {
-            return Ok((None, None));
-        }
+    fn earlier(&self, name: &str) -> Result<(Option<D::Version>, Option<Vec<u8>>)> {
         let Some(before) = self.directory.version_of(name)? else { return Ok((None, None)) };
         let path = self.directory.path().join(name);
         let file = self.directory.store().open(&path)?;
-        if file.byte_len() > MOST_PUT_BACK {
-            return Ok((Some(before), None));
-        }
-        let bytes = read_to_vec(&file).map_err(|error| error.in_path(&path))?;
-        Ok((Some(before), Some(bytes)))
+        let is_small = file.byte_len() <= MOST_PUT_BACK;
+        let bytes = is_small.then(|| read_to_vec(&file)).transpose();
+        Ok((Some(before), bytes.map_err(|error| error.in_path(&path))?))
     }
 
     /// Takes the new files back and puts the earlier ones back after a failure, unless the directory

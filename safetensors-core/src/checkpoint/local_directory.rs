@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::destination::{refuse_irreplaceable, refuse_to_hide};
+use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide};
 use super::directories::{NewDirectories, TempDirectory};
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
@@ -71,6 +71,7 @@ impl LocalDirectory {
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        refuse_long_names(directory, options.pattern())?;
         if directory.is_dir() {
             // The commit checks this again. Here it comes before hours of writing.
             let beside = options.with_beside(&[]);
@@ -229,7 +230,7 @@ impl WritableDirectory for LocalDirectory {
         }
         let new = self.options.with_beside(new);
         refuse_irreplaceable(&self.directory, pattern, &new, self.save_options())?;
-        if !self.is_locked_by_caller {
+        if !self.is_locked_by_caller && !self.options.dcp {
             refuse_to_hide(&self.directory)?;
         }
         let found = self.files(pattern)?;

@@ -41,7 +41,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use assembled::Assembled;
-pub(crate) use commit_parts::{check_alone, commit_parts};
+pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, Files, failed, read_numbers};

@@ -1,9 +1,10 @@
 //! Names of the hidden files that lie beside a file while it is saved or edited.
 //!
 //! Each says which file it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file of
-//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. File systems
-//! allow 255 bytes for a name, so a long one is shortened and gets a hash of the whole name.
+//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long name is
+//! shortened and gets a hash of the whole name.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,8 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::failpoint;
 
-/// The most bytes that a name has on nearly every file system.
-const NAME_MAX: usize = 255;
+/// The most bytes of a hidden name. Most file systems take 255, eCryptfs takes 143.
+const NAME_MAX: usize = 143;
 
 /// How many random characters tell the temporary files of one file apart.
 pub(crate) const ID_LEN: usize = 6;
@@ -27,6 +28,9 @@ const GROWING_ID: &str = "growth";
 
 /// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// The name of the file in a temporary directory that is locked while the directory is in use.
+pub(crate) const TEMPORARY_LOCK: &str = ".lock";
 
 /// The most characters that name an attempt of ranks to save.
 const ATTEMPT_MAX: usize = 64;
@@ -41,6 +45,9 @@ const PREVIOUS_SUFFIX: &str = ".previous";
 const NEXT_SUFFIX: &str = ".next";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
+
+/// How the name of an index goes on after that of the single file.
+const INDEX_ENDING: &str = ".index.json";
 
 /// What the backup of a header begins with.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
@@ -118,6 +125,47 @@ pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     prefix
 }
 
+/// The checkpoint that a temporary file or directory belongs to, by its name: the name of its
+/// single file, or a shortened one. `None` for other names.
+pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
+    let text = name.to_string_lossy();
+    let (owner, id) = text.strip_prefix('.')?.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
+    let is_id = id.len() == ID_LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_id || owner.is_empty() {
+        return None;
+    }
+    let of_backup = owner.strip_prefix('.').and_then(|it| it.strip_suffix(BACKUP_SUFFIX));
+    let file = of_backup.unwrap_or(owner);
+    let file = file.strip_suffix(INDEX_ENDING).unwrap_or(file);
+    let shard =
+        |(at, _)| shard_numbers(&file[at..]).map(|(_, _, rest)| [&file[..at], rest].concat());
+    Some(file.match_indices('-').find_map(shard).unwrap_or_else(|| file.to_owned()))
+}
+
+/// What [`checkpoint_of_temporary`] finds for the temporary files of a file, of its index, of its
+/// shards and of the backup of its header.
+pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
+    let mut index = file_name.to_owned();
+    index.push(INDEX_ENDING);
+    let backup = header_backup(Path::new(file_name));
+    let names = [file_name, &index, backup.file_name().unwrap_or_default()];
+    let temporaries = names.map(|name| growing_lock(Path::new(name)));
+    temporaries.iter().filter_map(|path| checkpoint_of_temporary(path.file_name()?)).collect()
+}
+
+/// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
+pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
+    let number = |text: &str| {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        (digits >= 5).then_some(digits)
+    };
+    let text = text.strip_prefix('-')?;
+    let (shard, text) = text.split_at(number(text)?);
+    let text = text.strip_prefix("-of-")?;
+    let (shards, text) = text.split_at(number(text)?);
+    Some((shard, shards, text))
+}
+
 /// The directory in which ranks put what they save, until all of them have: that of an attempt to
 /// save the checkpoint that has this index.
 pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
@@ -177,16 +225,10 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
     let is_backup = bytes.len() > BACKUP_SUFFIX.len() + 1
         && bytes.starts_with(b".")
         && bytes.ends_with(BACKUP_SUFFIX.as_bytes());
-    if name == LOCK_NAME || is_attempt_directory(name) || is_backup {
-        return true;
-    }
-    // `.NAME.`, then the random characters and the ending.
-    let prefix = name.len().checked_sub(ID_LEN + TEMPORARY_SUFFIX.len());
-    let prefix = prefix.and_then(|len| bytes.get(..len));
-    let Some([b'.', .., b'.']) = prefix.filter(|prefix| prefix.len() > 2) else { return false };
-    let id = &bytes[name.len() - ID_LEN - TEMPORARY_SUFFIX.len()..];
-    id.strip_suffix(TEMPORARY_SUFFIX.as_bytes())
-        .is_some_and(|id| id.iter().all(u8::is_ascii_alphanumeric))
+    name == LOCK_NAME
+        || is_attempt_directory(name)
+        || is_backup
+        || checkpoint_of_temporary(name).is_some()
 }
 
 /// `.NAME`, shortened so that `more` bytes can follow.
@@ -288,7 +330,7 @@ mod tests {
 
     #[test]
     fn every_name_fits_and_two_long_ones_differ() {
-        for len in 1..=NAME_MAX {
+        for len in 1..=255 {
             for unit in ["x", "é", "權"] {
                 let name = unit.repeat(len / unit.len()) + &"y".repeat(len % unit.len());
                 let backup = header_backup(Path::new(&name));

@@ -22,8 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{
-    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, StagedShards, check_alone,
-    commit_parts,
+    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, StagedShards,
 };
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
@@ -137,12 +136,7 @@ impl<'f> Attempt<'f> {
 
     /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
     /// all files take their places.
-    pub(super) fn finish(
-        self,
-        rank: usize,
-        temp: TempDirectory,
-        check: impl FnOnce() -> Result<()>,
-    ) -> Result<RankSaved> {
+    pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
         self.add(rank, &temp)
@@ -152,12 +146,8 @@ impl<'f> Attempt<'f> {
         if missing > 0 {
             return Ok(RankSaved::Waiting { missing });
         }
-        self.publish(&lock, check)?;
-        Ok(RankSaved::Complete(self.saved()))
-    }
-
-    fn saved(&self) -> SavedShards {
-        SavedShards { files: self.files.names(), total_size: self.files.total_size }
+        self.publish(&lock)?;
+        Ok(RankSaved::Complete(self.files.saved()))
     }
 
     /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
@@ -190,8 +180,7 @@ impl<'f> Attempt<'f> {
 
     /// Puts all files in their places, with the index, and removes this attempt and those that
     /// began before it.
-    fn publish(&self, lock: &DirectoryLock, check: impl FnOnce() -> Result<()>) -> Result<()> {
-        check()?;
+    fn publish(&self, lock: &DirectoryLock) -> Result<()> {
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
@@ -205,16 +194,9 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        if self.files.is_dcp {
-            let names = self.files.names();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            check_alone(self.directory, &names, self.name)?;
-            commit_parts(&mut directory, self.options, &names)?;
-        } else {
-            let index = self.files.index(self.name, |file| file.name.clone());
-            let index = index.map_err(|error| self.of_directory(error))?;
-            StagedShards::new(&mut directory, self.options, index, self.saved()).commit()?;
-        }
+        let index = self.files.index(self.name, |file| file.name.clone());
+        let index = index.map_err(|error| self.of_directory(error))?;
+        StagedShards::new(&mut directory, self.options, index, self.files.saved()).commit()?;
         // A rank that is killed from here on leaves one hidden directory at most.
         drop(directory);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);

@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::path::Path;
 
 use super::plan::{RankPlan, RankTensor};
 use crate::checkpoint::{
-    Index, PartRecord, Record, ShardOptions, record_dcp, record_parts, split_into_shards,
+    Index, PartRecord, Record, SavedShards, ShardOptions, check_alone, check_directory, record_dcp,
+    record_parts, split_into_shards,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Digest;
@@ -115,6 +117,27 @@ impl<'p> RankFiles<'p> {
     /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// What a complete save has written.
+    pub(super) fn saved(&self) -> SavedShards {
+        SavedShards { files: self.names(), total_size: self.total_size }
+    }
+
+    /// Checks whether the files can be saved to a directory, as far as that is known beforehand.
+    pub(super) fn check(
+        &self,
+        directory: &Path,
+        attempt: &str,
+        options: &ShardOptions,
+    ) -> Result<()> {
+        self.check_index(attempt).map_err(|error| error.in_path(directory))?;
+        let names = self.names();
+        if self.is_dcp {
+            return check_alone(directory, &names, attempt);
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check_directory(directory, options.pattern(), &names, &self.each)
     }
 
     /// The number of bytes of the tensors in a file.

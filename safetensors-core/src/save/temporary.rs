@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
-use super::lock::{Lock, is_at, lock, open_directory};
+use super::lock::{Lock, is_at, lock};
 use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
+    ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
-use crate::io::unfinished::{Registered, Steps};
+use crate::io::remove::remove_hidden;
+use crate::io::unfinished::{Owned, Steps};
 
 /// How often a temporary file or directory is created anew because another save seems to have
 /// removed it. The last one is kept: on a file system that gives a file another number each time,
@@ -34,22 +35,8 @@ const ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
-    name: Option<Name>,
+    name: Option<Owned>,
     file: File,
-}
-
-#[derive(Debug)]
-struct Name {
-    path: TempPath,
-    _registered: Registered,
-}
-
-impl Name {
-    /// The file is removed when this is dropped. Called in the steps that create it.
-    fn new(path: TempPath) -> Self {
-        let registered = Registered::file(&path);
-        Self { path, _registered: registered }
-    }
 }
 
 impl TempFile {
@@ -80,12 +67,11 @@ impl TempFile {
         let _steps = Steps::begin();
         let mut attempt = 1;
         loop {
-            let (file, path) = with_name(destination, &mut make)?;
+            let (file, name) = file_with_name(destination, &mut make)?;
             // Before it was locked, another save may have taken it for a leftover and removed it.
-            let is_ours = !matches!(lock(&file), Lock::Busy)
-                && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
+            let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, name.path())?;
             if is_ours || attempt == ATTEMPTS {
-                return Ok(Self { name: Some(Name::new(path)), file });
+                return Ok(Self { name: Some(name), file });
             }
             attempt += 1;
         }
@@ -107,9 +93,9 @@ impl TempFile {
         if self.name.is_none() {
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            let linked = with_name(destination, |path| link(&self.file, path));
+            let linked = file_with_name(destination, |path| link(&self.file, path));
             self.name = Some(match linked {
-                Ok(((), path)) => Name::new(path),
+                Ok(((), name)) => name,
                 Err(_) => self.copied(destination)?,
             });
         }
@@ -150,18 +136,22 @@ impl TempFile {
     /// Renames the file, and replaces what has the new name. `TempPath::persist` would fail on
     /// Windows if others have that open.
     fn rename(&mut self, destination: &Path) -> io::Result<()> {
-        let Some(name) = &mut self.name else { return Ok(()) };
-        rename_over(&name.path, destination)?;
-        name.path.disable_cleanup(true);
-        self.name = None;
+        if let Some(name) = &self.name {
+            rename_over(name.path(), destination)?;
+        }
+        self.keep_name();
         Ok(())
     }
 
     /// Renames the file if the new name is free.
     fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
-        let Some(Name { path, _registered }) = self.name.take() else { return Ok(()) };
-        let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
-        self.name = Some(Name { path: failed.path, _registered });
+        let Some(name) = &self.name else { return Ok(()) };
+        let path = TempPath::try_from_path(name.path())?;
+        let Err(mut failed) = path.persist_noclobber(destination) else {
+            self.keep_name();
+            return Ok(());
+        };
+        failed.path.disable_cleanup(true);
         if failed.error.kind() == io::ErrorKind::AlreadyExists {
             return Err(failed.error);
         }
@@ -174,14 +164,21 @@ impl TempFile {
         }
     }
 
+    fn keep_name(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.keep();
+        }
+    }
+
     /// A copy that has a name, for a file that cannot be given one.
-    fn copied(&self, destination: &Path) -> io::Result<Name> {
+    fn copied(&self, destination: &Path) -> io::Result<Owned> {
         let metadata = self.file.metadata()?;
-        let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
+        let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
+        lock(&copy);
         copy_range(&self.file, 0, &copy, 0, metadata.len())?;
         super::permissions::take_after(&copy, &metadata)?;
         copy.sync_all()?;
-        Ok(Name::new(path))
+        Ok(name.locked(copy))
     }
 
     /// The last steps for a file that has its name.
@@ -193,15 +190,11 @@ impl TempFile {
     }
 }
 
-/// A new directory, with a hidden name that has that of its destination in it. It is locked while
-/// it is in use. When this is dropped, it is removed with all that is in it.
+/// A new directory, with a hidden name that has the name of its destination in it. A file in it is
+/// locked while it is in use: network file systems do not lock directories. When this is dropped,
+/// the directory is removed with all that is in it.
 #[derive(Debug)]
-pub(crate) struct TempDirectory {
-    path: PathBuf,
-    _registered: Registered,
-    /// Open for as long as it is in use.
-    _lock: Option<File>,
-}
+pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
     /// Creates a temporary directory beside a destination. Errors must not show its name.
@@ -211,25 +204,17 @@ impl TempDirectory {
         let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
-            let path = path.keep()?;
-            let opened = open_directory(&path);
-            let is_ours = |file: &Option<File>| match file {
-                Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
-                None => Ok(true),
-            };
-            let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
-            match opened {
+            // Until the file is locked, another save may take the directory for a leftover.
+            match lock_in(&path) {
                 Ok((lock, is_ours)) if is_ours || attempt == ATTEMPTS => {
-                    let registered = Registered::directory(&path);
-                    return Ok(Self { path, _registered: registered, _lock: lock });
+                    return Ok(Self(Owned::directory(&path).locked(lock)));
                 }
-                // Before it was locked, another save may have taken it for a leftover and removed
-                // it.
-                Ok(_) => _ = fs::remove_dir(&path),
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
-                Err(error) => {
-                    let _ = fs::remove_dir(&path);
-                    return Err(error);
+                made => {
+                    let _ = remove_hidden(&path, None);
+                    let lost = made.err().filter(|it| it.kind() != io::ErrorKind::NotFound);
+                    if let Some(error) = lost {
+                        return Err(error);
+                    }
                 }
             }
             attempt += 1;
@@ -238,30 +223,39 @@ impl TempDirectory {
 
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 }
 
-impl Drop for TempDirectory {
-    fn drop(&mut self) {
-        // If this fails, the next save removes it.
-        let _ = fs::remove_dir_all(&self.path);
-    }
+/// Creates and locks the file in a new directory. Also returns whether both are still there, and no
+/// other save has locked the file.
+fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
+    failpoint::hit("lock the directory")?;
+    let path = directory.join(TEMPORARY_LOCK);
+    let file = create_new(&path, 0o600)?;
+    let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, &path)?;
+    Ok((file, is_ours))
+}
+
+/// [`with_name`] for a file.
+fn file_with_name<T>(
+    destination: &Path,
+    make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, Owned)> {
+    let (made, path) = with_name(destination, make)?;
+    Ok((made, Owned::file(&path)))
 }
 
 /// Calls `make` with a temporary name that is free.
 fn with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
-) -> io::Result<(T, TempPath)> {
+) -> io::Result<(T, PathBuf)> {
     let prefix = temporary_prefix(file_name(destination));
     let mut builder = tempfile::Builder::new();
-    let made = builder
-        .prefix(&prefix)
-        .suffix(TEMPORARY_SUFFIX)
-        .rand_bytes(ID_LEN)
-        .make_in(directory(destination), make)?;
-    Ok(made.into_parts())
+    builder.prefix(&prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+    let (made, path) = builder.make_in(directory(destination), make)?.into_parts();
+    Ok((made, path.keep()?))
 }
 
 fn file_name(path: &Path) -> &OsStr {

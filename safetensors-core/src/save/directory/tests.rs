@@ -219,6 +219,7 @@ fn what_a_killed_process_left_is_removed_and_nothing_else() {
     let others = [".epoch.aB3dE.tmp", ".epoch-1.aB3dE6.tmp", "epoch.aB3dE6.tmp"];
     for name in others.into_iter().chain([".epoch.aB3dE6.tmp"]) {
         fs::create_dir_all(dir.path().join(name).join("new")).unwrap();
+        fs::write(dir.path().join(name).join(".lock"), "").unwrap();
     }
     AtomicDirectory::clean(&path);
     assert!(used.path().exists());
