@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::make::{FILE, INDEX, write};
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
+use crate::state::STATE;
 
 impl<S: ReadAt> Chain<S> {
     /// Saves what the deltas make of their base, as a new directory.
@@ -78,7 +79,12 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<Vec<PathBuf>> {
-        self.stage(base, directory.as_ref(), options)?.commit()
+        let mut new = self.stage(base, directory.as_ref(), options)?;
+        if directory.as_ref().join(STATE).exists() {
+            // What a follower says of the old version is not true of this one.
+            new.put_first(STATE, "{}\n")?;
+        }
+        new.commit()
     }
 
     /// Writes the files of the result, which are not in their places.

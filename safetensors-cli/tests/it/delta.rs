@@ -345,8 +345,8 @@ fn what_is_not_copied_is_named() {
         fs::write(dir.path().join("old").join(name), "x").unwrap();
     }
     run_in(dir.path(), &["delta", "apply", "old", "delta", "out"]).success().stderr(
-        "warning: out: not copied, because they may belong to the old tensors: model.sig, \
-         pytorch_model.bin\n",
+        "warning: out: not copied, because they may belong to the old tensors, or are hidden, \
+         special files or links out of the directory: model.sig, pytorch_model.bin\n",
     );
     assert!(dir.path().join("out/notes.txt").exists());
 }

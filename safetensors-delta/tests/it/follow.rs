@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::Checkpoint;
-use safetensors_delta::{Error, ErrorKind, Follower, make};
+use safetensors_delta::{Chain, Delta, Error, ErrorKind, Follower, make};
 
 use crate::followed::{Publisher, numbers, tensors, with_base};
 use crate::support::{INDEX, SHARD, Tensors, bytes, files, quick, read, views, write};
@@ -411,6 +411,15 @@ fn files_of_two_versions_are_told_apart() {
         changing(Some(7), 8, &files);
         is_here(Some(7));
     }
+    // A version of another program is none of the follower's.
+    publisher.clear();
+    publisher.run(1, 1);
+    while publisher.poll().unwrap().is_some() {}
+    let chain = Chain::new([Delta::open(publisher.version(1)).unwrap()]).unwrap();
+    let base = Checkpoint::open(publisher.version(0)).unwrap();
+    chain.apply(&base, publisher.served(), &quick().overwrite(true)).unwrap();
+    is_here(None);
+    publisher.poll().unwrap_err();
 }
 
 #[test]

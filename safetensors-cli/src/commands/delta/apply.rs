@@ -11,12 +11,11 @@ use crate::terminal::text;
 
 /// Write the checkpoint that deltas make of BASE
 ///
-/// OUT gets the files of BASE with the new values, under the same names, and a copy of what lies in
-/// the directory BASE beside them, but for other files of tensors, signatures and hidden files: a
-/// warning names what is left out. If tensors were added, removed or reshaped, or the metadata
-/// differs, the tensors are saved anew instead, as `convert` does it. The deltas may be given in any
-/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, which --force
-/// replaces.
+/// OUT gets the files of BASE with the new values, under the same names, and copies of the other
+/// files in the directory BASE. Other tensors, signatures, hidden files and links that lead out of
+/// BASE are not copied: a warning names them. If tensors were added, removed or reshaped, or the
+/// metadata differs, the tensors are saved as `convert` saves them. The deltas may be given in any
+/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -33,7 +32,7 @@ pub(super) struct Apply {
     /// BASE, the deltas, and OUT last
     #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
     paths: Vec<PathBuf>,
-    /// Replace the checkpoint in OUT, with all that is in that directory
+    /// Replace the checkpoint in OUT; all other files there stay
     #[arg(long)]
     force: bool,
 }

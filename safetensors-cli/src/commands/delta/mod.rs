@@ -368,12 +368,13 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
     }
 }
 
-/// Warns of what lies beside a base and is not copied.
+/// Warns of the files next to a base that are not copied.
 fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{}: not copied, because they may belong to the old tensors: {}",
+            "{}: not copied, because they may belong to the old tensors, or are hidden, special \
+             files or links out of the directory: {}",
             text::path(to),
             names.join(", ")
         ));
