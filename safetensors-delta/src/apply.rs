@@ -24,19 +24,24 @@ use crate::patched::{Patched, PatchedTensor};
 use crate::state::STATE;
 
 impl<S: ReadAt> Chain<S> {
-    /// Saves what the deltas make of their base, as a new directory.
+    /// Saves what the deltas make of their base to a directory.
     ///
-    /// The files of the result have the names, the tensors and the metadata of those of the base,
-    /// but for recorded digests, which are those of the new tensors. A single file whose name does
-    /// not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other
-    /// names, dtypes or shapes, or to other metadata, the result is saved as
-    /// [`save_sharded`](safetensors_core::save_sharded) does it instead, with the metadata that the
-    /// last delta with such has. If the base is a directory on the
-    /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
-    /// files and directories of tensors, signatures, and what is hidden: of these the paths
-    /// relative to that directory are returned. Nothing is changed in place, so the base and an
-    /// older directory stay as they are until the new one is complete and on the disk; then it
-    /// appears at once.
+    /// The files of the result have the names, the tensors and the metadata of the files of the base,
+    /// but for recorded digests, which are those of the new tensors. A single file with a name that
+    /// does not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of
+    /// other names, dtypes or shapes, or to other metadata, the result is saved as
+    /// [`save_sharded`](safetensors_core::save_sharded) saves it instead, with the metadata of the
+    /// last delta that has some.
+    ///
+    /// If the base is a directory on the disk, its other files are copied too, such as
+    /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead out
+    /// of the directory are not: their paths relative to it are returned. Links in a cache of the
+    /// Hub, which lead to files of the same repository, are followed.
+    ///
+    /// With [`Options::overwrite`] the result replaces the checkpoint that the directory opens as,
+    /// which may be the base. Its files are replaced or removed, and all other files in the
+    /// directory stay. Until all new files are complete and on the disk, nothing changes. A reader
+    /// finds the old version or the new one at every moment.
     ///
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
@@ -69,10 +74,10 @@ impl<S: ReadAt> Chain<S> {
     /// # Errors
     ///
     /// The [kinds](ErrorKind) about a delta and its base, and those about frames, which name the
-    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has files
-    /// and [`Options::overwrite`] is off; [`ErrorKind::InsideDestination`]; the errors of
-    /// [`save`](safetensors_core::save()) and
-    /// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
+    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has a
+    /// checkpoint, or a file of one of these names, and [`Options::overwrite`] is off;
+    /// [`NotAlone`](safetensors_core::ErrorKind::NotAlone) if the directory would not open as the
+    /// result; the errors of [`save_sharded`](safetensors_core::save_sharded).
     pub fn apply<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,

@@ -63,8 +63,16 @@ impl Options {
             listed => _ = listed.map_err(|error| at(error.into()))?,
         }
         let found = match CheckpointPath::find(directory) {
-            Err(error) if matches!(error.kind(), CoreKind::NoCheckpoint { .. }) => return Ok(()),
-            found => found?,
+            // A delta with files of tensors next to it cannot be opened.
+            Err(error) => match error.kind() {
+                CoreKind::NoCheckpoint { found, .. }
+                    if found.is_empty() || new == New::Checkpoint =>
+                {
+                    return Ok(());
+                }
+                _ => return Err(error),
+            },
+            Ok(found) => found,
         };
         if !self.overwrite {
             return Err(at(CoreKind::FileExists.into()));

@@ -79,8 +79,8 @@ pub struct Update {
     /// Whether a delta names a digest of the whole, so that also the tensors that no delta changes
     /// are known to be right. True for a full version alone, of which nothing is compared.
     pub is_checked: bool,
-    /// The files beside a full version that were not copied, because they may belong to other
-    /// tensors.
+    /// The files next to a full version or a base that were not copied, because they may belong to
+    /// other tensors, or lead out of its directory.
     pub left_out: Vec<PathBuf>,
 }
 

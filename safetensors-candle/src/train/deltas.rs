@@ -65,7 +65,8 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// # Errors
 ///
-/// The errors of [`save`]; those of finding the earlier checkpoint, and
+/// The errors of [`save`], of which [`NotDurable`](ErrorKind::NotDurable) says that the checkpoint
+/// is in its place; those of finding the earlier checkpoint, and
 /// [`NotAFile`](ErrorKind::NotAFile) if it has several files;
 /// [`FileExists`](ErrorKind::FileExists) if the directory has files.
 ///
@@ -87,8 +88,12 @@ pub fn save_delta<'a>(
     let [from, to] = VERSIONS;
     let delta = Options::new().versions(from, to);
     saved.map_err(|error| new.locate(error))?;
-    // A damaged base is no reason to lose the checkpoint.
-    let is_delta = make_linked(base, &whole, directory, &delta).unwrap_or(false);
+    let is_delta = match make_linked(base, &whole, directory, &delta) {
+        // The delta is in its place.
+        Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => return Err(error),
+        // A damaged base is no reason to lose the checkpoint.
+        made => made.unwrap_or(false),
+    };
     if !is_delta {
         new.commit()?;
     }

@@ -17,6 +17,7 @@ mod convert_tied;
 mod dcp;
 mod delta;
 mod delta_follow;
+mod delta_outputs;
 mod diff;
 mod digest;
 mod extract;

@@ -7,6 +7,7 @@ mod example;
 mod extra;
 mod failures;
 mod follow;
+mod follow_files;
 mod follow_racing;
 mod followed;
 mod hostile;

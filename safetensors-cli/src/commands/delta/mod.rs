@@ -333,9 +333,17 @@ fn counted(options: Options, bytes: u64) -> Options {
     options.progress(move |bytes| progress.add(bytes))
 }
 
-/// Adds what replaces a directory that is there.
+/// Adds what lets a directory be written to.
 fn advise(error: safetensors_core::Error) -> anyhow::Error {
     match error.kind() {
+        safetensors_core::ErrorKind::Io(system)
+            if system.kind() == std::io::ErrorKind::PermissionDenied
+                && error.file().is_some_and(|file| Path::new(file).is_dir()) =>
+        {
+            anyhow::anyhow!(
+                "{error}; files are replaced in the directory, so it has to be writable"
+            )
+        }
         safetensors_core::ErrorKind::FileExists => {
             let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
             anyhow::anyhow!("{place}: the directory has files; --force replaces them")
