@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::framework::is_temporary_name;
+use safetensors_core::framework::{is_temporary_name, signed_name};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, Result};
@@ -41,9 +41,6 @@ const TENSORS: [&str; 28] = [
     ".tflite",
     ".znn",
 ];
-
-/// How the names of signatures end, which are of other files than those of the result.
-const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
 /// The files next to a base on the disk, other than its own. Paths are relative to its directory.
 ///
@@ -140,7 +137,12 @@ impl Listing {
 /// Whether a file that is none of the base's own is not copied, by its name.
 pub(crate) fn is_left_out(name: &OsStr) -> bool {
     let is_hidden = name.as_encoded_bytes().starts_with(b".");
-    is_hidden || name.to_str().is_none() || ends_in(name, &TENSORS) || ends_in(name, &SIGNATURES)
+    is_hidden || name.to_str().is_none() || ends_in(name, &TENSORS) || is_signature(name)
+}
+
+/// Whether this is the name of a signature, which is of the old files.
+fn is_signature(name: &OsStr) -> bool {
+    signed_name(&name.to_string_lossy().to_ascii_lowercase()).is_some()
 }
 
 /// Whether a path below a directory of the disk is that of a regular file, or of a link to one that

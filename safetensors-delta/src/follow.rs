@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::store::{LocalStore, Store};
-use safetensors_core::save::AtomicDirectory;
+use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -172,7 +172,7 @@ impl Follower {
             };
             let Some(plan) = plan else {
                 // Nothing else removes what a process has left that was killed.
-                AtomicDirectory::clean(self.directory.join(INDEX));
+                DirectoryPlace::clean(self.directory.join(INDEX));
                 return Ok(None);
             };
             let error = match self.carry_out(&root, &plan, file.as_ref()) {

@@ -80,7 +80,7 @@ pub fn make_linked(
     check_name(&options.base_version).map_err(|error| error.in_path(directory))?;
     let new = Checkpoint::open(new)?;
     let base = Base::open(base)?;
-    let target = AtomicDirectory::create(directory)?.durable(options.durable).overwrite(false);
+    let target = AtomicDirectory::create(directory)?.durable(options.durable);
     let written = write(&base.checkpoint, &new, target.path(), options);
     let is_smaller = written.map_err(|error| target.locate(error))?;
     new.check_unchanged()?;

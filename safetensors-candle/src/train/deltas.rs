@@ -65,10 +65,10 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// # Errors
 ///
-/// The errors of [`save`], of which [`NotDurable`](ErrorKind::NotDurable) says that the checkpoint
-/// is in its place; those of finding the earlier checkpoint, and
+/// The errors of [`save`]; those of finding the earlier checkpoint, and
 /// [`NotAFile`](ErrorKind::NotAFile) if it has several files;
-/// [`FileExists`](ErrorKind::FileExists) if the directory has files.
+/// [`FileExists`](ErrorKind::FileExists) if the directory has files;
+/// [`NotDurable`](ErrorKind::NotDurable) if the checkpoint is in place, but a power cut may lose it.
 ///
 /// [`load`]: super::load
 pub fn save_delta<'a>(
@@ -82,20 +82,19 @@ pub fn save_delta<'a>(
         return Err(Error::from(ErrorKind::FileExists).in_path(directory));
     }
     let base = file_of(base.as_ref())?;
-    let new = AtomicDirectory::create(directory)?.overwrite(false);
+    let new = AtomicDirectory::create(directory)?;
     let whole = new.path().join(FILE);
     let saved = save(&whole, state, &synced_later(options.clone()));
     let [from, to] = VERSIONS;
     let delta = Options::new().versions(from, to);
     saved.map_err(|error| new.locate(error))?;
-    let is_delta = match make_linked(base, &whole, directory, &delta) {
-        // The delta is in its place.
+    match make_linked(base, &whole, directory, &delta) {
+        Ok(true) => return Ok(true),
+        // The delta is in place.
         Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => return Err(error),
         // A damaged base is no reason to lose the checkpoint.
-        made => made.unwrap_or(false),
-    };
-    if !is_delta {
-        new.commit()?;
+        Ok(false) | Err(_) => {}
     }
-    Ok(is_delta)
+    new.commit()?;
+    Ok(false)
 }

@@ -41,7 +41,8 @@ fn assert_applied(out: &Path) {
 #[cfg(unix)]
 #[test]
 fn a_base_is_replaced_in_a_directory_of_any_name() {
-    for (home, out) in [("", "run"), ("run", "."), ("", "run/."), ("run/.git", ".."), ("", "link")] {
+    for (home, out) in [("", "run"), ("run", "."), ("", "run/."), ("run/.git", ".."), ("", "link")]
+    {
         let dir = temp_dir();
         training(dir.path());
         std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();

@@ -9,6 +9,7 @@ use super::cached::{MAX_LINKS, check_cached};
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, check_records};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
@@ -200,6 +201,12 @@ impl AtomicFile {
         Ok(())
     }
 
+    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
+    /// committed later.
+    pub(crate) fn end_commit(&mut self) {
+        self.lock = None;
+    }
+
     /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
     /// name the path, so that callers can add another one.
     pub(crate) fn commit_held(&mut self) -> Result<()> {
@@ -327,6 +334,11 @@ fn destination_to_replace(
     let destination = destination(path)?;
     let original = replaceable(&destination, options)?;
     check_cached(path, options)?;
+    if original.is_some() {
+        // The records beside a link are of the file that it leads to.
+        check_records(path, Change::File)?;
+        check_records(&destination, Change::File)?;
+    }
     Ok((destination, original))
 }
 
