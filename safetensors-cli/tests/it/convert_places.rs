@@ -8,7 +8,7 @@ use std::process::Command;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
-use crate::convert::{convert, list};
+use crate::convert::{convert, list, model};
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
