@@ -43,9 +43,6 @@ const BACKUP_SUFFIX: &str = ".header-backup";
 /// How the name of an index goes on after that of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
-/// How the name of the journal of a delta ends, which `safetensors-delta` writes.
-pub(crate) const JOURNAL_SUFFIX: &str = ".delta-journal";
-
 /// What the backup of a header begins with.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
@@ -193,7 +190,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
 /// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
 /// holds for parts that some ranks have saved and others have not, for the file of a lock, and for
-/// what an interrupted change in place is restored from or completed with.
+/// the backup that an interrupted change in place is restored from.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -203,14 +200,12 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// ```
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
-    let is_of_change = [BACKUP_SUFFIX, JOURNAL_SUFFIX].iter().any(|suffix| {
-        bytes.starts_with(b".")
-            && bytes.len() > suffix.len() + 1
-            && bytes.ends_with(suffix.as_bytes())
-    });
+    let is_backup = bytes.len() > BACKUP_SUFFIX.len() + 1
+        && bytes.starts_with(b".")
+        && bytes.ends_with(BACKUP_SUFFIX.as_bytes());
     name == LOCK_NAME
         || is_attempt_directory(name)
-        || is_of_change
+        || is_backup
         || checkpoint_of_temporary(name).is_some()
 }
 
@@ -272,8 +267,7 @@ mod tests {
             (".a.aB3dE6.tmp", true),
             (".safetensors.lock", true),
             (".model.safetensors.header-backup", true),
-            (".model.safetensors.index.json.delta-journal", true),
-            (".delta-journal", false),
+            (".header-backup", false),
             (".权.aB3dE6.tmp", true),
             (".model.safetensors.index.json.step-1.ranks", true),
             (".model.safetensors.index.json..ranks", false),
