@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::digest::Note;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
@@ -26,7 +27,7 @@ pub(crate) struct EditArgs {
     #[arg(short = 'n', long)]
     dry_run: bool,
     #[command(flatten)]
-    way: Way,
+    pub(crate) way: Way,
 }
 
 /// How a file is changed.
@@ -35,7 +36,8 @@ pub(crate) struct Way {
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
     /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file
+    /// the file. If the command is killed in it, they do until the next change restores the file. A
+    /// file with several names (hard links) is copied
     #[arg(long)]
     pub(crate) in_place: bool,
     /// Change the file even if it lies in a cache of the Hub, where other programs read it
@@ -61,9 +63,11 @@ impl EditArgs {
             warn_of_restored(&file);
         }
         let Way { in_place, force } = self.way;
-        let edit = change(edit, &file)?.in_place(in_place).change_cached(force);
+        let edit = change(edit.in_place(in_place).change_cached(force), &file)?;
+        let notes = self.way.advised(edit.notes(), &file)?;
         let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
         let edited = self.way.advised(edited, &file)?;
+        warn_of_notes(&file, &notes);
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
             Edited::Unchanged => "unchanged",
@@ -103,6 +107,7 @@ impl Way {
             ErrorKind::InHubCache => anyhow::anyhow!(
                 "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
             ),
+            ErrorKind::InManifest { .. } => error.into(),
             _ if other::detect(path).is_some() => other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
                 anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does")
@@ -120,6 +125,13 @@ impl Way {
             }
             _ => file::advise(error.into(), path, 0, "PATH", "only regular files can be changed"),
         })
+    }
+}
+
+/// Warns of what a change does to the records of a file, and to its other names.
+pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
+    for note in notes {
+        warn(format!("{}: {note}", input::shown(file)));
     }
 }
 

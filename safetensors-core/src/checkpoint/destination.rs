@@ -8,6 +8,7 @@ use super::store::{FileKind, LocalStore, Store};
 use super::whole::is_of_parts;
 use super::{Checkpoint, CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::hash::{Change, check_records};
 use crate::io::names::refuse_impossible;
 use crate::save::SaveOptions;
 use crate::save::atomic::{refuse_other_than_directory, replaceable};
@@ -92,6 +93,7 @@ pub(super) fn refuse_irreplaceable(
         refuse_other_than_files(&path)
             .and_then(|()| replaceable(&path, options))
             .and_then(|_| check_cached(&path, options))
+            .and_then(|_| check_records(&path, Change::File))
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())

@@ -10,6 +10,7 @@ use super::staged::{SavedShards, StagedShards};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, forget};
 use crate::header::FORMAT_KEY;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorSource, shape};
@@ -177,6 +178,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let progress = save_options.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
+    // An index has no place for the records of one file.
+    forget(&mut metadata, Change::File);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);
     if shards == 1 {

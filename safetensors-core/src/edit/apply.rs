@@ -7,9 +7,10 @@ use super::plan::{EditPlan, Run};
 use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
-use crate::io::failpoint;
+use crate::io::identity::links;
 use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
+use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::atomic::{AtomicFile, directory};
 use crate::tensor::write_exactly;
 
@@ -20,14 +21,16 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
         return Err(ErrorKind::Io(error).into());
     }
     let plan = EditPlan::new(&edit)?;
-    let outcome = edit.check_place(plan.outcome(&edit))?;
+    let outcome = edit.check_place(plan.outcome(&edit), plan.change)?;
     if outcome == Edited::Unchanged {
         return Ok(Edited::Unchanged);
     }
     if outcome == Edited::InPlace {
         let lock = lock(&edit)?;
         check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
-        if header::replace(&edit, &plan.layout.prefix)? {
+        // A delta may have given it another name while this waited.
+        let names = links(edit.archive.source().file()).map_err(ErrorKind::Io)?;
+        if names == 1 && header::replace(&edit, &plan.layout.prefix)? {
             return Ok(Edited::InPlace);
         }
         drop(lock);
@@ -91,6 +94,12 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
             Ok(())
         })
         .map_err(|error| error.in_tensor(name))?;
+    }
+    if plan.records_later(edit) {
+        let written = file.try_clone().and_then(|file| FileSource::of(file, &edit.path));
+        let written = SafeTensors::from_source(written.map_err(ErrorKind::Io)?)?;
+        let prefix = plan.prefix_with(edit, edit.digests_of(&written)?)?;
+        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
     }
     Ok(new)
 }

@@ -331,6 +331,15 @@ pub enum ErrorKind {
         "the file lies in a cache of the Hub, so other programs would get what is changed here"
     )]
     InHubCache,
+    /// A manifest beside the file names a digest of its header. With another header, whoever reads
+    /// the manifest would take the file for an incomplete one.
+    #[cfg(feature = "std")]
+    #[error(
+        "{} records a digest of this file's header, which would not match any more: change a copy in \
+         another directory",
+        .manifest.display()
+    )]
+    InManifest { manifest: std::path::PathBuf },
     /// A file exists where a new one is to be saved, and
     /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
     #[cfg(feature = "std")]

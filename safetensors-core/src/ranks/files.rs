@@ -10,7 +10,7 @@ use crate::checkpoint::{
     record_parts, split_into_shards,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::Digest;
+use crate::hash::{Change, Digest, forget};
 use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 use crate::save::SaveOptions;
 
@@ -104,6 +104,7 @@ impl<'p> RankFiles<'p> {
         let progress = options.save_options.progress.clone();
         let mut each = SaveOptions { tied: None, progress, ..options.save_options.clone() };
         let mut metadata = std::mem::take(&mut each.metadata);
+        forget(&mut metadata, Change::File);
         let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
         each.metadata.insert(FORMAT_KEY.into(), format);
         Ok(Self { plan, files, total_size, each, metadata, is_dcp: options.dcp })
@@ -176,7 +177,7 @@ impl<'p> RankFiles<'p> {
             records.map(|(name, record)| (name.clone(), record.clone())).collect();
         if self.files.len() == 1 || self.is_dcp {
             options.metadata.extend(self.metadata.clone());
-            options.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
+            options.as_is.insert(ATTEMPT_KEY.into(), attempt.into());
         }
         record_parts(&mut options.metadata, &records);
         if self.is_dcp {

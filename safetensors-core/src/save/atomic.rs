@@ -9,6 +9,7 @@ use super::cached::{MAX_LINKS, check_cached};
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, check_records};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
@@ -333,6 +334,11 @@ fn destination_to_replace(
     let destination = destination(path)?;
     let original = replaceable(&destination, options)?;
     check_cached(path, options)?;
+    if original.is_some() {
+        // The records beside a link are of the file that it leads to.
+        check_records(path, Change::File)?;
+        check_records(&destination, Change::File)?;
+    }
     Ok((destination, original))
 }
 

@@ -44,6 +44,7 @@ mod properties;
 mod quantized;
 mod races;
 mod ranks;
+mod records;
 mod rejections;
 mod replacing;
 mod rewrite;

@@ -50,6 +50,7 @@ use source::Source;
 
 use super::Run;
 use crate::input::{self, Rewrite};
+use crate::output::edit::warn_of_notes;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -248,6 +249,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
+    warn_of_notes(output.path(), plan.notes());
     if args.dry_run {
         plan.show(&rewrite, out)?;
         writeln!(out, "\n{summary}; nothing was written{}", plan.removed(false))?;

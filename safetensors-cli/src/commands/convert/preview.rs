@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
+use safetensors_core::digest::Note;
 use safetensors_core::{Metadata, TensorSource};
 
 use crate::input::{self, Rewrite, Source};
@@ -27,6 +28,8 @@ pub(super) struct Preview {
     ranks: Option<usize>,
     /// The text of the `config.json` that is written.
     config: Option<String>,
+    /// What the output does to the records of the inputs and of the files that it replaces.
+    notes: Vec<Note>,
 }
 
 impl Preview {
@@ -41,6 +44,7 @@ impl Preview {
             removed: Vec::new(),
             ranks: None,
             config: None,
+            notes: Vec::new(),
         }
     }
 
@@ -62,6 +66,16 @@ impl Preview {
     /// The same with this text of a `config.json`.
     pub(super) fn configured(self, config: Option<String>) -> Self {
         Self { config, ..self }
+    }
+
+    /// The same with these notes.
+    pub(super) fn noting(self, notes: Vec<Note>) -> Self {
+        Self { notes, ..self }
+    }
+
+    /// What the output does to the records of the inputs and of the files that it replaces.
+    pub(super) fn notes(&self) -> &[Note] {
+        &self.notes
     }
 
     /// The text of the `config.json` that is written.

@@ -114,7 +114,6 @@ impl GrowingWriter {
             None => Metadata::new(),
         };
         let digests = self.options.digests || metadata.contains_key(hash::KEY);
-        hash::remove_record(&mut metadata);
         let Tensors { list, metadata: new, .. } = &*self.lock();
         metadata.extend(new.clone());
         let options = SaveOptions {
