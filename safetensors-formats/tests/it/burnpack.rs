@@ -250,7 +250,7 @@ fn a_save_that_stops_leaves_the_old_file() {
     let checkpoint = Checkpoint::open(&model).unwrap();
     let rewrite = Rewrite::of(&checkpoint);
     let writer = burn::Writer::of(&rewrite).unwrap();
-    let mut file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
+    let file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
     fs::OpenOptions::new().append(true).open(&model).unwrap().set_len(10_000).unwrap();
     writer.write(&file, |_| ()).unwrap_err();
     drop(file);
