@@ -314,7 +314,9 @@ impl WritableDirectory for LocalDirectory {
         self.removed += 1;
         let hidden = self.hidden(&format!("removed-{}", self.removed));
         let removed = remove_own(&path, *version, &hidden);
-        removed.map_err(|error| error.in_path(path))
+        removed.map_err(|error| error.in_path(&path))?;
+        remove_header_backup(&path);
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {

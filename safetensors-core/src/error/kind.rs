@@ -268,11 +268,11 @@ pub enum ErrorKind {
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
     /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
     #[cfg(feature = "std")]
-    #[error(
-        "an earlier run left synced steps in {}: recover them, or remove that directory",
-        Escaped(.directory)
-    )]
+    #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
+    /// The [writer](crate::save::GrowingWriter) has finished its file.
+    #[error("the file is finished already, and takes nothing more")]
+    AlreadyFinished,
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
     BadAttributeName { found: String },

@@ -70,6 +70,13 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     directory(path).join(name)
 }
 
+/// The path beside a file that has its name with a suffix. A long name is shortened.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
 /// The file that is locked while a file is written step by step. Every save to that path removes
 /// it if it is not locked, as it does with other temporary files.
 pub(crate) fn growing_lock(path: &Path) -> PathBuf {
@@ -238,17 +245,21 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
 
 /// `.NAME`, shortened so that `more` bytes can follow.
 fn stem(file_name: &OsStr, more: usize) -> OsString {
-    let room = NAME_MAX - 1 - more;
     let mut stem = OsString::from(".");
+    stem.push(shortened(file_name, NAME_MAX - 1 - more));
+    stem
+}
+
+/// A name in this many bytes. One that is too long gets a hash of itself as its end.
+fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
-        stem.push(file_name);
-        return stem;
+        return file_name.to_owned();
     }
     let hash = format!("~{:016x}", xxh3_64(file_name.as_encoded_bytes()));
     let text = file_name.to_string_lossy();
-    stem.push(&text[..text.floor_char_boundary(room - hash.len())]);
-    stem.push(hash);
-    stem
+    let mut short = OsString::from(&text[..text.floor_char_boundary(room - hash.len())]);
+    short.push(hash);
+    short
 }
 
 /// Removes the header backup of a file that was replaced, because the header that it could restore

@@ -35,6 +35,7 @@ use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::unless_missing;
+use crate::io::unfinished::{Owned, Steps};
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
@@ -119,16 +120,22 @@ impl<'f> Attempt<'f> {
         let sequence = others.iter().filter_map(|(_, manifest)| Some(manifest.as_ref()?.sequence));
         let manifest = Manifest { sequence: sequence.max().unwrap_or(0) + 1, digest };
         let write = || -> Result<()> {
-            match create_private_directory(&self.path) {
+            let steps = Steps::begin();
+            let made = match create_private_directory(&self.path) {
+                Ok(()) => Some(Owned::directory(&self.path)),
                 Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
-                _ => {}
-            }
+                Err(_) => None,
+            };
+            drop(steps);
             failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
             let path = self.path.join(MANIFEST);
             let mut file = AtomicFile::create(&path, &self.options.save_options)?;
             serde_json::to_writer(&mut file, &manifest)
                 .map_err(|error| ErrorKind::Io(error.into()))?;
-            file.commit()
+            file.commit()?;
+            // Other ranks join it from here on, so it outlives this process.
+            made.into_iter().for_each(Owned::keep);
+            Ok(())
         };
         write().map_err(|error| self.of_directory(error))
     }

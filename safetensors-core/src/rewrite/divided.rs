@@ -1,5 +1,8 @@
 //! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -44,7 +47,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
     /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has, see [`RankSaver`].
+    /// other save to this directory has: the index records it, as after a [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -73,7 +76,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`RankSaver`] and of [`save_sharded`](Rewrite::save_sharded).
+    /// of [`save_sharded`](Rewrite::save_sharded), and as there nothing is left after one.
     pub fn save_ranks(
         &self,
         directory: impl AsRef<Path>,

@@ -201,6 +201,12 @@ impl AtomicFile {
         Ok(())
     }
 
+    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
+    /// committed later.
+    pub(crate) fn end_commit(&mut self) {
+        self.lock = None;
+    }
+
     /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
     /// name the path, so that callers can add another one.
     pub(crate) fn commit_held(&mut self) -> Result<()> {

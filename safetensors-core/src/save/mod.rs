@@ -63,7 +63,7 @@ pub use background::BackgroundSaver;
 #[cfg(feature = "std")]
 pub use directory::AtomicDirectory;
 #[cfg(feature = "std")]
-pub use growing::{GrowingTensor, GrowingWriter, recover_synced, synced_directory};
+pub use growing::{GrowingTensor, GrowingWriter};
 pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
 #[cfg(feature = "std")]

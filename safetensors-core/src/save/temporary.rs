@@ -36,6 +36,8 @@ const ATTEMPTS: u32 = 16;
 pub(super) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
     name: Option<Owned>,
+    /// Whether it is the name of a copy, which later writes to the file do not change.
+    is_copy: bool,
     file: File,
 }
 
@@ -48,7 +50,7 @@ impl TempFile {
         remove_leftovers(directory(destination), file_name(destination));
         let mode = if private { 0o600 } else { 0o666 };
         match unnamed(directory(destination), mode) {
-            Some(file) => Ok(Self { name: None, file }),
+            Some(file) => Ok(Self { name: None, is_copy: false, file }),
             None => Self::named(destination, |path| create_new(path, mode)),
         }
     }
@@ -71,7 +73,7 @@ impl TempFile {
             // Before it was locked, another save may have taken it for a leftover and removed it.
             let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, name.path())?;
             if is_ours || attempt == ATTEMPTS {
-                return Ok(Self { name: Some(name), file });
+                return Ok(Self { name: Some(name), is_copy: false, file });
             }
             attempt += 1;
         }
@@ -90,20 +92,20 @@ impl TempFile {
     /// Gives the file its name, and replaces the old file. After an error this can be tried again.
     pub(super) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
+        self.forget_copy();
         if self.name.is_none() {
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            let linked = file_with_name(destination, |path| link(&self.file, path));
-            self.name = Some(match linked {
-                Ok(((), name)) => name,
-                Err(_) => self.copied(destination)?,
-            });
+            match file_with_name(destination, |path| link(&self.file, path)) {
+                Ok(((), name)) => self.name = Some(name),
+                Err(_) => self.copy(destination)?,
+            }
         }
         failpoint::hit("rename")?;
         match self.rename(destination) {
             // On a file system without working locks, another save may have removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.name = Some(self.copied(destination)?);
+                self.copy(destination)?;
                 self.rename(destination)?;
             }
             renamed => renamed?,
@@ -116,6 +118,7 @@ impl TempFile {
     /// [`io::ErrorKind::AlreadyExists`].
     pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
+        self.forget_copy();
         if self.name.is_none() {
             // A link is made only if its name is free, so no temporary name is needed.
             match link(&self.file, destination) {
@@ -124,7 +127,7 @@ impl TempFile {
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => self.name = Some(self.copied(destination)?),
+                Err(_) => self.copy(destination)?,
             }
         }
         failpoint::hit("rename")?;
@@ -170,15 +173,24 @@ impl TempFile {
         }
     }
 
-    /// A copy that has a name, for a file that cannot be given one.
-    fn copied(&self, destination: &Path) -> io::Result<Owned> {
+    /// Forgets the copy of an attempt that failed. The file may have changed since.
+    fn forget_copy(&mut self) {
+        if std::mem::take(&mut self.is_copy) {
+            self.name = None;
+        }
+    }
+
+    /// Gives a copy a name, for a file that cannot be given one.
+    fn copy(&mut self, destination: &Path) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
         lock(&copy);
         copy_range(&self.file, 0, &copy, 0, metadata.len())?;
         super::permissions::take_after(&copy, &metadata)?;
         copy.sync_all()?;
-        Ok(name.locked(copy))
+        self.name = Some(name.locked(copy));
+        self.is_copy = true;
+        Ok(())
     }
 
     /// The last steps for a file that has its name.

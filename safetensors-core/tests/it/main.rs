@@ -29,6 +29,7 @@ mod hostile;
 mod index;
 mod layers;
 mod loader;
+mod long_names;
 mod lora;
 #[cfg(target_os = "linux")]
 mod memory;

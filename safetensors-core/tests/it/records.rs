@@ -238,7 +238,7 @@ const CHANGES: &[Operation] = &[
     (
         "grow",
         |path| {
-            let writer = GrowingWriter::append_to(path, &SaveOptions::new())?;
+            let writer = GrowingWriter::resume(path, &SaveOptions::new())?;
             writer.add("d", &bytes(&[3]))?;
             writer.finish()?;
             Ok(path.into())

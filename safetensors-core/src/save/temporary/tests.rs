@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use tempfile::{TempDir, tempdir};
 
@@ -15,7 +14,7 @@ use crate::edit::Edit;
 use crate::error::Result;
 use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::io::hidden::header_backup;
-use crate::io::testing::names_in;
+use crate::io::testing::{names_in, save_until_clean};
 use crate::ranks::RankRules;
 use crate::rewrite::Rewrite;
 use crate::save::{AtomicFile, GrowingWriter, SaveOptions, StreamWriter, remove_temporaries, save};
@@ -311,22 +310,14 @@ fn a_save_with_a_hidden_directory_that_is_interrupted_anywhere_leaves_nothing() 
     let act = |directory: &TempDir| save_sharded(directory.path().join("new"), tensors(), &options);
     let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
         let new = directory.path().join("new");
-        let is_hidden = |name: &String| name.starts_with('.');
-        for _ in 0..100 {
-            if new.is_dir() && interrupted.is_some_and(|it| it.killed) {
-                save_one(&new.join(NAME));
-            }
-            // A process that another test starts holds the lock, too, until it runs its program.
-            if new.is_dir() && names_in(&new).iter().any(is_hidden) {
-                std::thread::sleep(Duration::from_millis(5));
-            } else {
-                break;
-            }
+        if interrupted.is_some_and(|it| it.killed) && new.is_dir() {
+            save_until_clean(&new, || save_one(&new.join(NAME)));
         }
         let is_there = new.is_dir();
         assert!(is_there || result.is_err(), "{interrupted:?}");
         let names = if is_there { names_in(&new) } else { Vec::new() };
-        assert!(!names.iter().any(is_hidden), "{interrupted:?}: {names:?}");
+        let is_clean = names.iter().all(|name| !name.starts_with('.'));
+        assert!(is_clean, "{interrupted:?}: {names:?}");
         // A directory that was made for the save does not stay without its files.
         assert!(!names.is_empty() || !is_there, "{interrupted:?}: {result:?}");
     };
