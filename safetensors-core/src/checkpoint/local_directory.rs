@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide};
-use super::directories::{NewDirectories, TempDirectory};
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +16,9 @@ use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::directories::NewDirectories;
 use crate::save::permissions::{Rights, rename_over, take_over};
+use crate::save::temporary::TempDirectory;
 use crate::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are

@@ -38,12 +38,6 @@ const ATTEMPT_MAX: usize = 64;
 /// How the name of the directory of an attempt ends.
 const ATTEMPT_SUFFIX: &str = ".ranks";
 
-/// How the name of an old directory ends while it is replaced in two steps.
-const PREVIOUS_SUFFIX: &str = ".previous";
-
-/// How the name of a new directory ends while an old one is emptied for it.
-const NEXT_SUFFIX: &str = ".next";
-
 const BACKUP_SUFFIX: &str = ".header-backup";
 
 /// How the name of an index goes on after that of the single file.
@@ -102,29 +96,6 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
         Some(found)
     };
     magic() == Some(BACKUP_MAGIC)
-}
-
-/// Where an old directory lies while it is replaced in two steps.
-pub(crate) fn previous(path: &Path) -> PathBuf {
-    beside(path, PREVIOUS_SUFFIX)
-}
-
-/// Where a new directory lies while an old one that cannot be renamed is emptied for it.
-pub(crate) fn next(path: &Path) -> PathBuf {
-    beside(path, NEXT_SUFFIX)
-}
-
-/// The name of the directory that has this hidden name while it is written, removed or replaced;
-/// `None` for any other name. A name that was shortened stays so.
-pub(crate) fn owner_of_directory(name: &OsStr) -> Option<&OsStr> {
-    let text = name.to_str()?.strip_prefix('.')?;
-    let temporary = || {
-        let (owner, _) = text.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
-        is_temporary(name, &temporary_prefix(owner.as_ref())).then_some(owner)
-    };
-    let ends = [PREVIOUS_SUFFIX, NEXT_SUFFIX];
-    let owner = ends.iter().find_map(|end| text.strip_suffix(end)).or_else(temporary);
-    owner.filter(|owner| !owner.is_empty()).map(OsStr::new)
 }
 
 /// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
@@ -318,30 +289,6 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_temporary_name(OsStr::new(name)), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn the_owner_of_a_hidden_directory_is_found() {
-        for (name, expected) in [
-            (".epoch-12.aB3dE6.tmp", Some("epoch-12")),
-            (".epoch-12.previous", Some("epoch-12")),
-            (".epoch-12.next", Some("epoch-12")),
-            (".a.b.aB3dE6.tmp", Some("a.b")),
-            ("epoch-12", None),
-            ("epoch-12.previous", None),
-            (".epoch-12.aB3d.6.tmp", None),
-            (".epoch-12.tmp", None),
-            (".previous", None),
-            ("..aB3dE6.tmp", None),
-            ("", None),
-        ] {
-            let found = owner_of_directory(OsStr::new(name));
-            assert_eq!(found, expected.map(OsStr::new), "{name}");
-        }
-        let path = Path::new("run/epoch-12");
-        for hidden in [previous(path), next(path)] {
-            assert_eq!(owner_of_directory(hidden.file_name().unwrap()), path.file_name());
         }
     }
 

@@ -27,9 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{
-    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, StagedShards,
-};
+use crate::checkpoint::{Index, LocalDirectory, SavedShards, ShardOptions, StagedShards};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
@@ -39,6 +37,7 @@ use crate::io::unfinished::{Owned, Steps};
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::directories::NewDirectories;
 use crate::save::permissions::create_private_directory;
 use crate::save::temporary::TempDirectory;
 

@@ -237,6 +237,11 @@ impl TempDirectory {
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
+
+    /// Leaves it where it is. The next save removes it.
+    pub(crate) fn keep(self) {
+        self.0.keep();
+    }
 }
 
 /// Creates and locks the file in a new directory. Also returns whether both are still there, and no

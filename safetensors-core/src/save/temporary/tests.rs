@@ -367,7 +367,7 @@ fn the_next_save_removes_the_temporary_file_of_a_header_backup() {
         let path = directory.path().join(name);
         let left = named(|| TempFile::create(&header_backup(&path), true)).unwrap();
         // As if the process was killed: the lock is gone, and the file stays.
-        let TempFile { name: hidden, file } = left;
+        let TempFile { name: hidden, file, .. } = left;
         std::mem::forget(hidden);
         let _ = file.unlock();
         drop(file);

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::{fs, io};
 
+use super::atomic::{directory as parent, sync_directory};
 use crate::io::names::refuse_impossible;
 use crate::io::unfinished::{Owned, Steps};
-use crate::save::atomic::{directory as parent, sync_directory};
-pub(super) use crate::save::temporary::TempDirectory;
 
 /// A directory that was created for an output, and those above it that were created for it.
 /// Dropping this removes those that are empty.
+#[derive(Debug)]
 pub(crate) struct NewDirectories {
     /// Children come before their parents.
     directories: Vec<Owned>,
