@@ -367,7 +367,7 @@ impl<'a> Edit<'a> {
                 return Ok(Vec::new());
             }
             let mut notes = plan.notes;
-            notes.extend(signatures(&self.path, plan.change)?);
+            notes.extend(signatures(&self.path, plan.change));
             Ok(notes)
         };
         notes().map_err(|error: Error| error.in_path(&self.path))

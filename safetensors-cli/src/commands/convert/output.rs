@@ -151,7 +151,7 @@ impl Output {
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let notes = plan.notes(&self.path)?;
+        let notes = plan.notes(&self.path);
         let preview = || Preview::of(&plan).configured(self.config.clone()).noting(notes);
         if address::of(&self.path).is_some() {
             return Ok(preview());
