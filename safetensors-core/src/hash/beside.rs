@@ -1,4 +1,4 @@
-//! Records of a file that are in files beside it.
+//! Records that are in other files of the directory, and notes about records.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ const LEVELS: [&str; 3] = ["", "..", "../.."];
 /// Longer manifests are not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a change of a file does besides, and its caller may want to print.
+/// A side effect of a change, for its caller to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
@@ -59,8 +59,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Fails if a record beside a file would not hold after a change, and the table refuses that. Nothing
-/// is written.
+/// Fails if the table refuses a change because of a record in another file. Nothing is written.
 ///
 /// # Errors
 ///

@@ -196,7 +196,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files, &self.options)
     }
 
-    /// Returns what a save to this path does besides: digests that are not kept, and signatures that
+    /// Returns the side effects of a save to this path: digests that are not kept, and signatures that
     /// may be of files that are replaced. The path is that of the file, or of the directory for a
     /// sharded save.
     pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {

@@ -28,7 +28,7 @@ pub(super) struct Preview {
     ranks: Option<usize>,
     /// The text of the `config.json` that is written.
     config: Option<String>,
-    /// What the output does to the records of the inputs and of the files that it replaces.
+    /// Side effects on records of the inputs, and of files that are replaced.
     notes: Vec<Note>,
 }
 
@@ -73,7 +73,7 @@ impl Preview {
         Self { notes, ..self }
     }
 
-    /// What the output does to the records of the inputs and of the files that it replaces.
+    /// Side effects on records of the inputs, and of files that are replaced.
     pub(super) fn notes(&self) -> &[Note] {
         &self.notes
     }
