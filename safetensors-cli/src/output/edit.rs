@@ -143,7 +143,7 @@ impl Way {
     }
 }
 
-/// Warns of what a change does to the records of a file, and to its other names.
+/// Warns of the side effects of a change.
 pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
     for note in notes {
         warn(format!("{}: {note}", input::shown(file)));

@@ -307,7 +307,7 @@ fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
                 keep the old one\n";
     run_in(dir.path(), &["metadata", "remove", "m.safetensors", "a", "--in-place"])
         .success()
-        .stdout("m.safetensors: written anew\n")
+        .stdout("m.safetensors: rewritten\n")
         .stderr(said);
     assert!(fs::read(dir.path().join("two")).unwrap() == file);
     // It has one name again, and may get another.

@@ -336,7 +336,8 @@ impl<'a> Edit<'a> {
         outcome().map_err(|error: Error| error.in_path(&self.path))
     }
 
-    /// Returns what [`apply`](Edit::apply) does besides the changes that it was asked for.
+    /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures that
+    /// may be of the old file, and other names that keep it.
     ///
     /// ```
     /// use safetensors_core::digest::{DigestOptions, Note};
@@ -364,7 +365,7 @@ impl<'a> Edit<'a> {
                 return Ok(Vec::new());
             }
             let mut notes = plan.notes;
-            notes.extend(signatures(&self.path, plan.change)?);
+            notes.extend(signatures(&self.path, plan.change));
             Ok(notes)
         };
         notes().map_err(|error: Error| error.in_path(&self.path))

@@ -19,7 +19,7 @@ pub(super) struct EditPlan<'e> {
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
     pub(super) change: Change,
-    /// What the edit does besides the changes that it was asked for.
+    /// The side effects.
     pub(super) notes: Vec<Note>,
     /// Whether only the header changes, and the new one fills the space of the old one. The data
     /// then stays where it is.

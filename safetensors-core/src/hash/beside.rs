@@ -1,4 +1,4 @@
-//! Records of a file that are in files beside it.
+//! Records that are in other files of the directory, and notes about records.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ const LEVELS: [&str; 3] = ["", "..", "../.."];
 /// Longer manifests are not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a change of a file does besides, and its caller may want to print.
+/// A side effect of a change, for its caller to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
@@ -59,8 +59,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Fails if a record beside a file would not hold after a change, and the table refuses that. Nothing
-/// is written.
+/// Fails if the table refuses a change because of a record in another file. Nothing is written.
 ///
 /// # Errors
 ///
@@ -88,70 +87,54 @@ pub(crate) fn check_records(path: &Path, change: Change) -> Result<()> {
     Ok(())
 }
 
-/// The signatures in the directory of a file that may be of it: of this name, or of no other file.
-pub(crate) fn signatures(path: &Path, change: Change) -> Result<Vec<Note>> {
+/// The signatures that may be of a file: of this name, or of no other file in the directory. There
+/// are none in a directory that cannot be listed.
+pub(crate) fn signatures(path: &Path, change: Change) -> Vec<Note> {
     if !has_fate(Place::Signature, change, Fate::Doubtful) {
-        return Ok(Vec::new());
+        return Vec::new();
     }
-    let in_directory = |error| Error::io(error, directory(path));
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory(path)).map_err(in_directory)? {
-        let signature = entry.map_err(in_directory)?.path();
+    let entries = fs::read_dir(directory(path)).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
+    found.retain(|signature| {
         let name = signature.file_name().unwrap_or_default().to_string_lossy();
-        let Some(signed) = signed_name(&name) else { continue };
-        let is_own = path.file_name().is_some_and(|name| name == signed);
-        if is_own || signature.with_file_name(signed).symlink_metadata().is_err() {
-            found.push(signature);
-        }
-    }
+        let Some(signed) = signed_name(&name) else { return false };
+        path.file_name().is_some_and(|name| name == signed)
+            || signature.with_file_name(signed).symlink_metadata().is_err()
+    });
     found.sort_unstable();
-    Ok(found.into_iter().map(|path| Note::Signature { path }).collect())
+    found.into_iter().map(|path| Note::Signature { path }).collect()
 }
 
 fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// Reads a manifest; `None` if there is none.
+/// Reads a manifest; `None` if there is none that this user can see.
 fn read(manifest: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::metadata(manifest) {
-        Ok(found) if found.is_file() => {}
-        // Opening a FIFO would wait for a writer.
-        Ok(_) => return Ok(None),
-        Err(error) => return unless_missing(error),
+    // Opening a FIFO would wait for a writer.
+    if !fs::metadata(manifest).is_ok_and(|found| found.is_file()) {
+        return Ok(None);
     }
     let mut text = Vec::new();
     match File::open(manifest).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text)) {
-        Ok(_) => Ok(Some(text)),
-        Err(error) => unless_missing(error),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        read => read.map(|_| Some(text)),
     }
 }
 
-fn unless_missing<T>(error: io::Error) -> io::Result<Option<T>> {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::Unsupported => {
-            Ok(None)
-        }
-        _ => Err(error),
-    }
-}
-
-/// The XXH3-128 of a header with its length before it; `None` if there is no file, or none that is
-/// long enough. The text of an index begins like a length beyond all limits.
+/// The XXH3-128 of a header with its length before it; `None` if there is no file. The text of an
+/// index begins like a length beyond all limits.
 fn header_digest(path: &Path) -> io::Result<Option<Digest>> {
     let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) => return unless_missing(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
     };
-    let mut length = [0; LENGTH_BYTES];
-    match file.read_exact(&mut length) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        result => result?,
-    }
+    let mut length = Vec::new();
+    (&mut file).take(LENGTH_BYTES as u64).read_to_end(&mut length)?;
+    let len = length.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
+    let mut text = file.take(len.min(Limits::default().header_bytes));
     let mut hasher = Hasher::default();
     hasher.update(&length);
-    let len = u64::from_le_bytes(length).min(Limits::default().header_bytes);
-    let mut text = file.take(len);
     let mut buffer = vec![0; 64 << 10];
     loop {
         match text.read(&mut buffer)? {

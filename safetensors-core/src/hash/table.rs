@@ -1,5 +1,4 @@
-//! The table of records: what is written down about a file, where, and what becomes of it when the
-//! file changes.
+//! The table of records: where each is, and what becomes of it when its file changes.
 //!
 //! Every edit, append, rewrite and save asks this table. Nothing else lists records.
 
@@ -7,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::header::{ATTEMPT_KEY, DIGESTS_KEY, Metadata, SHA256_KEY};
 
-/// The name of a manifest beside a file, which may name a digest of the file's header.
+/// The name of a manifest, which may have a digest of a file's header.
 #[cfg(feature = "std")]
 pub(crate) const MANIFEST: &str = "manifest.json";
 

@@ -196,21 +196,17 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files, &self.options)
     }
 
-    /// Returns what a save to this path does besides: digests that are not kept, and signatures that
+    /// Returns the side effects of a save to this path: digests that are not kept, and signatures that
     /// may be of files that are replaced. The path is that of the file, or of the directory for a
     /// sharded save.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
-    pub fn notes(&self, path: impl AsRef<Path>) -> Result<Vec<Note>> {
+    pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {
         let path = path.as_ref();
         let mut notes = self.removed.clone();
         if path.exists() {
             let file = self.pattern.as_ref().map(|pattern| path.join(pattern.file_name(0, 1)));
-            notes.extend(signatures(file.as_deref().unwrap_or(path), Change::File)?);
+            notes.extend(signatures(file.as_deref().unwrap_or(path), Change::File));
         }
-        Ok(notes)
+        notes
     }
 
     /// The names of the files that a sharded save to this directory removes when the new checkpoint

@@ -28,7 +28,7 @@ pub(super) struct Preview {
     pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
     pub(super) has_config: bool,
-    /// What the output does to the records of the inputs and of the files that it replaces.
+    /// Side effects on records of the inputs, and of files that are replaced.
     pub(super) notes: Vec<Note>,
 }
 
