@@ -6,7 +6,6 @@ mod tests;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::body::{BodyPlace, Home};
 use super::series::Series;
@@ -36,16 +35,10 @@ impl GrowingWriter {
         let writing = Writing::create(path, &options, synced, Some(before))?;
         let mut tensors = Tensors::default();
         for tensor in header.iter() {
-            tensors.enter(tensor.name(), || {
-                Ok(GrowingEntry::Whole(Whole {
-                    name: tensor.name().into(),
-                    dtype: tensor.dtype(),
-                    shape: tensor.shape().into(),
-                    place: BodyPlace { home: Home::Before, start: 0, len: tensor.byte_len() },
-                    written: AtomicBool::new(true),
-                    synced: AtomicBool::new(true),
-                }))
-            })?;
+            let place = BodyPlace { home: Home::Before, start: 0, len: tensor.byte_len() };
+            let whole = Whole::new(tensor.name(), tensor.dtype(), tensor.shape(), place);
+            let whole = Whole { written: true.into(), synced: true.into(), ..whole };
+            tensors.enter(tensor.name(), || Ok(GrowingEntry::Whole(whole)))?;
         }
         let mut metadata = header.metadata().clone();
         metadata.extend(options.metadata.clone());

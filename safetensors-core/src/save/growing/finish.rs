@@ -1,5 +1,8 @@
 //! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fs::File;

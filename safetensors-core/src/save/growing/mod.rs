@@ -12,14 +12,14 @@ mod steps;
 mod stored;
 mod sync;
 mod synced;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod waiting;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use append::Before;
 use body::{Body, BodyPlace};
@@ -27,14 +27,13 @@ use passes::Passes;
 pub use series::GrowingTensor;
 use series::Series;
 use sync::Synced;
+use tensors::{GrowingEntry, Tensors, Whole};
 
 use super::SaveOptions;
 use super::pieces::Pieces;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{
-    DIMENSIONS, Limits, METADATA_KEY, Metadata, NameTable, attribute_key, dimensions_text,
-};
+use crate::header::{DIMENSIONS, Limits, attribute_key, dimensions_text};
 use crate::io::reserve::reserve_ahead;
 use crate::tensor::{TensorSource, shape};
 
@@ -114,44 +113,6 @@ struct Writing {
     /// The finished file that is appended to.
     before: Option<Before>,
     synced: Mutex<Synced>,
-}
-
-/// The tensors so far, and the metadata that is new.
-#[derive(Debug, Default)]
-struct Tensors {
-    list: Vec<Arc<GrowingEntry>>,
-    names: NameTable,
-    metadata: Metadata,
-    /// Other names of tensors of the file that is appended to.
-    aliases: BTreeSet<String>,
-}
-
-/// A tensor.
-#[derive(Debug)]
-enum GrowingEntry {
-    Whole(Whole),
-    Growing(Arc<Series>),
-}
-
-/// A tensor that was added whole.
-#[derive(Debug)]
-struct Whole {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    place: BodyPlace,
-    /// Whether all of it was written.
-    written: AtomicBool,
-    synced: AtomicBool,
-}
-
-impl GrowingEntry {
-    fn name(&self) -> &str {
-        match self {
-            Self::Whole(whole) => &whole.name,
-            Self::Growing(series) => &series.name,
-        }
-    }
 }
 
 impl Writing {
@@ -235,8 +196,8 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len) leave the file unchanged. After
-    /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file cannot be
-    /// finished any more.
+    /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file can be
+    /// finished only when a tensor of the same name, dtype and shape was added.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.locate(error.in_tensor(name)))
     }
@@ -256,24 +217,25 @@ impl GrowingWriter {
         len: u64,
     ) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
-        let entry = self.lock().enter(name, || {
-            let place = body.place(dtype, len).map_err(ErrorKind::Io)?;
-            let (written, synced) = (AtomicBool::new(false), AtomicBool::new(false));
-            let (name, shape) = (name.into(), shape.into());
-            Ok(GrowingEntry::Whole(Whole { name, dtype, shape, place, written, synced }))
+        let entry = self.lock().enter_whole(name, dtype, shape, || {
+            body.place(dtype, len).map_err(|error| ErrorKind::Io(error).into())
         })?;
         let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
         let BodyPlace { home, start, .. } = &whole.place;
         self.lock_passes().add();
-        if len >= RESERVED {
-            let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
-            reserve_ahead(file, start, len);
-        }
-        Pieces::new(len).write(tensor, &mut |offset, bytes| {
-            Ok(body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
-        })?;
-        whole.written.store(true, Ordering::Release);
-        Ok(())
+        let write = || {
+            if len >= RESERVED {
+                let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
+                reserve_ahead(file, start, len);
+            }
+            Pieces::new(len).write(tensor, &mut |offset, bytes| {
+                Ok(body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
+            })
+        };
+        let written = write();
+        let state = if written.is_ok() { &whole.written } else { &whole.failed };
+        state.store(true, Ordering::Release);
+        written
     }
 
     /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
@@ -401,38 +363,6 @@ impl GrowingWriter {
     fn lock_passes(&self) -> MutexGuard<'_, Passes> {
         // Nothing that can panic happens under the lock.
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Tensors {
-    /// Whether a tensor has this name, or a tensor of the file that is appended to has it as
-    /// another one.
-    fn has(&self, name: &str) -> bool {
-        self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
-    }
-
-    /// Adds an entry to the list, unless the name is taken.
-    fn enter(
-        &mut self,
-        name: &str,
-        entry: impl FnOnce() -> Result<GrowingEntry>,
-    ) -> Result<Arc<GrowingEntry>> {
-        if name == METADATA_KEY {
-            return Err(ErrorKind::ReservedName.into());
-        }
-        if self.has(name) {
-            return Err(ErrorKind::DuplicateTensor.into());
-        }
-        // No header can have more, and no table of names.
-        const MOST: usize = u32::MAX as usize;
-        let Self { list, names, .. } = self;
-        if list.len() == MOST {
-            return Err(ErrorKind::TooManyTensors { limit: MOST }.into());
-        }
-        let entry = Arc::new(entry()?);
-        list.push(entry.clone());
-        names.insert(name, list.len() - 1, |i| list[i].name());
-        Ok(entry)
     }
 }
 

@@ -1,5 +1,8 @@
 //! [`Passes`]: where one pass of the caller's loop ends and the next begins.
 
+#[cfg(test)]
+mod tests;
+
 /// The place of a growing tensor in a pass. Tensors come in the order of their first steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rank {

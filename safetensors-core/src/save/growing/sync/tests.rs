@@ -1,5 +1,6 @@
 //! What is left of synced steps, what another program removes, and what comes back.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -60,15 +61,32 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// A directory for each moment at which a run can be killed, after a run of these.
+/// The names and bytes of all files below a directory.
+fn content(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    for name in names_in(directory) {
+        let path = directory.join(&name);
+        found.push((name, fs::read(&path).unwrap_or_default()));
+        if path.is_dir() {
+            found.extend(content(&path));
+        }
+    }
+    found
+}
+
+/// A directory for each state in which a run can be killed, after a run of these.
 fn killed(before: &[(Open, u8)], open: Open) -> Vec<(&'static str, TempDir)> {
-    let mut killed = Vec::new();
+    let (mut killed, mut seen) = (Vec::new(), HashSet::new());
     for n in 0.. {
         let dir = tempdir().unwrap();
         let path = dir.path().join("run.safetensors");
         before.iter().for_each(|&(open, fill)| run(&path, open, fill).unwrap());
         match crash_at(n, || run(&path, open, 1)) {
-            (_, Some(step)) => killed.push((step, dir)),
+            (_, Some(step)) => {
+                if seen.insert(content(dir.path())) {
+                    killed.push((step, dir));
+                }
+            }
             (result, None) => {
                 result.unwrap();
                 break;
@@ -162,7 +180,7 @@ fn what_could_not_be_removed_is_removed_by_the_next_call() {
         drop(resume(&path));
         assert!(names_in(dir.path()).iter().all(|name| name == "run.safetensors"), "{at:?}");
     });
-    assert_eq!(left, 2);
+    assert!(left >= 2, "{left}");
 }
 
 /// The values decide: an old file of the same header is not the one that was about to be finished.
@@ -274,7 +292,7 @@ fn a_part_of_the_steps_never_makes_a_file_shorter_nor_a_start_fail_for_ever() {
             whole += usize::from(first.is_ok());
         }
     }
-    assert!(failed > 10 && whole > 20, "{failed} {whole}");
+    assert!(failed > 20 && whole > 10, "{failed} {whole}");
 }
 
 /// A directory of synced steps may have files of others, which stay.
