@@ -261,7 +261,9 @@ fn compare(
 ) -> anyhow::Result<()> {
     for file in digest::verify(opened, options)? {
         outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
-        if file.checked.is_empty() && file.sha256.is_none() {
+        // A file without tensors, such as a scheduler's, has nothing to record.
+        let has_tensors = !file.unrecorded.is_empty();
+        if file.checked.is_empty() && file.sha256.is_none() && has_tensors {
             let path = text::path(file.file);
             outcome.warnings.push(format!(
                 "{path}: records no digests; `safetensors digest --record` writes them"
