@@ -299,6 +299,7 @@ fn files_of_others_stay() {
     assert_eq!(error.file(), directory.to_str(), "{error}");
 }
 
+#[cfg(unix)]
 #[test]
 fn names_of_255_bytes_are_synced_and_go_on() {
     let dir = tempdir().unwrap();
