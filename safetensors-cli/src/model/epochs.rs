@@ -46,7 +46,8 @@ pub(crate) struct EpochFile {
     pub(crate) totals: Totals,
 }
 
-/// What is read of the manifest. safetensors-burn checks more of it when an epoch is restored.
+/// The part of the manifest that is read here. safetensors-burn checks more of it when an epoch is
+/// restored.
 #[derive(Deserialize)]
 struct Manifest {
     format: String,
@@ -173,7 +174,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Described {
-    /// The length of a file, if that and the header are those of the manifest.
+    /// Returns the length of a file if it has the length and the header of the manifest.
     fn check(&self, path: &Path) -> anyhow::Result<u64> {
         let check = || {
             let metadata = fs::metadata(path)?;
