@@ -19,8 +19,8 @@ use super::staging;
 /// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
 ///
 /// Choose a directory for epochs alone, such as `RUN/checkpoints`. burn keeps the metrics of a
-/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name without the
-/// manifest of an epoch is neither replaced nor deleted: saving that epoch is
+/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name without
+/// the manifest of an epoch is neither replaced nor deleted: saving that epoch is
 /// [an error](EpochError::Foreign).
 ///
 /// An epoch that is a link is passed over. It is not deleted, and a save of the same epoch replaces

@@ -81,8 +81,8 @@ fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's own
-/// directories of logs have such names, too.
+/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's
+/// own directories of logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
