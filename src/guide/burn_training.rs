@@ -75,7 +75,8 @@
 //! with burn's own are those with `epochs`.
 //!
 //! Keep epochs in a directory of their own, here `RUN/checkpoints`: burn's metrics are in
-//! `RUN/train/epoch-12` and `RUN/valid/epoch-12`, and what is not an epoch of ours is never replaced.
+//! `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory without the manifest of an epoch is
+//! never replaced.
 //!
 #![cfg_attr(feature = "burn-train", doc = "```")]
 #![cfg_attr(not(feature = "burn-train"), doc = "```ignore")]

@@ -20,7 +20,7 @@ pub struct Epoch {
 pub struct EpochFile {
     /// Its name, such as `model.safetensors`.
     pub name: String,
-    /// Its length. For a delta, that of what differs.
+    /// Its length. For a delta, the length of the difference.
     pub bytes: u64,
     /// The number of its tensors.
     pub tensors: usize,
@@ -73,8 +73,8 @@ impl Epoch {
     }
 }
 
-/// Whether an error is about what an epoch has. Others may be gone the next time, such as that of
-/// too many open files.
+/// Whether an error is about the content of an epoch. Others may be gone the next time, such as too
+/// many open files.
 fn is_of_content(error: &Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
 

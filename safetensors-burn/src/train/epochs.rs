@@ -19,8 +19,8 @@ use super::staging;
 /// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
 ///
 /// Choose a directory for epochs alone, such as `RUN/checkpoints`. burn keeps the metrics of a
-/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name that has no
-/// manifest of an epoch is neither replaced nor deleted: saving that epoch is
+/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name without
+/// the manifest of an epoch is neither replaced nor deleted: saving that epoch is
 /// [an error](EpochError::Foreign).
 ///
 /// An epoch that is a link is passed over. It is not deleted, and a save of the same epoch replaces
@@ -148,7 +148,7 @@ impl Epochs {
         self.directory.join(directory_name(epoch))
     }
 
-    /// Removes what killed processes have left of an epoch that is to be saved.
+    /// Removes the leftovers of killed processes before an epoch is saved.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Epochs {
     }
 
     /// The newest complete epoch, from which training can be resumed; `None` if there is none.
-    /// Epochs that are not complete, those of another version, and links are
+    /// Epochs that are not complete, epochs of another version, and links are
     /// [passed over](Epochs::passed_over).
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub enum EpochError {
          run/checkpoints (burn keeps its metrics in run/train and run/valid)"
     )]
     Foreign {
-        /// What is there.
+        /// The file or directory that is there.
         found: String,
     },
     /// The epoch is a link. It may lead to a directory that another program uses, so it is neither

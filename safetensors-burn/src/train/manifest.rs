@@ -50,8 +50,8 @@ struct Outline {
     version: u32,
 }
 
-/// Fails if what is at a path is not to be replaced or deleted: anything but an epoch that has its
-/// manifest, of whatever version, an empty directory, or a link.
+/// Fails unless a path has an epoch with its manifest, of whatever version, an empty directory, a
+/// link, or nothing: nothing else is replaced or deleted.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     found.map_or(Ok(()), |found| Err(Error::from(EpochError::Foreign { found }).in_path(path)))
 }
 
-/// What is at a path, if it is foreign.
+/// Describes a file or directory that is foreign.
 fn found(path: &Path) -> io::Result<Option<String>> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_symlink() {

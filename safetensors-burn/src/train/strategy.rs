@@ -59,11 +59,12 @@ impl Epochs {
 }
 
 impl KeepEpochs {
-    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs whose values
-    /// burn's metric loggers do not know are not compared, and are kept: one of them may be the
-    /// best. The `FileMetricLogger`, which is burn's default, also knows those of earlier runs in
-    /// the same directory. The `InMemoryMetricLogger` counts epochs from the start of the process,
-    /// so it suits only runs that are not resumed.
+    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs without a logged
+    /// value are always kept, because one of them may be the best: register the metric for this
+    /// split, as by `metric_valid_numeric`, or no epoch is deleted. The `FileMetricLogger`, which
+    /// is burn's default, also knows the values of earlier runs in the same directory. The
+    /// `InMemoryMetricLogger` counts epochs from the start of the process, so it suits only runs
+    /// that are not resumed.
     #[must_use]
     pub fn keep_best(
         mut self,

@@ -106,7 +106,7 @@ struct Outcome {
     digests: usize,
     /// The format of a file that is none of safetensors; or that it is a delta.
     format: Option<String>,
-    /// What a delta or an epoch is.
+    /// Describes a delta or an epoch.
     #[serde(skip)]
     summary: Option<String>,
     /// The checksums of an archive that were compared.
@@ -261,7 +261,9 @@ fn compare(
 ) -> anyhow::Result<()> {
     for file in digest::verify(opened, options)? {
         outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
-        if file.checked.is_empty() && file.sha256.is_none() {
+        // A file without tensors, such as a scheduler's, has nothing to record.
+        let has_tensors = !file.unrecorded.is_empty();
+        if file.checked.is_empty() && file.sha256.is_none() && has_tensors {
             let path = text::path(file.file);
             outcome.warnings.push(format!(
                 "{path}: records no digests; `safetensors digest --record` writes them"
@@ -304,7 +306,7 @@ impl Outcome {
         Self { path: target.name(), ..Self::default() }
     }
 
-    /// The outcome of an epoch, whose files have outcomes of their own.
+    /// The outcome of an epoch. Its files have their own.
     fn of_epoch(epoch: Epoch, strict: bool) -> Self {
         let path = epoch.path.to_string_lossy().into_owned();
         let shown = text::printable(&path).to_string();

@@ -46,7 +46,8 @@ pub(crate) struct EpochFile {
     pub(crate) totals: Totals,
 }
 
-/// What is read of the manifest. safetensors-burn checks more of it when an epoch is restored.
+/// The part of the manifest that is read here. safetensors-burn checks more of it when an epoch is
+/// restored.
 #[derive(Deserialize)]
 struct Manifest {
     format: String,
@@ -80,8 +81,8 @@ fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's own
-/// directories of logs have such names, too.
+/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's
+/// own directories of logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
@@ -173,7 +174,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Described {
-    /// The length of a file, if that and the header are those of the manifest.
+    /// Returns the length of a file if it has the length and the header of the manifest.
     fn check(&self, path: &Path) -> anyhow::Result<u64> {
         let check = || {
             let metadata = fs::metadata(path)?;

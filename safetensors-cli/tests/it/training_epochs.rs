@@ -94,6 +94,8 @@ fn a_run_that_burn_has_written_is_complete() {
     let row: Vec<_> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
     assert_eq!(row, ["14", "97", "1.2 kB", "4.0 kB", "0.1705", "0.1455"], "{shown}");
     assert!(shown.contains(&native("1 epoch in burn_run/checkpoints: 4.0 kB")), "{shown}");
+    // The file of the scheduler has no tensors, and so no digests.
+    run_in(&run, &["verify", "--digests", "--strict", "burn_run"]).success().stderr("");
 }
 
 /// Two epochs, of which the second one has a delta of the first one's model, as safetensors-burn

@@ -59,7 +59,7 @@ pub struct AtomicDirectory {
 
 impl AtomicDirectory {
     /// Creates the directory under its hidden name, and the parent directories that are missing.
-    /// Its mode follows the umask, or is that of the empty directory that it replaces.
+    /// Its mode follows the umask, or the empty directory that it replaces.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl AtomicDirectory {
         })
     }
 
-    /// Waits until the name of the directory, and those of new parents, have reached the disk.
+    /// Waits until the names of the directory and of new parents have reached the disk.
     fn sync_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());

@@ -101,19 +101,22 @@ fn a_directory_that_cannot_be_created_is_an_error() {
     assert_eq!(epochs.newest().unwrap(), Some(1));
 }
 
+/// Puts something at a path.
+type Make = fn(&Path);
+
 /// Such as `train/epoch-1/Loss.log`, which burn's own logger writes.
 #[test]
 fn what_is_not_ours_is_neither_replaced_nor_deleted() {
-    let make: [(&str, &dyn Fn(&Path)); 5] = [
-        ("found a file", &|path| fs::write(path, "notes").unwrap()),
-        ("found a directory with \"Loss.log\"", &|path| write(path, "Loss.log", "0.5,1")),
-        ("found a directory with \"Loss.log\"", &|path| {
+    let make: [(&str, Make); 5] = [
+        ("found a file", |path| fs::write(path, "notes").unwrap()),
+        ("found a directory with \"Loss.log\"", |path| write(path, "Loss.log", "0.5,1")),
+        ("found a directory with \"Loss.log\"", |path| {
             fs::create_dir(path).unwrap();
             write(path, "Loss.log/x", "");
         }),
         // Manifests of other programs.
-        ("manifest.json", &|path| write(path, "manifest.json", r#"{"format":"of mine"}"#)),
-        ("manifest.json", &|path| write(path, "manifest.json", "")),
+        ("manifest.json", |path| write(path, "manifest.json", r#"{"format":"of mine"}"#)),
+        ("manifest.json", |path| write(path, "manifest.json", "")),
     ];
     for (found, make) in make {
         let (_dir, epochs) = saved(1);

@@ -92,13 +92,13 @@ fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
+        let mut saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
         // The last one ends by itself. Where in the save of a record another one is killed is left
         // to chance; an even one is killed between two records.
         if round == 9 {
-            assert!(saves.count() > 0 && child.wait().unwrap().success());
+            assert!(saves.by_ref().count() > 0 && child.wait().unwrap().success());
         } else {
-            assert!(saves.take(2 + 2 * round as usize % 14).count() > 0);
+            assert!(saves.by_ref().take(2 + 2 * round as usize % 14).count() > 0);
             std::thread::sleep(Duration::from_micros(round % 2 * round * 3970 % 20_030));
             child.kill().unwrap();
             child.wait().unwrap();

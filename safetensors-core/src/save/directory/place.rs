@@ -14,12 +14,12 @@ use crate::save::atomic::sync_directory;
 use crate::save::leftovers::{NEW, OLD, is_between, is_there, remove_leftovers_now};
 use crate::save::temporary::TempDirectory;
 
-/// The place of a directory whose owner removes or replaces it, with everything in it. A link to a
+/// The place of a directory that its owner removes or replaces, with everything in it. A link to a
 /// directory may be there, too: then only the link goes.
 ///
 /// No other process puts, replaces or removes a directory there, through this type, until this is
-/// dropped. So the directory that goes is the one that the caller has looked at. Files that are open
-/// stay readable.
+/// dropped. So the directory that goes is the one that the caller has looked at. Files that are
+/// open stay readable.
 ///
 /// ```
 /// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
@@ -86,9 +86,9 @@ impl DirectoryPlace {
         synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
     }
 
-    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for a
-    /// moment, nothing is there. A process that is killed then leaves both under hidden names, and
-    /// [`clean`](DirectoryPlace::clean) puts the new one in place.
+    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for
+    /// a moment, nothing is there. A process that is killed then leaves both under hidden names,
+    /// and [`clean`](DirectoryPlace::clean) puts the new one in place.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl DirectoryPlace {
         };
         if let Err(error) = put() {
             if is_between(new.temp.path(), &self.path).unwrap_or(true) {
-                // The path has nothing now, so what `clean` puts there must stay.
+                // Nothing has the name now, so the directories stay for `clean`.
                 new.temp.keep();
             }
             return Err(error.in_path(&self.path));
@@ -118,7 +118,7 @@ impl DirectoryPlace {
         new.sync_names()
     }
 
-    /// Completes what a process was killed in while it replaced the directory at a path, and
+    /// Completes the replacement of a directory at a path if a process was killed in it, and
     /// removes the hidden directories that killed processes have left for this path. Hidden
     /// directories that a process is using stay. Errors are ignored.
     pub fn clean(path: impl AsRef<Path>) {
@@ -164,8 +164,8 @@ fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a directory whose files have to go one by one. So its first file by name, such as a
-/// manifest, says until the end what it was.
+/// Removes the files of a directory one by one, the first one by name last: a manifest says until
+/// the end that this is an epoch.
 fn remove_one_by_one(directory: &Path) -> io::Result<()> {
     let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     let mut paths: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
