@@ -136,7 +136,19 @@ impl Signer {
     /// [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others for what cannot be signed;
     /// [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`]. Errors of the system.
     pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
-        let (model, signature) = (model.as_ref(), signature.as_ref());
+        self.sign_or_plan(model.as_ref(), signature.as_ref(), false)
+    }
+
+    /// Returns the report of [`sign`](Self::sign) without hashing or writing a file.
+    ///
+    /// # Errors
+    ///
+    /// The errors that `sign` finds before it hashes.
+    pub fn plan(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
+        self.sign_or_plan(model.as_ref(), signature.as_ref(), true)
+    }
+
+    fn sign_or_plan(&self, model: &Path, signature: &Path, is_plan: bool) -> Result<Report> {
         [model, signature].into_iter().try_for_each(refuse_pem)?;
         if let Some(bad) = self.ignored.iter().find(|path| !is_plain(path.trim_end_matches('/'))) {
             return Err(ErrorKind::UnsafeName { found: bad.clone() }.into());
@@ -148,12 +160,22 @@ impl Signer {
             is_left_out: &is_left_out,
             is_tolerated: &|_| false,
         };
-        let options = SaveOptions::new().overwrite(self.overwrite).replace_cached(self.overwrite);
-        // Removes what a process left that was killed here before. Errors come back below.
-        _ = AtomicFile::create(signature, &options);
+        let options = SaveOptions::new()
+            .overwrite(self.overwrite)
+            .replace_cached(self.overwrite)
+            .replace_read_only(self.overwrite);
+        if !is_plan {
+            // Removes what a process left that was killed here before. Errors come back below.
+            _ = AtomicFile::create(signature, &options);
+        }
         let listing = list(model, &rules)?;
         self.check_replaced(signature, &listing)?;
-        let (bundle, report) = self.bundle(model, &listing, ignored.iter().cloned().collect())?;
+        let (material, report) = self.report(model, &listing)?;
+        if is_plan {
+            return Ok(report);
+        }
+        let ignored_names = ignored.iter().cloned().collect();
+        let bundle = self.bundle(model, &listing, material, ignored_names)?;
         let after = list(model, &rules)?;
         if after != listing {
             let changed = Error::from(ErrorKind::ChangedMeanwhile);
@@ -190,13 +212,8 @@ impl Signer {
         ignored.chain(GIT.map(str::to_owned)).chain(signature).collect()
     }
 
-    /// The text of the signature.
-    fn bundle(
-        &self,
-        model: &Path,
-        listing: &Listing,
-        ignored: Vec<String>,
-    ) -> Result<(String, Report)> {
+    /// What the signature says of the key, and the report. Fails for files that cannot be signed.
+    fn report(&self, model: &Path, listing: &Listing) -> Result<(Material, Report)> {
         if listing.files.is_empty() {
             return Err(Error::from(ErrorKind::NoFiles).in_path(model));
         }
@@ -206,6 +223,24 @@ impl Signer {
             return Err(Error::from(ErrorKind::Unfinished).in_path(&file.path));
         }
         let (material, signer) = self.material()?;
+        let report = Report {
+            signer,
+            files: listing.files.len(),
+            bytes: listing.files.values().map(|file| file.len).sum(),
+            links_outside: listing.links_outside.clone(),
+            ..Report::default()
+        };
+        Ok((material, report))
+    }
+
+    /// The text of the signature.
+    fn bundle(
+        &self,
+        model: &Path,
+        listing: &Listing,
+        material: Material,
+        ignored: Vec<String>,
+    ) -> Result<String> {
         let files: Vec<_> = listing.files.values().collect();
         let digests = self.hashing.hash(&files, self.hash)?;
         let is_single = listing.files.contains_key(SINGLE_FILE);
@@ -216,17 +251,10 @@ impl Signer {
         };
         let payload = manifest.to_json(base_name(model), self.allow_symlinks)?;
         let signature = self.key.sign(&message(&payload))?;
-        let report = Report {
-            signer,
-            files: files.len(),
-            bytes: files.iter().map(|file| file.len).sum(),
-            links_outside: listing.links_outside.clone(),
-            ..Report::default()
-        };
         let text = Bundle { material, payload, signature }.to_json()?;
         // Nothing is written that no verifier would read.
         Manifest::parse(&Bundle::parse(text.as_bytes())?.payload)?;
-        Ok((text, report))
+        Ok(text)
     }
 
     /// What the signature says of the key, and what a report says.

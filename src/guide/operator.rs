@@ -89,11 +89,11 @@
 //!
 //! ```console
 //! $ safetensors metadata set model.safetensors license=mit
-//! model.safetensors: written anew
+//! model.safetensors: rewritten
 //! $ safetensors metadata get model.safetensors license
 //! mit
 //! $ safetensors metadata remove model.safetensors license
-//! model.safetensors: written anew
+//! model.safetensors: rewritten
 //! ```
 //!
 //! Bytes that were changed on the way show only in digests, which are metadata, too. Who makes a
@@ -128,11 +128,11 @@
 //! exit code 1
 //! ```
 //!
-//! An output of which something would be lost is not replaced, unless `--force` says so:
+//! An output that exists is replaced only with `--force`, or after a question on a terminal:
 //!
 //! ```console
 //! $ safetensors convert half/model-00001-of-00002.safetensors model.safetensors || echo "exit code $?"
-//! error: model.safetensors: OUT, the last argument, is there already, and 1 of its 2 tensors would be lost: "head.weight"; --force replaces it
+//! error: model.safetensors exists: it has 2 tensors, 192 B, and would be replaced; --force replaces it
 //! exit code 1
 //! ```
 //!

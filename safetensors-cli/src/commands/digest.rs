@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
-use safetensors_core::digest::{self, DigestOptions};
+use safetensors_core::digest::{self, Digest, DigestOptions, TensorDigests};
 use safetensors_core::edit::{Edit, restore_header};
 use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// file with several names (hard links) is copied
     #[arg(long, requires = "record")]
     in_place: bool,
+    /// With --record: print what would be changed, and change nothing
+    #[arg(short = 'n', long, requires = "record")]
+    dry_run: bool,
     /// With --record: change files even in a cache of the Hub, where other programs read them
     #[arg(long, requires = "record")]
     force: bool,
@@ -108,7 +111,8 @@ impl Run for Args {
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if self.record {
-            let way = Way { in_place: self.in_place, force: self.force };
+            let Self { dry_run, in_place, force, .. } = *self;
+            let way = Way { dry_run, in_place, force };
             return record_all(&self.inputs.targets()?, way, out);
         }
         self.inputs.show(self.json, out, |target, out| print(self, target, out))
@@ -213,7 +217,7 @@ fn record_all(targets: &[Target], way: Way, out: &mut impl Write) -> anyhow::Res
 fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     // A header that an interrupted change left torn is restored before the files are opened.
     let files = files_or_parts(path)?;
-    for file in &files {
+    for file in files.iter().filter(|_| !way.dry_run) {
         if way.advised(restore_header(file), file)? {
             warn_of_restored(file);
         }
@@ -227,7 +231,21 @@ fn recover_and_record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Re
         }
         Err(error) => return Err(error),
     };
+    if way.dry_run {
+        return files.iter().try_for_each(|file| Ok(writeln!(out, "{}", would(file, way)?)?));
+    }
     record(&files, data, way, out)
+}
+
+/// The message of a dry run for one file.
+fn would(file: &Path, way: Way) -> anyhow::Result<String> {
+    let edit = way.advised(Edit::open_read_only(file), file)?;
+    // Its length does not depend on the digests.
+    let none = Digest::from([0; 16]);
+    let record: TensorDigests = edit.header().iter().map(|it| (it.name(), none)).collect();
+    let edit = edit.set_metadata([(digest::KEY, record.to_string())]).in_place(way.in_place);
+    let would = way.would(&edit.change_cached(way.force), file)?;
+    Ok(format!("{would}: set {}", digest::KEY))
 }
 
 /// All files at a path, also those of a directory of parts of tensors. None is opened.

@@ -9,11 +9,12 @@ use safetensors_core::save::write_to;
 use safetensors_core::{SaveOptions, TensorSource};
 
 use super::Run;
+use crate::input::Input;
 use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::slicing::{Selection, Slice};
-use crate::input::{self, Input};
-use crate::output::{file, numpy};
+use crate::output::existing::Writing;
+use crate::output::numpy;
 use crate::terminal::progress::Progress;
 use crate::terminal::stdout::Out;
 use crate::terminal::{stdout, text};
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
-    force: file::Force,
+    writing: Writing,
 }
 
 const EXAMPLES: &str = "\
@@ -67,12 +68,11 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let is_stdout = self.output == Path::new("-");
-        if is_stdout {
+        if self.output == Path::new("-") {
             stdout::refuse_terminal()?;
         }
         let mut checkpoint = self.input.open()?;
-        input::refuse_as_output(&checkpoint, &self.output)?;
+        let destination = self.writing.output(&self.output, &checkpoint)?;
         if !self.raw {
             checkpoint = find::with_numbers_of(checkpoint, &self.name)?;
         }
@@ -101,15 +101,18 @@ impl Run for Args {
                 write(&header, tensor.name(), &part, out, &progress)
             }
         };
-        if is_stdout {
-            write(out)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        file::replace(&self.output, self.force, |out| write(out))
-            .map_err(|error| file::advise(error, &self.output, bytes, "-o FILE", file::STREAM))?;
-        drop(progress);
         let (path, dtype, shape) =
             (text::path(&self.output), part.dtype(), text::shape(part.shape()));
+        let Some(destination) = destination else {
+            write(out)?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        let content = format!("{dtype} {shape}, {}", text::size(part.byte_len()));
+        if destination.is_dry_run(out, content)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        destination.write(bytes, |out| write(out))?;
+        drop(progress);
         let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
         // Nothing is undone if this cannot be printed, so the error has to say what has been
         // written.

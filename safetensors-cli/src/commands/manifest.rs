@@ -10,7 +10,7 @@ use safetensors_formats::{Result, kerchunk};
 
 use super::Run;
 use crate::input::{self, Input, address, other};
-use crate::output::file;
+use crate::output::existing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -29,7 +29,7 @@ use crate::terminal::text;
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// The file to write; standard output by default
+    /// The file to write; standard output, or -, by default
     #[arg(short, long, value_name = "FILE", value_parser = address::parser())]
     output: Option<PathBuf>,
     /// The size of a chunk in bytes, the least that a reader reads of a large tensor
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     chunk: u64,
     #[command(flatten)]
-    force: file::Force,
+    writing: Writing,
 }
 
 const EXAMPLES: &str = "\
@@ -69,17 +69,19 @@ impl Run for Args {
             );
         }
         let manifest = kerchunk::manifest(&checkpoint, self.chunk, location)?;
-        let Some(output) = &self.output else {
+        let output = self.output.as_deref().unwrap_or(Path::new("-"));
+        let Some(destination) = self.writing.output(output, &checkpoint)? else {
             writeln!(out, "{manifest}")?;
             return Ok(ExitCode::SUCCESS);
         };
-        input::refuse_as_output(&checkpoint, output)?;
-        let bytes = manifest.len() as u64;
-        file::replace(output, self.force, |out| Ok(out.write_all(manifest.as_bytes())?))
-            .map_err(|error| file::advise(error, output, bytes, "-o FILE", file::STREAM))?;
-        let (path, tensors) =
-            (text::path(output), text::counted(checkpoint.len() as u64, "tensor"));
-        writeln!(out, "{path}: {tensors}, {}", text::size(bytes))
+        let (path, bytes) = (text::path(output), manifest.len() as u64);
+        let tensors = text::counted(checkpoint.len() as u64, "tensor");
+        let content = format!("{tensors}, {}", text::size(bytes));
+        if destination.is_dry_run(out, &content)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        destination.write(bytes, |out| Ok(out.write_all(manifest.as_bytes())?))?;
+        writeln!(out, "{path}: {content}")
             .and_then(|()| out.flush())
             .with_context(|| format!("{path} is written, but"))?;
         Ok(ExitCode::SUCCESS)

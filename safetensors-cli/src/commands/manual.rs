@@ -3,6 +3,7 @@
 //! They have the same content as `--help`. `clap_mangen` writes the sections that it can. Examples,
 //! variables and exit codes come from the text after the help, which it would fill to paragraphs.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use super::{Cli, Run};
+use crate::output::existing::{Content, Existing, Writing};
 use crate::output::file;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -27,7 +29,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
-    force: file::Force,
+    writing: Writing,
 }
 
 const EXAMPLES: &str = "\
@@ -48,30 +50,34 @@ impl Run for Args {
 
 /// Writes the pages of `command`, which is the whole `safetensors`.
 fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&args.dir).with_context(|| text::path(&args.dir))?;
     let pages = pages(command)?;
-    for (name, page) in &pages {
-        file::replace(&args.dir.join(name), args.force, |file| Ok(file.write_all(page)?))?;
-    }
     let count = text::counted(pages.len() as u64, "page");
+    let existing = Existing::in_directory(&args.dir, |name| pages.contains_key(name));
+    let destination = args.writing.permit(existing, &Content::default())?;
+    if destination.is_dry_run(out, &count)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    std::fs::create_dir_all(&args.dir).with_context(|| text::path(&args.dir))?;
+    for (name, page) in &pages {
+        let path = args.dir.join(name);
+        file::replace(&path, &destination.options(), |file| Ok(file.write_all(page)?))?;
+    }
     writeln!(out, "{}: {count}", text::path(&args.dir))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names and contents of all pages. A nested command follows its parent.
-fn pages(command: clap::Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+/// The names and contents of all pages.
+fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     // `help` explains the other commands, which have pages of their own.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let version = command.get_version().unwrap_or_default().to_owned();
-    let mut pages = Vec::new();
+    let mut pages = BTreeMap::new();
     let mut rest = vec![command];
     while let Some(command) = rest.pop() {
         let nested = command.get_subcommands().filter(|nested| !nested.is_hide_set()).cloned();
-        let mut nested: Vec<_> = nested.collect();
-        nested.reverse();
         rest.extend(nested);
-        pages.push(page(command, &version)?);
+        pages.extend([page(command, &version)?]);
     }
     Ok(pages)
 }

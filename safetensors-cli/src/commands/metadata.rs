@@ -129,11 +129,17 @@ impl Run for Args {
         match &self.command {
             Command::Get(get) => get.run(out)?,
             Command::Set(Set { edit, entries }) => {
-                edit.apply(out, |edit, _| Ok(edit.set_metadata(entries.iter().cloned())))?;
+                edit.apply(out, |edit, _| {
+                    let keys = text::some(entries.iter().map(|(key, _)| key));
+                    Ok((edit.set_metadata(entries.iter().cloned()), format!(": set {keys}")))
+                })?;
             }
             Command::Remove(remove) => remove.run(out)?,
             Command::Clear(Clear { edit }) => {
-                edit.apply(out, |edit, _| Ok(edit.clear_metadata()))?
+                edit.apply(out, |edit, _| {
+                    let keys = text::some(edit.header().metadata().keys());
+                    Ok((edit.clear_metadata(), format!(": remove {keys}")))
+                })?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -176,7 +182,10 @@ impl Remove {
                 Some(missing) => {
                     Err(no_such_key(&input::name(file), missing).context("nothing was removed"))
                 }
-                None => Ok(edit.remove_metadata(&self.keys)),
+                None => {
+                    let keys = format!(": remove {}", text::some(&self.keys));
+                    Ok((edit.remove_metadata(&self.keys), keys))
+                }
             }
         })
     }

@@ -9,9 +9,9 @@ use safetensors_core::ranks::{RankPlan, RankTensor};
 use serde::Serialize;
 
 use super::Run;
-use crate::input::{self, Input};
+use crate::input::Input;
 use crate::model::ranks::{Rules, advise, read_plan, world_size};
-use crate::output::file;
+use crate::output::existing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::table::Align::{Left, Right};
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "flat")]
     json: bool,
     #[command(flatten)]
-    force: file::Force,
+    writing: Writing,
 }
 
 const EXAMPLES: &str = "\
@@ -92,9 +92,8 @@ impl Run for Args {
             return Err(wrong_usage("--json and -o - both write to standard output"));
         }
         let checkpoint = self.input.open()?;
-        if let Some(output) = &self.output {
-            input::refuse_as_output(&checkpoint, output)?;
-        }
+        let output = self.output.as_deref();
+        let destination = output.map(|path| self.writing.output(path, &checkpoint)).transpose()?;
         let plan = match (&self.from, self.world_size) {
             (Some(from), _) => {
                 let plan = read_plan(from)?;
@@ -108,16 +107,17 @@ impl Run for Args {
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),
         };
-        match self.output.as_deref() {
-            Some(path) if path == Path::new("-") => {
-                out.write_all(plan.to_json().as_bytes())?;
+        if let Some(destination) = destination {
+            let json = plan.to_json();
+            let Some(destination) = destination else {
+                out.write_all(json.as_bytes())?;
+                return Ok(ExitCode::SUCCESS);
+            };
+            let content = text::counted(checkpoint.len() as u64, "tensor");
+            if destination.is_dry_run(out, content)? {
                 return Ok(ExitCode::SUCCESS);
             }
-            Some(path) => {
-                file::replace(path, self.force, |out| Ok(out.write_all(plan.to_json().as_bytes())?))
-                    .map_err(|error| file::advise(error, path, 0, "-o FILE", file::STREAM))?
-            }
-            None => {}
+            destination.write(0, |out| Ok(out.write_all(json.as_bytes())?))?;
         }
         if self.json {
             json::write(&Document::of(&plan)?, out)?;

@@ -27,7 +27,7 @@ use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
 
-use crate::terminal::report::{warn, wrong_usage};
+use crate::terminal::report::warn;
 use crate::terminal::text;
 
 /// The `PATH` argument of every command that reads one checkpoint.
@@ -143,30 +143,6 @@ fn is_fifo(path: &Path) -> bool {
     {
         let _ = path;
         false
-    }
-}
-
-/// Refuses an output that is a file of the checkpoint that is read. It would be replaced by a file
-/// of another kind.
-pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow::Result<()> {
-    // An output that is not there yet has no such path.
-    let Ok(there) = output.canonicalize() else { return Ok(()) };
-    let mut files =
-        checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index_path());
-    let is_part = |file: &Path| {
-        let directory = file.parent().and_then(|directory| directory.canonicalize().ok());
-        is_in_parts(checkpoint)
-            && there.extension().is_some_and(|extension| extension == "safetensors")
-            && directory.as_deref() == there.parent()
-    };
-    let is_there = |file: &Path| file.canonicalize().is_ok_and(|file| file == there);
-    if files.any(|file| is_there(file) || is_part(file)) {
-        Err(wrong_usage(format!(
-            "{} is a file of the checkpoint that is read; choose another -o FILE",
-            shown(output)
-        )))
-    } else {
-        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Code that the commands share that change a file.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,11 +10,12 @@ use safetensors_core::digest::Note;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
-use safetensors_core::{ErrorKind, SafeTensors};
+use safetensors_core::{Error, ErrorKind, SafeTensors, SaveOptions};
 
 use crate::input;
 use crate::input::{address, other};
-use crate::output::file;
+use crate::output::existing::{check_file, check_writable, identity};
+use crate::output::file::{self, Argument};
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -23,16 +25,19 @@ pub(crate) struct EditArgs {
     /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
-    /// Print what would be done, and change nothing
-    #[arg(short = 'n', long)]
-    dry_run: bool,
     #[command(flatten)]
     pub(crate) way: Way,
 }
 
+/// The argument that names the file.
+const PATH: Argument = Argument { name: "PATH", stream: "only regular files can be changed" };
+
 /// How a file is changed.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Way {
+    /// Print what would be changed, and change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
     /// This saves the time and the space of a copy, but there is a moment in which readers refuse
@@ -47,55 +52,65 @@ pub(crate) struct Way {
 
 impl EditArgs {
     /// Applies `change` to the file at the path, and prints how the file was written. A dry run
-    /// opens the file for reading only.
+    /// opens the file for reading only, and prints the keys, which `change` returns as a text.
     pub(crate) fn apply<'a>(
         &self,
         out: &mut impl Write,
-        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
+        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<(Edit<'a>, String)>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit = if self.dry_run {
-            Edit::open_read_only(&file).map_err(|error| explain(error, &file))?
-        } else {
-            self.way.advised(Edit::open(&file), &file)?
-        };
+        let open = if self.way.dry_run { Edit::open_read_only } else { Edit::open };
+        let edit = self.way.advised(open(&file), &file)?;
         if edit.was_restored() {
             warn_of_restored(&file);
         }
-        let Way { in_place, force } = self.way;
-        let edit = change(edit.in_place(in_place).change_cached(force), &file)?;
+        let Way { in_place, force, .. } = self.way;
+        let (edit, keys) = change(edit.in_place(in_place).change_cached(force), &file)?;
         let notes = self.way.advised(edit.notes(), &file)?;
-        let edited = if self.dry_run { edit.dry_run() } else { edit.apply() };
-        let edited = self.way.advised(edited, &file)?;
+        let path = text::path(&file);
+        if self.way.dry_run {
+            let would = self.way.would(&edit, &file)?;
+            warn_of_notes(&file, &notes);
+            writeln!(out, "{would}{keys}")?;
+            return Ok(());
+        }
+        let edited = self.way.advised(edit.apply(), &file)?;
         warn_of_notes(&file, &notes);
-        let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
             Edited::Unchanged => "unchanged",
             Edited::InPlace => "changed in place",
-            Edited::Rewritten => "written anew",
+            Edited::Rewritten => "rewritten",
         };
-        let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
-        told.with_context(|| {
-            format!("{} {would}{done}, but this could not be printed", text::path(&file))
-        })?;
-        if !self.dry_run {
-            warn_of_modelspec(&file).with_context(|| {
-                format!("{} is {done}, but cannot be read again", text::path(&file))
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Adds a remedy to an error of opening a file to change it.
-fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
-    match error.kind() {
-        ErrorKind::TornHeader => input::explain(error),
-        _ => other::advise_change(error, path),
+        let told = writeln!(out, "{path}: {done}").and_then(|()| out.flush());
+        told.with_context(|| format!("{path} is {done}, but this could not be printed"))?;
+        warn_of_modelspec(&file)
+            .with_context(|| format!("{path} is {done}, but cannot be read again"))
     }
 }
 
 impl Way {
+    /// The message of a dry run. Fails where the edit would.
+    pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
+        let outcome = || {
+            check_file(path, &SaveOptions::new().replace_cached(self.force))?;
+            File::options().append(true).open(path).map_err(|it| Error::from(it).in_path(path))?;
+            let outcome = edit.dry_run()?;
+            if outcome != Edited::Unchanged {
+                check_writable(identity(path).parent().unwrap_or(path), path)?;
+            }
+            Ok(outcome)
+        };
+        let outcome = self.advised(outcome(), path)?;
+        let (shown, header) = (text::path(path), edit.header());
+        let tensors = text::counted(header.len() as u64, "tensor");
+        let held = format!("({tensors}, {})", text::size(header.data_len()));
+        Ok(match outcome {
+            Edited::Unchanged => format!("would leave {shown} unchanged {held}"),
+            Edited::InPlace => format!("would change {shown} in place {held}"),
+            Edited::Rewritten => format!("would replace {shown} {held}"),
+        })
+    }
+
     /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
     pub(crate) fn advised<T>(
         self,
@@ -123,7 +138,7 @@ impl Way {
                 };
                 anyhow::anyhow!("{error}; {needed}{without}")
             }
-            _ => file::advise(error.into(), path, 0, "PATH", "only regular files can be changed"),
+            _ => file::advise(error.into(), path, 0, PATH),
         })
     }
 }

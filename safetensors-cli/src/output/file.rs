@@ -10,28 +10,18 @@ use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::terminal::text;
 
-/// The option of every command that writes an output file.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Force {
-    /// Replace what is there even if it is read-only, or in a cache of the Hub
-    #[arg(long)]
-    force: bool,
+/// The argument that names an output, for remedies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Argument {
+    /// The argument that can name another place, such as `OUT`.
+    pub(crate) name: &'static str,
+    /// The remedy if the output is not a regular file.
+    pub(crate) stream: &'static str,
 }
 
-impl Force {
-    /// As the option of this name says.
-    pub(crate) fn new(force: bool) -> Self {
-        Self { force }
-    }
-
-    /// How files are saved.
-    pub(crate) fn options(self) -> SaveOptions {
-        SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
-    }
-}
-
-/// The remedy if the output is not a regular file, for a command that can write to standard output.
-pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
+/// The argument of a command that can write to standard output.
+pub(crate) const OUTPUT: Argument =
+    Argument { name: "-o FILE", stream: "`-o - > FILE` can write to such a file" };
 
 /// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
@@ -41,10 +31,10 @@ pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
 /// An error that names no file gets this path.
 pub(crate) fn replace(
     path: &Path,
-    force: Force,
+    options: &SaveOptions,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create(path, &force.options())?);
+    let mut out = BufWriter::new(AtomicFile::create(path, options)?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
@@ -57,30 +47,42 @@ pub(crate) fn replace(
 
 /// Adds a remedy to an error of writing to `path`. Other errors stay as they are.
 ///
-/// `bytes` is the space that the output needs. `other` is the argument that can name another place,
-/// such as `OUT`. `stream` is the remedy if `path` is not a regular file.
+/// `bytes` is the space that the output needs.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,
     bytes: u64,
-    other: &str,
-    stream: &str,
+    argument: Argument,
 ) -> anyhow::Error {
-    let advice = match failure(&error, path) {
-        Some(Failure::NoRegularFile) => stream.to_owned(),
-        Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
-        Some(Failure::InHubCache) => format!("choose another {other}; --force replaces it"),
-        Some(Failure::System(io::ErrorKind::NotFound)) => {
-            format!("make the directory first, or choose another {other}")
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+
+    let Argument { name: other, stream } = argument;
+    let known = error.downcast_ref::<Error>();
+    // It may be about an input.
+    let is_of_path = |error: &Error| error.file().is_some_and(|it| Path::new(it).starts_with(path));
+    if known.is_some_and(|known| !is_of_path(known)) {
+        return error;
+    }
+    let system = match known.map(Error::kind) {
+        Some(ErrorKind::Io(system)) => Some(system.kind()),
+        Some(_) => None,
+        None => error.chain().find_map(|it| Some(it.downcast_ref::<io::Error>()?.kind())),
+    };
+    let advice = match (known.map(Error::kind), system) {
+        (Some(ErrorKind::FileExists), _) => {
+            let path = text::path(path);
+            return anyhow::anyhow!(
+                "{path} exists since this command has begun; --force replaces it"
+            );
         }
-        Some(Failure::System(kind)) if is_full(kind) => {
-            format!("{}, or choose another {other}", needed(bytes))
+        (Some(ErrorKind::NotAFile { found: "a special file" }), _) => stream.to_owned(),
+        (Some(ErrorKind::ReadOnlyFile), _) => "--force replaces it".to_owned(),
+        (Some(ErrorKind::InHubCache), _) => format!("choose another {other}; --force replaces it"),
+        (_, Some(NotFound)) => format!("make the directory first, or choose another {other}"),
+        (_, Some(kind)) if is_full(kind) => format!("{}, or choose another {other}", needed(bytes)),
+        (_, Some(PermissionDenied | ReadOnlyFilesystem | NotADirectory)) => {
+            format!("choose another {other}")
         }
-        Some(Failure::System(
-            io::ErrorKind::PermissionDenied
-            | io::ErrorKind::ReadOnlyFilesystem
-            | io::ErrorKind::NotADirectory,
-        )) => format!("choose another {other}"),
         _ => return error,
     };
     anyhow::anyhow!("{error:#}; {advice}")
@@ -96,29 +98,4 @@ pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
 /// The first remedy where there is no space for a file of this many bytes.
 pub(crate) fn needed(bytes: u64) -> String {
     format!("{} are needed there: free as much", text::size(bytes))
-}
-
-/// Why an output cannot be written.
-enum Failure {
-    System(io::ErrorKind),
-    NoRegularFile,
-    ReadOnly,
-    InHubCache,
-}
-
-/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
-/// such as an input.
-fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
-    let Some(known) = error.downcast_ref::<Error>() else {
-        let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-        return system.map(|system| Failure::System(system.kind()));
-    };
-    match known.kind() {
-        _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
-        ErrorKind::Io(system) => Some(Failure::System(system.kind())),
-        ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
-        ErrorKind::InHubCache => Some(Failure::InHubCache),
-        ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
-        _ => None,
-    }
 }

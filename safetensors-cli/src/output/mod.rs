@@ -1,5 +1,6 @@
 //! What is written: new files, files that are changed, NumPy's files.
 
 pub(crate) mod edit;
+pub(crate) mod existing;
 pub(crate) mod file;
 pub(crate) mod numpy;

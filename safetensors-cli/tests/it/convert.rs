@@ -216,7 +216,7 @@ name            from          dtype       shape   size
 x.embed.weight  embed.weight  F32 → BF16  [2, 3]  12 B
 x.mask          mask          I64         [2]     16 B
 
-out: 2 tensors, 28 B, in 2 files; nothing was written
+would write out (2 tensors, 28 B, in 2 files): model-00001-of-00002.safetensors, model-00002-of-00002.safetensors
 ";
     let run = [
         "a.safetensors",
@@ -237,7 +237,7 @@ name          dtype     shape   size
 embed.weight  F32       [2, 3]  24 B
 mask          I64 → U8  [2]      2 B
 
-out.safetensors: 2 tensors, 26 B; nothing was written
+would write out.safetensors (2 tensors, 26 B)
 ";
     convert(dir.path(), &["a.safetensors", "out.safetensors", "--cast", "mask=u8", "-n"])
         .success()
@@ -305,7 +305,15 @@ fn what_does_not_fit_is_the_choice_of_the_user() {
     let to = |overflow: &str| {
         convert(
             dir.path(),
-            &["a.safetensors", "b.safetensors", "--dtype", "f16", "--overflow", overflow],
+            &[
+                "a.safetensors",
+                "b.safetensors",
+                "--force",
+                "--dtype",
+                "f16",
+                "--overflow",
+                overflow,
+            ],
         )
     };
     let first = || {
@@ -394,7 +402,8 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("b.safetensors", dir.path().join("link.safetensors")).unwrap();
-        convert(dir.path(), &["link.safetensors", "link.safetensors", "--dtype", "f16"]).success();
+        convert(dir.path(), &["link.safetensors", "link.safetensors", "--dtype", "f16", "--force"])
+            .success();
         assert!(fs::symlink_metadata(dir.path().join("link.safetensors")).unwrap().is_symlink());
         assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F16);
     }

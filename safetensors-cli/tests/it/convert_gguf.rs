@@ -18,7 +18,7 @@ const CONFIG: &str = r#"{
 }"#;
 
 /// The tensors of a llama of one layer.
-fn tensors() -> Vec<(&'static str, TensorBuf)> {
+pub(crate) fn tensors() -> Vec<(&'static str, TensorBuf)> {
     let one = |(name, shape): (&'static str, &[usize])| {
         let count = shape.iter().product::<usize>();
         let values = (0..count).map(|i| (i % 97) as f32 / 97.0 - 0.5).collect::<Vec<_>>();
@@ -41,7 +41,7 @@ fn tensors() -> Vec<(&'static str, TensorBuf)> {
     listed.into_iter().map(one).collect()
 }
 
-fn save_model(dir: &Path, tensors: Vec<(&str, TensorBuf)>) {
+pub(crate) fn save_model(dir: &Path, tensors: Vec<(&str, TensorBuf)>) {
     let model = dir.join("model");
     fs::create_dir_all(&model).unwrap();
     fs::write(model.join("config.json"), CONFIG).unwrap();
@@ -72,11 +72,11 @@ fn a_model_becomes_a_file_of_gguf() {
     let planned = text(&planned.get_output().stdout).to_owned();
     assert!(planned.contains("\nblk.0.attn_q.weight       Q8_0  [32, 32]  1.1 kB\n"), "{planned}");
     assert!(planned.contains("\nblk.0.ffn_down.weight     F16   [32, 48]  3.1 kB\n"), "{planned}");
-    let summary = "out.gguf: 12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole \
-                   blocks: blk.0.ffn_down.weight";
-    assert!(planned.ends_with(&format!("\n{summary}; nothing was written\n")), "{planned}");
+    let summary = "12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole blocks: \
+                   blk.0.ffn_down.weight";
+    assert!(planned.ends_with(&format!("\nwould write out.gguf ({summary})\n")), "{planned}");
     assert!(!dir.path().join("out.gguf").exists());
-    convert(dir.path(), &args).success().stdout(format!("{summary}\n")).stderr("");
+    convert(dir.path(), &args).success().stdout(format!("out.gguf: {summary}\n")).stderr("");
 
     let read = opened(dir.path(), "out.gguf");
     assert_eq!(read.metadata()["general.architecture"], "llama");
@@ -86,27 +86,12 @@ fn a_model_becomes_a_file_of_gguf() {
     assert!(back.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.003), "{back:?}");
     run_in(dir.path(), &["verify", "out.gguf"]).success();
 
-    // The file beside its settings, and the same file again, of which nothing is lost.
-    let args = ["model/model.safetensors", "out.gguf", "--quantize", "q4_0", "--no-tokenizer"];
+    // The file beside its settings.
+    let args = ["model/model.safetensors", "two.gguf", "--quantize", "q4_0", "--no-tokenizer"];
     convert(dir.path(), &args).success().stderr("");
-    let file = opened(dir.path(), "out.gguf");
+    let file = opened(dir.path(), "two.gguf");
     let stored = file.files()[0].safetensors().source().stored("token_embd.weight").unwrap();
     assert_eq!(stored.type_name, "Q4_0");
-}
-
-#[test]
-fn another_file_that_is_there_is_not_lost() {
-    let dir = model();
-    let quantize = ["--quantize", "f16", "--no-tokenizer"];
-    let args = [&["model", "out.gguf"][..], &quantize].concat();
-    fs::write(dir.path().join("out.gguf"), "something else").unwrap();
-    convert(dir.path(), &args).code(1).stderr(contains("what it holds would be lost, unread"));
-    assert_eq!(fs::read(dir.path().join("out.gguf")).unwrap(), b"something else");
-    let fixture = crate::other_formats::fixture("gguf/plain.gguf");
-    fs::copy(fixture, dir.path().join("out.gguf")).unwrap();
-    convert(dir.path(), &args).code(1).stderr(contains("would be lost: ").and(contains("--force")));
-    convert(dir.path(), &[&args[..], &["--force"]].concat()).success();
-    assert_eq!(opened(dir.path(), "out.gguf").tensors().count(), 12);
 }
 
 #[test]
@@ -120,7 +105,7 @@ fn numbers_that_no_block_holds_leave_the_old_file() {
     values[70] = f32::NAN;
     wrong[6].1 = TensorBuf::from_vec(vec![32, 32], values).unwrap();
     save_model(dir.path(), wrong);
-    convert(dir.path(), &args).code(1).stderr(
+    convert(dir.path(), &[&args[..], &["--force"]].concat()).code(1).stderr(
         starts_with("error: out.gguf: ")
             .or(starts_with("error: tensor "))
             .and(contains("\"model.layers.0.self_attn.v_proj.weight\""))

@@ -73,7 +73,7 @@ fn other_names_follow_their_tensor() {
     let warning = "warning: out.npz: NumPy's files hold no metadata; this is left out: base\n";
     let done = convert(dir.path(), &["in.safetensors", "out.npz"]).success().stderr(warning);
     done.stdout("out.npz: 2 tensors, 16 B\n");
-    let done = convert(dir.path(), &["in.safetensors", "out.npz", "-n"]).success();
+    let done = convert(dir.path(), &["in.safetensors", "out.npz", "-n", "--force"]).success();
     done.stdout(predicate::str::contains("base").not());
     convert(dir.path(), &["in.safetensors", "out.npy", "-f", "model"]).success();
     convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model", "--force"])

@@ -46,7 +46,8 @@ fn members_that_are_not_taken_need_not_be_arrays() {
     ];
     archive(&dir.path().join("in.npz"), &members);
     convert(dir.path(), &["in.npz", "out.safetensors", "-f", "a"]).success().stderr("");
-    let others = ["--drop", "objects", "--drop", "texts", "--drop", "*.txt", "--drop", "short"];
+    let others =
+        ["--force", "--drop", "objects", "--drop", "texts", "--drop", "*.txt", "--drop", "short"];
     convert(dir.path(), &[&["in.npz", "out.safetensors"], &others[..]].concat())
         .success()
         .stderr("");

@@ -8,7 +8,7 @@ use std::process::Command;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
-use crate::convert::{convert, list, model};
+use crate::convert::{convert, list};
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
@@ -172,13 +172,13 @@ fn the_summary_names_the_older_shards_that_are_removed() {
     small_file(&shards, "model-00001-of-00009.safetensors");
     small_file(&shards, "other-00001-of-00009.safetensors");
     let names = "model-00001-of-00009.safetensors\n";
-    let planned = format!("nothing was written; 1 older file would be removed: {names}");
-    let run = convert(dir.path(), &["a.safetensors", "out", "-n"]).success();
+    let planned = format!("model.safetensors; 1 older file would be removed: {names}");
+    let run = convert(dir.path(), &["a.safetensors", "out", "-n", "--force"]).success();
     run.stdout(predicate::str::ends_with(planned));
     assert!(shards.join("model-00001-of-00009.safetensors").exists());
 
     let done = format!("in 1 file; 1 older file removed: {names}");
-    let run = convert(dir.path(), &["a.safetensors", "out"]).success();
+    let run = convert(dir.path(), &["a.safetensors", "out", "--force"]).success();
     run.stdout(predicate::str::ends_with(done));
     assert_eq!(list(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
 }
@@ -188,7 +188,7 @@ fn the_summary_names_the_older_shards_that_are_removed() {
 #[test]
 fn the_longest_names_of_outputs() {
     let dir = temp_dir();
-    model(dir.path(), "a.safetensors");
+    small_file(dir.path(), "a.safetensors");
     for suffix in [".safetensors", ".npz", ""] {
         for (len, is_taken) in [(255, true), (256, false)] {
             let name = "x".repeat(len - suffix.len()) + suffix;

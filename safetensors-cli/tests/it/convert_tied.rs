@@ -41,7 +41,7 @@ name                  from                dtype                   shape  size
 x.model.embed.weight  model.embed.weight  F32                     [2]     8 B
 x.aaa.weight          aaa.weight          = x.model.embed.weight
 
-out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was written
+would replace out.safetensors (1 tensor, 8 B) with 1 tensor, 8 B, and 1 more name of tied weights
 ";
     convert(
         dir.path(),
@@ -62,7 +62,7 @@ fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
     let dir = temp_dir();
     tied(dir.path());
     let taken = |out: &str, args: &[&str]| {
-        let args = [&["tied.safetensors", out, "-f", "aaa.*", "--dtype"], args].concat();
+        let args = [&["tied.safetensors", out, "--force", "-f", "aaa.*", "--dtype"], args].concat();
         convert(dir.path(), &args).success()
     };
     for args in [&["bf16"][..], &["bf16", "--all"]] {
@@ -89,7 +89,7 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
         .unwrap();
     }
     let merge = |out: &str, args: &[&str]| {
-        convert(dir.path(), &[&["a.safetensors", "b.safetensors", out], args].concat())
+        convert(dir.path(), &[&["a.safetensors", "b.safetensors", out, "--force"], args].concat())
     };
     for out in ["out.safetensors", "out"] {
         let advice =

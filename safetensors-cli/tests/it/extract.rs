@@ -12,7 +12,6 @@ fn a_tensor_becomes_an_array_of_numpy() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let array = dir.path().join("mask.npy");
-    fs::write(&array, b"old").unwrap();
     let mut command = safetensors();
     command
         .arg("extract")
@@ -106,7 +105,7 @@ fn a_name_of_a_safetensors_file_gets_one() {
     small_file(dir.path(), "model.safetensors");
     let extract = |more: &[&str]| {
         let args = ["extract", "model.safetensors", "embed.weight", "-o", "part.safetensors"];
-        run_in(dir.path(), &[&args, more].concat()).success().stderr("");
+        run_in(dir.path(), &[&args, more, &["--force"]].concat()).success().stderr("");
         fs::read(dir.path().join("part.safetensors")).unwrap()
     };
     let file = extract(&["[:, 1]"]);
@@ -114,8 +113,9 @@ fn a_name_of_a_safetensors_file_gets_one() {
     let tensor = part.tensor("embed.weight").unwrap();
     assert_eq!((part.len(), tensor.shape()), (1, &[2][..]));
     assert_eq!(tensor.read().unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0]);
-    let said = format!("part.safetensors: F32 [2], {} B\n", file.len());
-    let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "part.safetensors"];
+    let said = format!("again.safetensors: F32 [2], {} B\n", file.len());
+    let args =
+        ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "again.safetensors"];
     run_in(dir.path(), &args).success().stdout(said);
     // Case does not matter, as for `convert`.
     let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "x.SafeTensors"];

@@ -104,7 +104,10 @@ fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
 fn convert_dequantises_when_it_is_asked_to() {
     let dir = with(&["gguf/quantised.gguf"]);
     let convert = |args: &[&str]| {
-        run_in(dir.path(), &[&["convert", "quantised.gguf", "out.safetensors"], args].concat())
+        run_in(
+            dir.path(),
+            &[&["convert", "quantised.gguf", "out.safetensors", "--force"], args].concat(),
+        )
     };
     let unknown = ["--drop", "of.Q8_[1K]", "--drop", "of.Q1_0"];
     convert(&unknown).failure().code(1).stderr(predicate::str::contains(

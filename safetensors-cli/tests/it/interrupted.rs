@@ -81,7 +81,7 @@ fn a_killed_command_leaves_the_output_as_it_was() {
     assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
     // Where files need a name, the next command removes it.
     small_file(dir.path(), "in.safetensors");
-    convert(dir.path(), &["in.safetensors", "out.safetensors"]).success();
+    convert(dir.path(), &["in.safetensors", "out.safetensors", "--force"]).success();
     assert_eq!(list(dir.path()), ["in.safetensors", "large.safetensors", "out.safetensors"]);
 }
 
@@ -102,7 +102,7 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
         // It was killed after it removed what the one before had left, or before.
         assert!(list(&out).iter().filter(|name| name.starts_with('.')).count() <= 1);
     }
-    convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16"]).success();
+    convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16", "--force"]).success();
     assert_eq!(list(&out), ["model.safetensors"]);
     assert_eq!(content(out.clone()).len(), old.len());
 }
@@ -226,7 +226,7 @@ fn a_read_only_output_is_replaced_only_with_force() {
         run_in(dir.path(), &[args, &["--force"]].concat()).success();
         assert!(fs::read(&path).unwrap() != b"old" && mode(&path) == 0o444, "{name}");
         set_mode(&path, 0o600);
-        run_in(dir.path(), args).success();
+        run_in(dir.path(), &[args, &["--force"]].concat()).success();
         assert_eq!(mode(&path), 0o600, "{name}");
     }
     let path = dir.path().join("in.safetensors");

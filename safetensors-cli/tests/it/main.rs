@@ -7,7 +7,6 @@ mod addresses;
 mod browse;
 mod completions;
 mod convert;
-mod convert_existing;
 mod convert_gguf;
 mod convert_names;
 mod convert_npz;
@@ -20,6 +19,7 @@ mod delta_follow;
 mod delta_outputs;
 mod diff;
 mod digest;
+mod existing;
 mod extract;
 #[cfg(target_os = "linux")]
 mod faults;

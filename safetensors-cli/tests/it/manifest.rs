@@ -132,7 +132,10 @@ fn shards_and_a_file_that_is_replaced_whole() {
     fs::write(dir.path().join("out.json"), "old").unwrap();
     let index = index.to_str().unwrap();
     let done = predicate::str::starts_with("out.json: 2 tensors, ");
-    run_in(dir.path(), &["manifest", index, "-o", "out.json"]).success().stdout(done).stderr("");
+    run_in(dir.path(), &["manifest", index, "-o", "out.json", "--force"])
+        .success()
+        .stdout(done)
+        .stderr("");
     let written: Value =
         serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
     assert_eq!(written["refs"]["a/0"], found["a/0"]);

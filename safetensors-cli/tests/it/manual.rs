@@ -52,7 +52,12 @@ fn every_command_has_a_page() {
 
     // The same pages come again, and replace the old ones.
     fs::write(dir.path().join("share/man1/safetensors.1"), "old").unwrap();
-    run_in(dir.path(), &["manual", "share/man1"]).success();
+    let error = "error: share/man1 exists: it has ";
+    for dry_run in [&[][..], &["-n"]] {
+        let run = run_in(dir.path(), &[&["manual", "share/man1"], dry_run].concat()).code(1);
+        run.stdout("").stderr(predicate::str::starts_with(error));
+    }
+    run_in(dir.path(), &["manual", "share/man1", "--force"]).success();
     assert_eq!(pages(&dir.path().join("share/man1")), first);
 }
 

@@ -106,7 +106,7 @@ fn a_picture_goes_to_standard_output_too() {
     for (format, file) in [("svg", "map.svg"), ("png", "map.png"), ("html", "map.htm")] {
         assert!(text(&map(&["-o", file])).starts_with(file));
         assert_eq!(map(&["-o", "-", "--format", format]), fs::read(dir.path().join(file)).unwrap());
-        map(&["-o", "picture", "--format", format]);
+        map(&["-o", "picture", "--format", format, "--force"]);
         assert_eq!(
             fs::read(dir.path().join("picture")).unwrap(),
             fs::read(dir.path().join(file)).unwrap()

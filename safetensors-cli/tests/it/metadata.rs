@@ -19,14 +19,14 @@ fn entries_are_shown_set_removed_and_cleared() {
         (
             &["set", "m.safetensors", "a=1=2", "--dry-run"],
             0,
-            "m.safetensors: would be written anew\n",
+            "would replace m.safetensors (2 tensors, 40 B): set a\n",
             String::new(),
         ),
         (&["get", "m.safetensors"], 0, "format=pt\n", String::new()),
         (
             &["set", "m.safetensors", "a=1=2", "format=np"],
             0,
-            "m.safetensors: written anew\n",
+            "m.safetensors: rewritten\n",
             String::new(),
         ),
         (&["get", "m.safetensors"], 0, "a=1=2\nformat=np\n", String::new()),
@@ -43,15 +43,15 @@ fn entries_are_shown_set_removed_and_cleared() {
         (
             &["remove", "m.safetensors", "a", "-n"],
             0,
-            "m.safetensors: would be written anew\n",
+            "would replace m.safetensors (2 tensors, 40 B): remove a\n",
             String::new(),
         ),
-        (&["remove", "m.safetensors", "a"], 0, "m.safetensors: written anew\n", String::new()),
+        (&["remove", "m.safetensors", "a"], 0, "m.safetensors: rewritten\n", String::new()),
         (&["get", "m.safetensors"], 0, "format=np\n", String::new()),
         (
             &["clear", "m.safetensors", "-n", "--in-place"],
             0,
-            "m.safetensors: would be changed in place\n",
+            "would change m.safetensors in place (2 tensors, 40 B): remove format\n",
             String::new(),
         ),
         (
@@ -107,7 +107,7 @@ fn a_backslash_and_a_line_end_do_not_look_alike() {
 
 #[cfg(unix)]
 #[test]
-fn a_dry_run_needs_no_permission_to_write() {
+fn a_dry_run_fails_where_the_change_would() {
     use std::os::unix::fs::PermissionsExt;
 
     let dir = temp_dir();
@@ -115,11 +115,17 @@ fn a_dry_run_needs_no_permission_to_write() {
     let mode = |path: &std::path::Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
     };
-    mode(&path, 0o444);
-    mode(dir.path(), 0o555);
-    run(&["metadata", "set", "-n"], &path, &["a=b"])
-        .success()
-        .stdout(predicate::str::contains("would be written anew"));
+    for (of_file, of_directory) in [(0o444, 0o755), (0o644, 0o555)] {
+        mode(&path, of_file);
+        for args in [&["metadata", "set"][..], &["metadata", "set", "-n"]] {
+            let mut command = as_a_user(dir.path());
+            mode(dir.path(), of_directory);
+            let output = command.args(args).args(["model.safetensors", "a=b"]).output().unwrap();
+            let error = text(&output.stderr);
+            assert!(error.starts_with("error: model.safetensors: "), "{args:?}: {error}");
+            assert_eq!(output.status.code(), Some(1));
+        }
+    }
     mode(dir.path(), 0o755);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -186,7 +192,7 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     for (args, start) in [
         (
             &["metadata", "set", "m.safetensors", "a=1"][..],
-            "error: m.safetensors written anew, but this could not be printed: ",
+            "error: m.safetensors is rewritten, but this could not be printed: ",
         ),
         (
             &["digest", "--record", "m.safetensors"],

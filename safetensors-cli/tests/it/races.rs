@@ -42,7 +42,9 @@ fn convert(dir: &Path, by: &[String], from: &str, shards: u8) -> Child {
 /// `safetensors convert FROM d` with these options.
 fn convert_with(dir: &Path, by: &[String], from: &str, options: &[&str]) -> Child {
     let mut command = by.to_vec();
-    command.extend([env!("CARGO_BIN_EXE_safetensors"), "convert", from, "d"].map(String::from));
+    command.extend(
+        [env!("CARGO_BIN_EXE_safetensors"), "convert", from, "d", "--force"].map(String::from),
+    );
     command.extend(options.iter().map(|&option| option.to_owned()));
     let (program, args) = command.split_first().unwrap();
     let mut command = Command::new(program);
@@ -81,7 +83,7 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     let d = dir.path().join("d");
     fs::create_dir(&d).unwrap();
     let held = lock(&d);
-    let args = ["convert", &from, "d", "--no-wait"];
+    let args = ["convert", &from, "d", "--no-wait", "--force"];
     let error = run_in(dir.path(), &args).code(1).get_output().stderr.clone();
     let error = crate::fixtures::text(&error);
     assert!(error.starts_with("error: d: ") && error.lines().count() == 1);
@@ -181,7 +183,7 @@ fn verify_finds_a_directory_sound_after_a_save_was_killed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn verify_finds_a_directory_sound_after_a_save_for_ranks_was_killed() {
-    let ranks = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0", "--force"];
+    let ranks = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
     let mut warned = 0;
     for rename in 1..=16 {
         let kill = format!("inject=rename:signal=KILL:when={rename}");
@@ -320,7 +322,7 @@ fn an_old_checkpoint_that_cannot_be_read_is_not_replaced() {
         let Some(strace) = strace(&args) else { return };
         let mut command = Command::new(&strace[0]);
         command.args(&strace[1..]).arg(env!("CARGO_BIN_EXE_safetensors")).current_dir(dir.path());
-        command.args(["convert", &from[1]]).arg(&d).args(["--max-shard-size", "4"]);
+        command.args(["convert", &from[1]]).arg(&d).args(["--max-shard-size", "4", "--force"]);
         let output = command.output().unwrap();
         let shown = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{error}: {shown}");

@@ -169,8 +169,7 @@ fn settings_that_still_describe_quantised_weights_are_named() {
         std::fs::copy(fixture.directory.join(file), dir.path().join(file)).unwrap();
     }
     std::fs::write(dir.path().join("quanto_qmap.json"), "{}").unwrap();
-    // In place: what stored the weight is converted, so nothing is lost.
-    convert(dir.path(), &["model.safetensors", "model.safetensors", "--dtype", "bf16"])
+    convert(dir.path(), &["model.safetensors", "model.safetensors", "--dtype", "bf16", "--force"])
         .success()
         .stderr(
             predicate::str::contains("config.json still describes quantised weights")

@@ -42,7 +42,7 @@ fn what_was_signed_verifies() {
 
     // A signature is replaced only if that is asked for.
     let again = ["sign", "model", "--key", &key, "--hash", "blake3"];
-    let there = predicate::str::contains(native("model/model.sig: "));
+    let there = predicate::str::contains(native("model/model.sig exists: it has "));
     run_in(dir.path(), &again).code(1).stderr(there);
     run_in(dir.path(), &[&again[..], &["--force"]].concat()).success();
     run_in(dir.path(), &verify).success();

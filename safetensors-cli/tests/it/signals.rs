@@ -68,7 +68,9 @@ fn a_command_that_waits_for_another_can_be_interrupted() {
 
 #[test]
 fn a_signal_while_the_directory_is_locked_leaves_no_lock() {
-    let Some(strace) = strace(&["-e", "inject=/^rename:delay_enter=1000000"]) else { return };
+    let Some(strace) = strace(&["-e", "inject=/^(rename|link):delay_enter=1000000"]) else {
+        return;
+    };
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
     let mut child = convert(dir.path(), &strace, "out.safetensors");

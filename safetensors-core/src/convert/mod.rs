@@ -77,7 +77,7 @@ pub(crate) use scales::{FoundScales, Scales, find_scales, may_have_scales};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
 pub use support::Widening;
-pub use widen::widen;
+pub use widen::{is_lossless, widen};
 
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};

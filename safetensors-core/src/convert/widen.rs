@@ -66,8 +66,16 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     }
 }
 
-/// Whether `to` is another dtype than `from`, and has each of its values.
-fn is_lossless(from: Dtype, to: Dtype) -> bool {
+/// Returns `true` if `to` is another dtype than `from` and has each of its values.
+///
+/// ```
+/// use safetensors_core::Dtype;
+/// use safetensors_core::convert::is_lossless;
+///
+/// assert!(is_lossless(Dtype::BF16, Dtype::F32) && is_lossless(Dtype::U8, Dtype::I16));
+/// assert!(!is_lossless(Dtype::F32, Dtype::BF16) && !is_lossless(Dtype::F16, Dtype::BF16));
+/// ```
+pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
     let holds = match (from.format(), to.format()) {
         (Some(narrow), Some(wide)) => wide.holds(narrow) && can_convert(from, to),
         _ => with_integer!(from, From => with_integer!(to, To => {

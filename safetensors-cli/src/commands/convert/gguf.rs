@@ -1,21 +1,17 @@
 //! An output of GGUF: a model of transformers, under the names that llama.cpp reads.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::LazyTensor;
 use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Error, ErrorKind, Format};
 
-use super::existing::{self, Loss};
-use super::output::STREAM;
+use super::output::OUT;
 use super::source::Source;
 use super::{Args, open, take};
 use crate::input::{self, address, other};
-use crate::output::file;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::table::{self, Column};
@@ -41,30 +37,23 @@ pub(super) fn run(
     let tensors = rewrite.tensors().map(|(name, tensor)| (name.to_owned(), tensor));
     let (writer, notes) = model.writer(tensors, kind).map_err(advise)?;
     sources.iter().try_for_each(Source::check)?;
-    let force = file::Force::new(args.force);
-    if !args.force
-        && let Some(loss) = loss(output, &writer)
-    {
-        existing::permit(output, &loss, !args.dry_run)?;
-    }
+    let destination = args.writing.file(output, OUT)?;
     sources.iter().for_each(Source::warn_of_notes);
     let (shown, bytes) = (input::shown(output), writer.total_size());
     let count = text::counted(writer.tensors().len() as u64, "tensor");
-    let summary =
-        format!("{shown}: {count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
-    if args.dry_run {
+    let summary = format!("{count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
+    if args.writing.dry_run {
         show(&writer, out)?;
-        writeln!(out, "\n{summary}; nothing was written")?;
+        writeln!(out, "\n{}", destination.would(summary))?;
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::bytes(bytes);
-    let written = file::replace(output, force, |file| {
+    destination.write(bytes, |file| {
         writer.write(file.get_ref(), |bytes| progress.add(bytes))?;
         Ok(rewrite.check_unchanged()?)
-    });
-    written.map_err(|error| file::advise(error, output, bytes, "OUT", STREAM))?;
+    })?;
     drop(progress);
-    let told = writeln!(out, "{summary}").and_then(|()| out.flush());
+    let told = writeln!(out, "{shown}: {summary}").and_then(|()| out.flush());
     told.with_context(|| format!("{shown} is written, but this could not be printed"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -92,21 +81,6 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
         Some(parent) if parent != Path::new("") => Ok(parent),
         _ => Ok(Path::new(".")),
     }
-}
-
-/// What would be lost of a file that is there: every tensor that the new one does not have.
-fn loss(path: &Path, writer: &Writer<'_>) -> Option<Loss> {
-    let old = match existing::open_file(path) {
-        Ok(old) => old?,
-        Err(why) => return Some(Loss::Unreadable(format!("{why:#}"))),
-    };
-    let new: HashMap<_, _> = writer.tensors().map(|(name, _, shape)| (name, shape)).collect();
-    let all: Vec<_> = old.tensors().collect();
-    let is_lost = |tensor: &&LazyTensor<'_, input::Source>| {
-        new.get(tensor.name()).is_none_or(|shape| **shape != *tensor.shape())
-    };
-    let lost: Vec<_> = all.iter().filter(is_lost).map(|it| it.name().to_owned()).collect();
-    if lost.is_empty() { None } else { Some(Loss::Tensors(lost, all.len())) }
 }
 
 /// What else there is to say, as the end of the summary.

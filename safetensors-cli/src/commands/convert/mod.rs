@@ -9,7 +9,7 @@
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `gguf` | an output of GGUF |
-//! | `existing` | what lies at OUT already, and would be lost |
+//! | `loss` | what is lost of an input that is its own output |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //! | `report` | how far quantised weights are from what they were |
@@ -24,9 +24,9 @@ mod casts;
 mod changes;
 mod config;
 mod divided;
-mod existing;
 mod gguf;
 mod lora;
+mod loss;
 mod output;
 mod preview;
 mod report;
@@ -51,6 +51,7 @@ use source::Source;
 use super::Run;
 use crate::input::{self, Rewrite};
 use crate::output::edit::warn_of_notes;
+use crate::output::existing::{Content, Writing};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -83,9 +84,9 @@ use crate::terminal::text;
 /// read, converted and written piece by piece: a few MiB of memory per thread are
 /// enough for a checkpoint of any size.
 ///
-/// An OUT that is there already is replaced only if nothing of it is lost: if each of its
-/// tensors is taken from there, or the new OUT has one of the same name and shape. Else a
-/// terminal is asked, and elsewhere that is an error. --force replaces it.
+/// An OUT that exists is replaced only with --force, or after a question on a terminal. An
+/// input that is its own output is replaced without one if nothing is lost: no tensor, no
+/// precision, no metadata. One shard of a checkpoint is never replaced by other tensors.
 ///
 /// Quantised weights become numbers where a dtype is asked for, and numbers quantised
 /// weights with --quantize. In both cases a directory OUT gets the config.json of IN, with
@@ -134,18 +135,8 @@ pub(crate) struct Args {
     max_shard_size: Option<MaxShardSize>,
     #[command(flatten)]
     ranks: Ranks,
-    /// Print what would be written, and write nothing
-    ///
-    /// Each tensor is shown with its new name, dtype and size, and the files of an earlier save
-    /// that will be removed are named. Errors that come before data is read occur here, too.
-    /// Missing permissions of directories and missing space show only when OUT is written
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    /// Replace OUT even if tensors of it would be lost, or if it is read-only
-    ///
-    /// Also if it lies in a cache of the Hub
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    writing: Writing,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it
     #[arg(long)]
     no_wait: bool,
@@ -206,7 +197,7 @@ impl Run for Args {
     }
 
     fn is_paged(&self) -> bool {
-        self.dry_run
+        self.writing.dry_run
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
@@ -231,32 +222,35 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut rewrite = take(&sources, &change)?;
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
-    let is_directory = output.place() == existing::OutputPlace::Directory;
-    let config = config::config(&sources, &rewrite, is_directory)?;
+    let config = config::config(&sources, &rewrite, output.is_directory())?;
     output.put_config(config, change.quantization().is_some());
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     sources.iter().try_for_each(Source::check)?;
-    let summary = plan.summary(output.path()) + &adapters.summary();
-    if is_directory {
-        existing::check_not_hidden(output.path())?;
-    }
-    if !args.force {
-        let loss = existing::loss(output.path(), output.place(), &sources, &rewrite, &plan);
-        let may_ask = !args.dry_run && !inputs.iter().any(|path| input::is_stdin(path));
-        loss.map_or(Ok(()), |loss| existing::permit(output.path(), &loss, may_ask))?;
-    }
+    let existing = output.existing()?;
+    let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
+    let inputs = sources.iter().flat_map(Source::files).collect();
+    let kept = rewrite.metadata_mut().clone();
+    let loss = loss::loss(&existing, &sources, &rewrite, &plan, &kept);
+    let content = Content { inputs, names, loss };
+    let destination =
+        args.writing.permit(existing, &content).map_err(|error| output.advise(error, 0))?;
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
-    warn_of_notes(output.path(), plan.notes());
-    if args.dry_run {
+    warn_of_notes(output.path(), &plan.notes);
+    let summary = plan.summary() + &adapters.summary();
+    if args.writing.dry_run {
         plan.show(&rewrite, out)?;
-        writeln!(out, "\n{summary}; nothing was written{}", plan.removed(false))?;
+        let would = destination.would(summary);
+        let [named, removed, hides] = [plan.named(), plan.removed(false), destination.hides()];
+        writeln!(out, "\n{would}{named}{removed}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let progress = Progress::bytes(plan.bytes());
-    output.write(&rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
+    let progress = Progress::bytes(plan.bytes);
+    output
+        .write(&rewrite, &destination.options(), &progress)
+        .map_err(|error| output.advise(error, plan.bytes))?;
     drop(progress);
     let is_changed = sources.iter().any(|source| !source.numbers().is_empty());
     output.warn_of_settings(&sources, is_changed || change.quantization().is_some());
@@ -264,7 +258,8 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         if args.report {
             report::report(&rewrite, out)?;
         }
-        writeln!(out, "{summary}{}", plan.removed(true))?;
+        let (path, removed) = (input::shown(output.path()), plan.removed(true));
+        writeln!(out, "{path}: {summary}{removed}{}", destination.hides())?;
         out.flush()
     };
     let told: io::Result<()> = tell();

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::checkpoint::{Contention, MaxShardSize};
+use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::{ErrorKind, Format, burn};
 
@@ -13,14 +13,14 @@ use super::Args;
 use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
-use super::existing::OutputPlace;
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
 use crate::input::kind::Kind;
-use crate::output::file::Force;
+use crate::output::existing::{Existing, Writing};
+use crate::output::file::Argument;
 use crate::output::{file, numpy};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
@@ -33,7 +33,7 @@ pub(super) struct Output {
     form: Form,
     /// How the directory is divided among ranks.
     ranks: Option<Divided>,
-    force: Force,
+    writing: Writing,
     contention: Contention,
     /// The text of the `config.json` that is written beside the tensors.
     config: Option<String>,
@@ -65,8 +65,8 @@ impl Output {
             _ => Form::File,
         };
         let contention = if args.no_wait { Contention::Fail } else { Contention::Wait };
-        let force = Force::new(args.force);
-        Self { path: path.into(), form, ranks: None, force, contention, config: None }
+        let (path, writing) = (path.into(), args.writing);
+        Self { path, form, ranks: None, writing, contention, config: None }
     }
 
     /// Divides the output among ranks.
@@ -77,7 +77,7 @@ impl Output {
     /// Puts a `config.json` beside the tensors, if the output is a directory. Else a warning says
     /// that quantised weights lack one.
     pub(super) fn put_config(&mut self, config: Option<String>, is_quantised: bool) {
-        if matches!(self.form, Form::Directory(_)) {
+        if self.is_directory() {
             self.config = config;
         } else if config.is_some() && is_quantised {
             let path = input::shown(&self.path);
@@ -93,7 +93,7 @@ impl Output {
         match address::of(&self.path) {
             // The advice is about the disk.
             Some(_) => error,
-            None => file::advise(error, &self.path, bytes, "OUT", STREAM),
+            None => file::advise(error, &self.path, bytes, OUT),
         }
     }
 
@@ -117,13 +117,25 @@ impl Output {
         }
     }
 
-    /// What the output takes the place of.
-    pub(super) fn place(&self) -> OutputPlace {
-        match self.form {
-            Form::File | Form::Npz | Form::Burnpack => OutputPlace::File,
-            Form::Npy => OutputPlace::Array,
-            Form::Directory(_) => OutputPlace::Directory,
+    /// Whether it is a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.form, Form::Directory(_))
+    }
+
+    /// What it replaces or hides.
+    pub(super) fn existing(&self) -> anyhow::Result<Existing> {
+        if let Some(address) = address::of(&self.path) {
+            return Ok(Existing::at_address(&self.path, address));
         }
+        if !self.is_directory() {
+            return Ok(Existing::at_file(&self.path));
+        }
+        let pattern = FilePattern::default();
+        let existing = Existing::in_directory(&self.path, |name| {
+            let is_config = name == CONFIG && self.config.is_some();
+            pattern.matches(name) || name == pattern.index_name() || is_config
+        });
+        existing.hiding()
     }
 
     /// The path.
@@ -144,29 +156,32 @@ impl Output {
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz | Form::Burnpack => {
-                rewrite.plan(&self.force.options())
+                rewrite.plan(&self.writing.options())
             }
             Form::Directory(size) => {
-                rewrite.plan_sharded(&self.shards(size).save_options(self.force.options()))
+                rewrite.plan_sharded(&self.shards(size).save_options(self.writing.options()))
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let notes = plan.notes(&self.path)?;
-        let preview = || Preview::of(&plan).configured(self.config.clone()).noting(notes);
+        let mut preview = Preview::of(&plan);
+        preview.has_config = self.config.is_some();
+        preview.notes = plan.notes(&self.path)?;
         if address::of(&self.path).is_some() {
-            return Ok(preview());
-        }
-        if let Some(divided) = &self.ranks {
-            let ranks = divided.plan(rewrite, &self.force.options())?;
-            return Ok(preview().divided(ranks.world_size()));
+            return Ok(preview);
         }
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
+        if let Some(divided) = &self.ranks {
+            let ranks = divided.plan(rewrite, &self.writing.options())?;
+            preview.ranks = Some(ranks.world_size());
+            return Ok(preview);
+        }
         if self.form == Form::Burnpack {
             self.burnpack(rewrite)?;
         }
         if matches!(self.form, Form::File | Form::Directory(_) | Form::Burnpack) {
-            return Ok(preview().removing(plan.removed_files(&self.path)?));
+            preview.removed = plan.removed_files(&self.path)?;
+            return Ok(preview);
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -178,7 +193,8 @@ impl Output {
                 .map(drop)
                 .with_context(|| text::path(&self.path))
         })?;
-        Ok(Preview::of(&plan).bare())
+        preview.is_bare = true;
+        Ok(preview)
     }
 
     /// Warns of the metadata that this output cannot hold.
@@ -192,35 +208,40 @@ impl Output {
 
     /// Writes all tensors. The output is then complete, or as it was before, or the error says
     /// that it is written.
-    pub(super) fn write(&self, rewrite: &Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
-        let options = self.force.options().progress(progress.counted());
+    pub(super) fn write(
+        &self,
+        rewrite: &Rewrite<'_>,
+        options: &SaveOptions,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let counted = || options.clone().progress(progress.counted());
         if let Some(address) = address::of(&self.path) {
             return match self.form {
                 Form::Directory(size) => address::save_sharded(
                     address,
                     rewrite,
-                    &self.shards(size).save_options(options),
+                    &self.shards(size).save_options(counted()),
                 ),
-                _ => address::save(address, rewrite, &options),
+                _ => address::save(address, rewrite, &counted()),
             };
         }
         match self.form {
             Form::Directory(size) if let Some(divided) = &self.ranks => {
-                divided.write(rewrite, &self.path, self.shards(size).save_options(options))?;
+                divided.write(rewrite, &self.path, self.shards(size).save_options(counted()))?;
             }
-            Form::File => rewrite.save(&self.path, &options)?,
+            Form::File => rewrite.save(&self.path, &counted())?,
             Form::Directory(size) => {
-                rewrite.save_sharded(&self.path, &self.shards(size).save_options(options))?;
+                rewrite.save_sharded(&self.path, &self.shards(size).save_options(counted()))?;
             }
             Form::Burnpack => {
                 let writer = self.burnpack(rewrite)?;
-                file::replace(&self.path, self.force, |out| {
+                file::replace(&self.path, options, |out| {
                     Ok(writer.write(out.get_ref(), |bytes| progress.add(bytes))?)
                 })?;
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, self.force, |out| {
+                file::replace(&self.path, options, |out| {
                     match self.form {
                         Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
                             numpy::write_npy(out, name, tensor, progress)
@@ -330,5 +351,6 @@ fn unwritable(format: &dyn Display) -> String {
     )
 }
 
-/// The remedy if the output is a pipe.
-pub(super) const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";
+/// The argument that names the output.
+pub(super) const OUT: Argument =
+    Argument { name: "OUT", stream: "write a regular file, and send that: `cat FILE > PIPE`" };

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
 
 use safetensors_core::digest::Note;
 use safetensors_core::{Metadata, TensorSource};
 
-use crate::input::{self, Rewrite, Source};
+use crate::input::{Rewrite, Source};
 use crate::terminal::table::Column;
 use crate::terminal::{table, text};
 
@@ -15,21 +14,22 @@ use crate::terminal::{table, text};
 #[derive(Debug, Default)]
 pub(super) struct Preview {
     tensors: u64,
-    bytes: u64,
-    /// The number of files, unless the output is always one.
-    files: Option<u64>,
+    /// The bytes of all tensors.
+    pub(super) bytes: u64,
+    /// The names of the files, unless the output is always one.
+    files: Vec<String>,
     /// The other names of tied weights. Each maps to the name that is written.
     aliases: BTreeMap<String, String>,
     /// Whether the output has no metadata, and so loses these names.
-    is_bare: bool,
+    pub(super) is_bare: bool,
     /// The files of an earlier save that are removed.
-    removed: Vec<String>,
-    /// The number of ranks that the output is divided among, if it is.
-    ranks: Option<usize>,
-    /// The text of the `config.json` that is written.
-    config: Option<String>,
+    pub(super) removed: Vec<String>,
+    /// The number of ranks that the output is divided among, each with files of its own.
+    pub(super) ranks: Option<usize>,
+    /// Whether a `config.json` is written.
+    pub(super) has_config: bool,
     /// What the output does to the records of the inputs and of the files that it replaces.
-    notes: Vec<Note>,
+    pub(super) notes: Vec<Note>,
 }
 
 impl Preview {
@@ -38,49 +38,10 @@ impl Preview {
         Self {
             tensors: plan.tensors().len() as u64,
             bytes: plan.total_size(),
-            files: Some(plan.files().len() as u64).filter(|&files| files > 0),
+            files: plan.files().map(|(name, _)| name.to_owned()).collect(),
             aliases: plan.aliases().clone(),
-            is_bare: false,
-            removed: Vec::new(),
-            ranks: None,
-            config: None,
-            notes: Vec::new(),
+            ..Self::default()
         }
-    }
-
-    /// The same where these files are removed.
-    pub(super) fn removing(self, removed: Vec<String>) -> Self {
-        Self { removed, ..self }
-    }
-
-    /// The same for an output without metadata.
-    pub(super) fn bare(self) -> Self {
-        Self { is_bare: true, ..self }
-    }
-
-    /// The same for an output that is divided among ranks, each with files of its own.
-    pub(super) fn divided(self, ranks: usize) -> Self {
-        Self { ranks: Some(ranks), files: None, ..self }
-    }
-
-    /// The same with this text of a `config.json`.
-    pub(super) fn configured(self, config: Option<String>) -> Self {
-        Self { config, ..self }
-    }
-
-    /// The same with these notes.
-    pub(super) fn noting(self, notes: Vec<Note>) -> Self {
-        Self { notes, ..self }
-    }
-
-    /// What the output does to the records of the inputs and of the files that it replaces.
-    pub(super) fn notes(&self) -> &[Note] {
-        &self.notes
-    }
-
-    /// The text of the `config.json` that is written.
-    pub(super) fn config(&self) -> Option<&str> {
-        self.config.as_deref()
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -97,29 +58,29 @@ impl Preview {
         !self.is_bare || !self.aliases.contains_key(name)
     }
 
-    /// The bytes of all tensors.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The summary as one line of text.
-    pub(super) fn summary(&self, path: &Path) -> String {
-        let (path, tensors) = (input::shown(path), text::counted(self.tensors, "tensor"));
-        let files = self
-            .files
-            .map(|files| format!(", in {}", text::counted(files, "file")))
-            .unwrap_or_default();
-        let files = match self.ranks {
-            Some(ranks) => format!(", for {}", text::counted(ranks as u64, "rank")),
-            None => files,
+    /// The content as one line of text.
+    pub(super) fn summary(&self) -> String {
+        let tensors = text::counted(self.tensors, "tensor");
+        let files = match (self.ranks, self.files.len() as u64) {
+            (Some(ranks), _) => format!(", for {}", text::counted(ranks as u64, "rank")),
+            (None, 0) => String::new(),
+            (None, files) => format!(", in {}", text::counted(files, "file")),
         };
         let aliases = match self.aliases.len() as u64 {
             0 => String::new(),
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        let config = if self.config.is_some() { ", with config.json" } else { "" };
-        format!("{path}: {tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
+        let config = if self.has_config { ", with config.json" } else { "" };
+        format!("{tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
+    }
+
+    /// The names of the files, as the end of the summary of a dry run.
+    pub(super) fn named(&self) -> String {
+        match self.ranks {
+            None if !self.files.is_empty() => format!(": {}", text::some(&self.files)),
+            _ => String::new(),
+        }
     }
 
     /// The files of an earlier save that are removed, as the end of the summary. `done` says

@@ -1,12 +1,11 @@
 //! [`Source`]: an open input.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::Dtype;
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_formats::{Format, Stored, npy, npz};
@@ -17,6 +16,7 @@ use crate::input;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
+use crate::output::existing::{files_of, identity};
 use crate::output::numpy;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
@@ -123,7 +123,7 @@ impl Source {
 
     /// The path and the text of `config.json` beside it, if there is one.
     pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
-        let Content::Checkpoint(checkpoint) = &self.content else { return Ok(None) };
+        let Some(checkpoint) = self.checkpoint() else { return Ok(None) };
         let mut found = checkpoint.read_beside(CONFIG, MOST)?;
         if found.is_none() && other::is_in(checkpoint.files()) {
             let file = checkpoint.files()[0].path();
@@ -162,8 +162,7 @@ impl Source {
 
     /// Warns of what is not read of a directory of a trainer, such as files, as `inspect` shows it.
     pub(super) fn warn_of_notes(&self) {
-        let Content::Checkpoint(checkpoint) = &self.content else { return };
-        for file in checkpoint.files() {
+        for file in self.checkpoint().map_or(&[][..], |it| it.files()) {
             let other = other::of(file.safetensors().source());
             let other = other.filter(|other| other.format().is_of_directories());
             for note in other.map_or(&[][..], |other| other.notes()) {
@@ -173,24 +172,18 @@ impl Source {
     }
 
     /// The paths of its files.
-    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = match &self.content {
-            Content::Checkpoint(checkpoint) => checkpoint.files(),
-            Content::Npy(_) | Content::Npz(_) => &[],
-        };
-        let path = files.is_empty().then_some(&*self.path);
-        files.iter().map(CheckpointFile::path).chain(path)
+    pub(super) fn files(&self) -> HashSet<PathBuf> {
+        match self.checkpoint() {
+            Some(checkpoint) => files_of(checkpoint),
+            None => HashSet::from([identity(&self.path)]),
+        }
     }
 
-    /// Whether it is one safetensors file.
-    pub(super) fn is_one_file(&self) -> bool {
+    /// The checkpoint, unless it is one of NumPy's files.
+    pub(super) fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.content {
-            Content::Checkpoint(checkpoint) => {
-                let is_one = checkpoint.files().len() == 1 && checkpoint.index_path().is_none();
-                let is_made = input::is_in_parts(checkpoint) || other::is_in(checkpoint.files());
-                is_one && !self.path.is_dir() && !is_made
-            }
-            Content::Npy(_) | Content::Npz(_) => false,
+            Content::Checkpoint(checkpoint) => Some(checkpoint),
+            Content::Npy(_) | Content::Npz(_) => None,
         }
     }
 
@@ -231,11 +224,8 @@ impl Source {
 
     /// The tensors that are stored in another way than their dtypes say, by name.
     pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
-        let files = match &self.content {
-            Content::Checkpoint(checkpoint) => checkpoint.files(),
-            Content::Npy(_) | Content::Npz(_) => &[],
-        };
-        let files = files.iter().filter_map(|file| other::of(file.safetensors().source()));
+        let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
+        let files = files.filter_map(|file| other::of(file.safetensors().source()));
         files.flat_map(|file| file.all_stored())
     }
 

@@ -1,11 +1,13 @@
 //! The options of a new delta.
 
+use std::io::Write;
 use std::path::Path;
 
 use clap::ValueEnum;
 use safetensors_core::Metadata;
 use safetensors_delta::{ChecksumFormat, Encoding, Options};
 
+use crate::output::existing::{Content, Existing, Writing};
 use crate::terminal::report::wrong_usage;
 
 /// How a delta is written.
@@ -25,9 +27,8 @@ pub(super) struct Making {
     /// squash; make leaves it out and warns
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
     reader: Option<Reader>,
-    /// Replace the delta that is there
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    writing: Writing,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,12 +56,6 @@ enum Reader {
 /// Options whose versions are still to be set.
 pub(super) struct Unversioned(Options);
 
-impl From<Unversioned> for Options {
-    fn from(options: Unversioned) -> Self {
-        options.0
-    }
-}
-
 impl Making {
     /// Whether the delta may say what only this program reads.
     pub(super) fn is_for_any(&self) -> bool {
@@ -68,7 +63,7 @@ impl Making {
     }
 
     pub(super) fn options(&self) -> Unversioned {
-        let options = Options::new().overwrite(self.force).encoding(match self.encoding {
+        let options = Options::new().encoding(match self.encoding {
             Encoded::Xor => Encoding::Xor,
             Encoded::Overwrite => Encoding::Overwrite,
         });
@@ -83,6 +78,21 @@ impl Making {
             Some(Checksums::Adler32) => options.checksums(ChecksumFormat::Adler32),
             None => options,
         })
+    }
+}
+
+impl Making {
+    /// The options of a delta that may be written to a directory. A dry run prints that instead.
+    pub(super) fn place(
+        &self,
+        directory: &Path,
+        options: Unversioned,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Option<Options>> {
+        let existing = Existing::in_directory(directory, |_| true);
+        let destination = self.writing.permit(existing, &Content::default())?;
+        let is_dry_run = destination.is_dry_run(out, "a delta")?;
+        Ok((!is_dry_run).then(|| options.0.overwrite(destination.overwrites())))
     }
 }
 

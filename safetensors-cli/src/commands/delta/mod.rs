@@ -214,7 +214,8 @@ impl Make {
                 options
             }
         };
-        let options = counted(options.into(), bytes_of(&old));
+        let Some(options) = self.making.place(&self.delta, options, out)? else { return Ok(()) };
+        let options = counted(options, bytes_of(&old));
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         safetensors_delta::make(&old, tensors, &self.delta, &options).map_err(advise)?;
         told(&self.delta, out)
@@ -224,7 +225,9 @@ impl Make {
 impl Squash {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let (base, chain, to) = opened(&self.paths)?;
-        let options = counted(self.making.options().into(), bytes_of(&base));
+        let options = self.making.options();
+        let Some(options) = self.making.place(to, options, out)? else { return Ok(()) };
+        let options = counted(options, bytes_of(&base));
         chain.squash(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
         told(to, out)

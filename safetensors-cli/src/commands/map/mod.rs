@@ -37,7 +37,7 @@ use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
-use crate::output::file;
+use crate::output::existing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::{stdout, text};
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     #[command(flatten)]
-    force: file::Force,
+    writing: Writing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -113,7 +113,6 @@ impl Run for Args {
             stdout::refuse_terminal()?;
         }
         let checkpoint = self.input.open()?;
-        input::refuse_as_output(&checkpoint, &self.output)?;
         let mut tensors = self.select.matcher()?.tensors(&checkpoint)?;
         let dtypes = Totals::by_kind(tensors.iter().copied());
         if dtypes.values().all(|totals| totals.bytes == 0) {
@@ -122,6 +121,7 @@ impl Run for Args {
                 self.input.name()
             );
         }
+        let destination = self.writing.output(&self.output, &checkpoint)?;
         let title = self.title.clone().unwrap_or_else(|| name(self.input.path()));
         let trees = Tree::folded(&mut tensors, Sort::Name);
         let groups = Groups::of(&trees);
@@ -144,16 +144,18 @@ impl Run for Args {
                 _ => Picture::new(&model, Letters::All).write_svg(&mut bytes)?,
             }
         }
-        if self.is_stdout() {
+        let Some(destination) = destination else {
             out.write_all(&bytes)?;
             return Ok(ExitCode::SUCCESS);
-        }
-        file::replace(&self.output, self.force, |out| Ok(out.write_all(&bytes)?)).map_err(
-            |error| file::advise(error, &self.output, bytes.len() as u64, "-o FILE", file::STREAM),
-        )?;
-        let (output, kind) = (text::path(&self.output), format.name());
+        };
+        let (output, size) = (text::path(&self.output), text::size(bytes.len() as u64));
         let tensors = text::counted(tensors.len() as u64, "tensor");
-        writeln!(out, "{output}: {kind} of {tensors}, {}", text::size(bytes.len() as u64))?;
+        let content = format!("{} of {tensors}, {size}", format.name());
+        if destination.is_dry_run(out, &content)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        destination.write(bytes.len() as u64, |out| Ok(out.write_all(&bytes)?))?;
+        writeln!(out, "{output}: {content}")?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -26,6 +26,7 @@ use absent::sign;
 use present::sign;
 
 use super::Run;
+use crate::output::existing::Writing;
 use crate::terminal::stdout::Out;
 
 /// How `safetensors verify` shows what it has found.
@@ -91,9 +92,8 @@ pub(crate) struct Args {
     /// Without it, a link is an error. A link to a directory always is
     #[arg(long)]
     allow_symlinks: bool,
-    /// Replace a signature that exists
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    writing: Writing,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

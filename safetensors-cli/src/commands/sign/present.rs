@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{Args, Hash, Options, Shown};
 use crate::input;
 use crate::output::edit::check_on_disk;
+use crate::output::file::{self, Argument};
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, warn, wrong_usage};
@@ -23,6 +24,9 @@ use crate::terminal::{json, text};
 
 /// The name of a signature in its directory.
 const NAME: &str = "model.sig";
+
+/// The argument that names a signature.
+const SIGNATURE: Argument = Argument { name: "--signature FILE", stream: "name a regular file" };
 
 /// The most bytes of a key or of a file of certificates.
 const MAX_PEM: u64 = 1 << 20;
@@ -48,12 +52,21 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
             Hash::Blake3 => HashAlgorithm::Blake3,
         })
         .allow_symlinks(args.allow_symlinks)
-        .overwrite(args.force)
+        .overwrite(true)
         .progress(move |done, total| {
             follow(done, total);
             ControlFlow::Continue(())
         });
-    let signed = signer.sign(&args.path, &signature)?;
+    let planned = signer.plan(&args.path, &signature)?;
+    let destination = args.writing.file(&signature, SIGNATURE)?;
+    let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
+    if destination.is_dry_run(out, content)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signed = signer
+        .overwrite(destination.overwrites())
+        .sign(&args.path, &signature)
+        .map_err(|error| file::advise(error.into(), &signature, 0, SIGNATURE))?;
     drop(progress);
     warn_of_links(&signed);
     writeln!(

@@ -32,12 +32,15 @@ pub(crate) fn name(name: &str) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
-/// The first of these names, which are enough to recognize what is meant.
+/// The first of these names, which are enough to recognize what is meant, and the number of others.
 pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     let mut names = names.into_iter();
-    let mut shown: Vec<_> = names.by_ref().take(5).map(|it| name(it.as_ref())).collect();
-    shown.extend(names.next().map(|_| "…".into()));
-    shown.join(", ")
+    let shown: Vec<_> = names.by_ref().take(3).map(|it| name(it.as_ref())).collect();
+    let shown = shown.join(", ");
+    match names.count() as u64 {
+        0 => shown,
+        more => format!("{shown} and {} more", super::count(more)),
+    }
 }
 
 /// A metadata value on one line, escaped like a [`name`]. Of a long value only the start is shown,
