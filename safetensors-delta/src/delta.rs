@@ -122,10 +122,13 @@ impl<S: ReadAt> Delta<S> {
             return Err(error.in_path(file.path()));
         }
         let is_own = |path: &Path| self.files.files().iter().any(|file| file.path() == path);
-        // While files take their places, and after a process was killed there, the index alone says
-        // which ones count.
-        let is_changing = beside.iter().any(|entry| is_temporary_name(entry.name.as_ref()));
+        // While files take their places, and after that was interrupted, the index alone says which
+        // ones count. Then there is a hidden directory, or a file has a second name.
         let pattern = FilePattern::default();
+        let is_changing = beside.iter().any(|entry| {
+            is_temporary_name(entry.name.as_ref())
+                || entry.name.contains(".replaced-") && pattern.matches(&entry.name)
+        });
         for entry in beside.iter().filter(|entry| entry.kind == FileKind::File) {
             let path = self.path().with_file_name(&entry.name);
             let is_tensors =
