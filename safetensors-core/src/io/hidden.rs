@@ -287,6 +287,35 @@ mod tests {
     }
 
     #[test]
+    fn temporary_files_of_one_checkpoint_belong_together() {
+        let model = checkpoints_of("model.safetensors".as_ref());
+        assert_eq!(model.first().map(String::as_str), Some("model.safetensors"));
+        for file in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+        ] {
+            let backup = header_backup(Path::new(file));
+            for file in [Path::new(file), &backup] {
+                let temporary = growing_lock(file);
+                let found = checkpoint_of_temporary(temporary.file_name().unwrap()).unwrap();
+                assert!(model.contains(&found), "{}", temporary.display());
+            }
+        }
+        for file in ["model2.safetensors", "model.fp16.safetensors", "model", "config.json"] {
+            let temporary = growing_lock(Path::new(file));
+            let found = checkpoint_of_temporary(temporary.file_name().unwrap()).unwrap();
+            assert!(!model.contains(&found), "{file}");
+        }
+        for len in [120, 140, 200, 232] {
+            let name = "x".repeat(len) + ".safetensors";
+            let index = growing_lock(Path::new(&(name.clone() + INDEX_ENDING)));
+            let found = checkpoint_of_temporary(index.file_name().unwrap()).unwrap();
+            assert!(checkpoints_of(name.as_ref()).contains(&found), "{len}");
+        }
+    }
+
+    #[test]
     fn every_name_fits_and_two_long_ones_differ() {
         for len in 1..=255 {
             for unit in ["x", "é", "權"] {
