@@ -176,7 +176,8 @@ impl LocalDirectory {
     /// directory.
     ///
     /// The commit replaces what the directory opens as, and leaves all other files. A file beside
-    /// the tensors replaces an earlier one of its name, unless the options forbid that.
+    /// the tensors replaces an earlier one of its name, unless the options forbid that. A commit that
+    /// fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;
