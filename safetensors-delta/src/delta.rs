@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
-use safetensors_core::framework::in_parallel;
+use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
+use safetensors_core::framework::{in_parallel, is_temporary_name};
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Dtype, LazyTensor, Limits, Metadata, ReadAt};
 
@@ -122,11 +122,19 @@ impl<S: ReadAt> Delta<S> {
             return Err(error.in_path(file.path()));
         }
         let is_own = |path: &Path| self.files.files().iter().any(|file| file.path() == path);
+        // While files take their places, and after that was interrupted, the index alone says which
+        // ones count. Then there is a hidden directory, or a file has a second name.
+        let pattern = FilePattern::default();
+        let is_changing = beside.iter().any(|entry| {
+            is_temporary_name(entry.name.as_ref())
+                || entry.name.contains(".replaced-") && pattern.matches(&entry.name)
+        });
         for entry in beside.iter().filter(|entry| entry.kind == FileKind::File) {
             let path = self.path().with_file_name(&entry.name);
             let is_tensors =
                 matches!(CheckpointPath::from_name(&path), Some(CheckpointPath::File(_)));
-            if is_tensors && !is_own(&path) {
+            let is_of_commit = is_changing && pattern.matches(&entry.name);
+            if is_tensors && !is_of_commit && !is_own(&path) {
                 return Err(Error::from(ErrorKind::StrayFile).in_path(path));
             }
         }

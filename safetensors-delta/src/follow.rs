@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::LocalDirectory;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
-use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -172,7 +172,9 @@ impl Follower {
             };
             let Some(plan) = plan else {
                 // Nothing else removes what a process has left that was killed.
-                DirectoryPlace::clean(self.directory.join(INDEX));
+                for name in [INDEX, STATE] {
+                    LocalDirectory::clean(&self.directory, name);
+                }
                 return Ok(None);
             };
             let error = match self.carry_out(&root, &plan, file.as_ref()) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::commit::{commit, finish};
 use super::current::highest_limits;
@@ -12,6 +12,7 @@ use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, SafeTensors};
 use crate::save::atomic::sync;
+use crate::save::leftovers::remove_leftovers_now;
 
 /// The files of a saved checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +152,13 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 }
 
 impl LocalDirectory {
+    /// Removes the hidden files and directories that killed processes have left in a directory for a
+    /// file of this name, or for the checkpoint that it belongs to. Those that a process is using
+    /// stay. Errors are ignored. [`create`](Self::create) does this, too.
+    pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
+        remove_leftovers_now(directory.as_ref(), file_name.as_ref());
+    }
+
     /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit, in
     /// an error about a file there.
     #[must_use]
@@ -168,7 +176,8 @@ impl LocalDirectory {
     /// directory.
     ///
     /// The commit replaces what the directory opens as, and leaves all other files. A file beside
-    /// the tensors replaces an earlier one of its name, unless the options forbid that.
+    /// the tensors replaces an earlier one of its name, unless the options forbid that. A commit that
+    /// fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;

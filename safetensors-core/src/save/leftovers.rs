@@ -45,7 +45,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
 }
 
 /// [`remove_leftovers`], also in a large directory.
-pub(super) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
+pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
         let _ = remove_leftover(&directory.join(name), &directory.join(file_name));

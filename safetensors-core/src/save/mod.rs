@@ -32,7 +32,7 @@ mod gather;
 mod growing;
 pub(crate) mod layout;
 #[cfg(feature = "std")]
-mod leftovers;
+pub(crate) mod leftovers;
 #[cfg(feature = "std")]
 mod lock;
 mod options;

@@ -1,12 +1,14 @@
 //! The files in the directory of a follower: which of them are replaced, and how it knows them.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use safetensors_core::Checkpoint;
 use safetensors_delta::{Chain, Delta};
 
 use crate::followed::{Publisher, tensors};
-use crate::support::{files, quick, write};
+use crate::support::{files, quick, read, write};
 
 /// Of the files in the directory, a version replaces and removes those of the version before.
 #[test]
@@ -94,4 +96,33 @@ fn files_of_two_versions_are_told_apart() {
     chain.apply(&base, publisher.served(), &quick().overwrite(true)).unwrap();
     is_here(None);
     publisher.poll().unwrap_err();
+}
+
+#[test]
+fn a_reader_finds_the_old_version_or_the_new_one_at_every_moment() {
+    let publisher = Publisher::new();
+    publisher.run(1, 12);
+    let until = |number| publisher.follower().until(number).poll(publisher.root()).unwrap();
+    assert!(until(0).is_some());
+    let (is_done, mut seen) = (AtomicBool::new(false), 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=12 {
+                assert!(until(number).is_some());
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        loop {
+            let is_last = is_done.load(Ordering::Relaxed);
+            let found = read(&publisher.served());
+            let value = found["w"].2[0];
+            assert_eq!(found, tensors(1, value));
+            assert!(value >= seen, "{value} after {seen}");
+            seen = value;
+            if is_last {
+                break;
+            }
+        }
+    });
+    assert_eq!(seen, 12);
 }

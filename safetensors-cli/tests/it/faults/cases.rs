@@ -252,6 +252,9 @@ impl Case {
 
     /// The checkpoint that is there now.
     pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
+        if self.arguments.iter().any(|argument| argument == "make") {
+            return delta(&directory.join(&self.target)).map_err(|error| error.to_string());
+        }
         if !self.is_checkpoint {
             // The same input and key give the same bytes.
             return files(&directory.join(&self.target)).map_err(|error| error.to_string());
@@ -403,4 +406,17 @@ fn old_file(path: &Path, options: &SaveOptions) {
         .map(|(name, shape)| (*name, TensorView::from_slice(shape, &values[..shape[0]]).unwrap()));
     let options = options.clone().metadata([("format", "pt"), ("title", "old")]);
     save(path, views, &options).unwrap();
+}
+
+/// A delta as it opens: its digests, and each difference.
+fn delta(path: &Path) -> safetensors_core::Result<Found> {
+    let delta = safetensors_delta::Delta::open(path)?;
+    let mut tensors = BTreeMap::new();
+    for tensor in delta.tensors() {
+        let read = tensor.read()?;
+        tensors.insert(tensor.name().into(), (read.shape().to_vec(), read.bytes().to_vec()));
+    }
+    let digests = [("base", delta.base_digest()), ("result", delta.result_digest())];
+    let digests = digests.map(|(of, digest)| (of.into(), digest.unwrap_or_default()));
+    Ok(Found { tensors, metadata: digests.into() })
 }
