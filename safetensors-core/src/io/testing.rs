@@ -18,12 +18,13 @@ pub(crate) fn names_in(directory: &Path) -> Vec<String> {
 /// Saves by `save` until a directory has no hidden file. One time is enough, except that a process
 /// which another test starts holds every lock of this one, until it runs its own program.
 pub(crate) fn save_until_clean(directory: &Path, save: impl Fn()) {
+    let is_hidden = |name: &String| name.starts_with('.');
     for _ in 0..100 {
         save();
-        if !names_in(directory).iter().any(|name| name.starts_with('.')) {
+        if !names_in(directory).iter().any(is_hidden) {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("leftovers: {:?}", names_in(directory));
+    assert!(!names_in(directory).iter().any(is_hidden), "{:?}", names_in(directory));
 }

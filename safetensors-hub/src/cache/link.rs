@@ -87,6 +87,7 @@ mod tests {
         assert_eq!(fs::read_dir(pointer.parent().unwrap()).unwrap().count(), 1);
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_name_may_be_as_long_as_the_file_system_takes() {
         let dir = tempfile::tempdir().unwrap();

@@ -168,8 +168,11 @@ fn save_ranks(directory: &Path, tensor: impl TensorSource + Send) -> Result<()> 
     rewrite.save_ranks(directory, &plan, "attempt", &ShardOptions::new()).map(drop)
 }
 
+/// A save of a model to a directory.
+type Save = fn(&Path) -> Result<()>;
+
 /// What removes leftovers in the directory of a model.
-const NEXT: [(&str, fn(&Path) -> Result<()>); 5] = [
+const NEXT: [(&str, Save); 5] = [
     ("file", |directory| save(directory.join(NAME), tensors(), &SaveOptions::new())),
     ("shards", |directory| {
         let options = ShardOptions::new().max_shard_size(1.into());
