@@ -207,6 +207,10 @@ fn train(directory: &Path) -> Result<()> {
 
     // The last run may have been killed while it deleted old epochs.
     epochs.keep(KEPT, &[])?;
+    for epoch in epochs.passed_over()? {
+        let problem = epoch.problem().map(ToString::to_string).unwrap_or_default();
+        eprintln!("epoch {} is passed over: {problem}", epoch.number());
+    }
     let newest = epochs.newest()?;
     let training = Arc::new(Points::new(1, Some(newest.map_or(1, |epoch| epoch + 1)), &device));
     let validation = Arc::new(Points::new(2, None, &device));

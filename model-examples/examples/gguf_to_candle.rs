@@ -51,7 +51,7 @@ fn convert(model: &Path, path: &Path, kind: Type) -> Result<()> {
     let checkpoint = Checkpoint::open(model)?;
     let tensors = checkpoint.tensors().map(|tensor| (tensor.name().to_owned(), tensor));
     let (writer, _) = Model::open(model)?.writer(tensors, kind)?;
-    let file = AtomicFile::create(path, &SaveOptions::new())?;
+    let mut file = AtomicFile::create(path, &SaveOptions::new())?;
     writer.write(&file, |_| ())?;
     Ok(file.commit()?)
 }

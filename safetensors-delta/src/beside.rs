@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::framework::is_temporary_name;
+use safetensors_core::framework::{is_temporary_name, signed_name};
 use safetensors_core::{Checkpoint, ErrorKind, ReadAt};
 
 use crate::error::{Error, Result};
@@ -41,9 +41,6 @@ const TENSORS: [&str; 28] = [
     ".tflite",
     ".znn",
 ];
-
-/// How the names of signatures end, which are of other files than those of the result.
-const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
 /// What lies in the directory of a base on the disk, but for the base's own files. Paths are
 /// relative to the directory.
@@ -173,7 +170,12 @@ impl Listing {
 /// Whether a file that is none of the base's own is not copied.
 pub(crate) fn is_left_out(name: &OsStr) -> bool {
     let is_hidden = name.as_encoded_bytes().starts_with(b".");
-    is_hidden || ends_in(name, &TENSORS) || ends_in(name, &SIGNATURES)
+    is_hidden || ends_in(name, &TENSORS) || is_signature(name)
+}
+
+/// Whether this is the name of a signature, which is of the old files.
+fn is_signature(name: &OsStr) -> bool {
+    signed_name(&name.to_string_lossy().to_ascii_lowercase()).is_some()
 }
 
 /// Whether a name ends in one of these, in upper or lower case.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::store::{LocalStore, Store};
-use safetensors_core::save::AtomicDirectory;
+use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ReadAt};
 use serde_json::{Value, json};
 
@@ -179,7 +179,7 @@ impl Follower {
             };
             let Some(plan) = plan else {
                 // Nothing else removes what a process has left that was killed.
-                AtomicDirectory::clean(&self.directory);
+                DirectoryPlace::clean(&self.directory);
                 return Ok(None);
             };
             let error = match self.carry_out(&root, &plan, here.as_ref()) {
@@ -200,7 +200,6 @@ impl Follower {
     }
 
     fn state(&self) -> Result<Option<State>> {
-        AtomicDirectory::repair(&self.directory)?;
         State::read(&self.directory.join(STATE))
     }
 

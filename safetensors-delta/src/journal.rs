@@ -12,7 +12,7 @@ use safetensors_core::edit::InPlace;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::io::FileSource;
-use safetensors_core::save::AtomicDirectory;
+use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, LazyTensor, Limits, ReadAt, shape};
 use serde_json::json;
 
@@ -88,7 +88,6 @@ impl Journal {
     /// digest of its result. A journal of which nothing is written or all is removed, unless all of
     /// its files are gone.
     pub(crate) fn complete(&self, options: &Options) -> Result<Option<blake3::Hash>> {
-        AtomicDirectory::repair(&self.path)?;
         let Some((number, files)) = self.lock(options)? else { return Ok(None) };
         if files.iter().all(|(_, file)| file.is_none()) {
             // Nothing is locked, so by now it may be another process's. The next one replaces it.
@@ -184,7 +183,7 @@ impl Journal {
 
     /// Removes the journal, whose files have no mark.
     pub(crate) fn remove(&self) -> Result<()> {
-        AtomicDirectory::remove(&self.path).map(drop)
+        DirectoryPlace::hold(&self.path)?.remove().map(drop)
     }
 
     /// The number of the marks, and the files.

@@ -191,8 +191,7 @@ impl Options {
 
     /// The directory that will be the output.
     pub(crate) fn create(&self, directory: &Path) -> Result<AtomicDirectory> {
-        let new = AtomicDirectory::create(directory)?;
-        Ok(new.durable(self.durable).overwrite(self.overwrite))
+        Ok(AtomicDirectory::create(directory)?.durable(self.durable))
     }
 
     /// The options of a file in a directory that is synchronised as a whole.

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
 }
 
 /// Writes each step when it is computed. Only one step is in memory. A run that is killed leaves
-/// the steps up to the last multiple of 50, see [`Writer::sync`].
+/// the steps up to the last multiple of 50, and [`Writer::resume`] would go on with them.
 fn write_steps(path: &Path) -> Result<()> {
     let w = Writer::create(path)?.sync_every(50);
     w.metadata([("title", "a hot spot that drifts and spreads")]);

@@ -27,8 +27,8 @@
 //! |---|---|---|
 //! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
 //! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
-//! | append to a finished file | [`Writer::append_to`] | copied once, at the end |
-//! | keep what a run has written when it is killed | [`Writer::sync`], [`recover_synced`] | written once more |
+//! | go on with a file, or after a kill | [`Writer::resume`] | the whole file is written again, at the end |
+//! | keep what a run has written when it is killed | [`Writer::sync`], [`Writer::sync_every`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
 //! | read a part of an array, by `s![]` | [`Reader::slice`], [`SliceArrayExt`] | only that part is read |
@@ -169,7 +169,6 @@ pub use labels::{LabelError, Selection};
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
-pub use safetensors_core::save::{recover_synced, synced_directory};
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::{

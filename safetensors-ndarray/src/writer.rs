@@ -40,16 +40,20 @@ use crate::array::ArraySource;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`grow`](Writer::grow) writes an array step by step.
+/// [`grow`](Writer::grow) writes an array step by step, and [`resume`](Writer::resume) goes on with
+/// a file, or with a run that was killed.
 #[derive(Debug)]
 pub struct Writer(GrowingWriter);
 
 impl Writer {
-    /// Creates the file, without its name yet.
+    /// Begins a new file, without its name yet. [`finish`](Writer::finish) replaces the file that
+    /// the path has then, if there is one.
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::create`]. Each names the file.
+    /// The errors of [`GrowingWriter::create`]. Each names the file. For example
+    /// [`SyncedStepsLeft`](safetensors_core::ErrorKind::SyncedStepsLeft) if a run was killed: its
+    /// steps stay, and [`resume`](Writer::resume) goes on with them.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
     }
@@ -64,43 +68,66 @@ impl Writer {
         GrowingWriter::create(path, options).map(Self)
     }
 
-    /// Opens a finished file to append to it. All of its arrays and metadata stay, and
-    /// [`grow`](Writer::grow) goes on with an array of the file.
+    /// Goes on with the file at a path, wherever an earlier run ended, or begins it.
+    ///
+    /// If a run was killed, the file first gets the steps that it had [synced](Writer::sync). All
+    /// arrays and metadata of the file stay, and [`grow`](Writer::grow) goes on with an array of
+    /// it: [`steps`](ArrayAppender::steps) returns how many steps it has. An array that was synced,
+    /// and that this run does not ask for, stays as it is.
     ///
     /// The path keeps the old file until [`finish`](Writer::finish) puts the new one in its place.
-    /// Appending costs the time of the new steps only. `finish` copies what the file had, once for
-    /// all steps that were appended.
+    /// A step costs as much as in a new file. `finish` writes the whole file again, old steps
+    /// included, so have space for both; so does the recovery after a kill.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1};
-    /// use safetensors_core::Result;
     /// use safetensors_ndarray::{Reader, Writer};
-    ///
-    /// fn run(w: Writer, steps: u32) -> Result<()> {
-    ///     let time = w.grow("time", Axis(0), &[])?;
-    ///     for _ in 0..steps {
-    ///         time.push(0.1 * time.steps() as f64)?;
-    ///     }
-    ///     w.finish()
-    /// }
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("run.safetensors");
-    /// run(Writer::create(&path)?, 100)?;
-    /// run(Writer::append_to(&path)?, 20)?;
-    /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("time")?.len(), 120);
+    /// let run = |until: u64| {
+    ///     let w = Writer::resume(&path)?.sync_every(50);
+    ///     let time = w.grow("time", Axis(0), &[])?;
+    ///     for step in time.steps()..until {
+    ///         time.push(0.1 * step as f64)?;
+    ///     }
+    ///     Ok::<_, safetensors_core::Error>(w)
+    /// };
+    /// run(100)?.finish()?;
+    /// drop(run(170)?); // It is killed. 150 steps are safe.
+    /// run(200)?.finish()?;
+    ///
+    /// let time = Reader::open(&path)?.read::<f64, Ix1>("time")?;
+    /// assert_eq!(time, ndarray::Array1::from_iter((0..200).map(|step| 0.1 * f64::from(step))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::append_to`]. Each names the file.
-    pub fn append_to(path: impl AsRef<Path>) -> Result<Self> {
-        GrowingWriter::append_to(path, &SaveOptions::new()).map(Self)
+    /// The errors of [`GrowingWriter::resume`]. Each names the file.
+    pub fn resume(path: impl AsRef<Path>) -> Result<Self> {
+        Self::resume_with(path, &SaveOptions::new())
     }
 
-    /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The call comes
-    /// just before the array's next step. The default, 0, never calls it.
+    /// [`resume`](Writer::resume) with options. Their metadata replaces entries of the file with
+    /// the same keys.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`resume`](Writer::resume).
+    pub fn resume_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+        GrowingWriter::resume(path, options).map(Self)
+    }
+
+    /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The default, 0,
+    /// never calls it.
+    ///
+    /// The call comes between two passes of the loop that appends, so that all arrays have the steps
+    /// of the same passes, also if one grows in every tenth pass only. A pass is taken to append to
+    /// each array at most once, and always in the order of their first steps. Where it is not clear
+    /// whether a pass ends, as in a loop that also [adds](Writer::add) an array in each pass, the
+    /// call waits until there are twice as many steps. A loop of another kind calls `sync` itself
+    /// when a pass ends.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))
@@ -217,14 +244,12 @@ impl Writer {
     /// until that file has reached the disk. They survive if the process is killed.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Every reader can open each of them, and [`recover_synced`](crate::recover_synced) makes one
-    /// file of them.
+    /// Every reader can open each of them. [`resume`](Writer::resume) goes on with them, and
     /// [`finish`](Writer::finish) removes them. Until then, all synced steps are on the disk twice.
     ///
     /// ```
-    /// use ndarray::{Axis, Ix1, array};
-    /// use safetensors_core::SaveOptions;
-    /// use safetensors_ndarray::{Reader, Writer, recover_synced, synced_directory};
+    /// use ndarray::{Axis, Ix1};
+    /// use safetensors_ndarray::{Reader, Writer};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("run.safetensors");
@@ -236,10 +261,8 @@ impl Writer {
     /// drop(w); // The run ends here, before it has finished the file.
     ///
     /// assert!(!path.exists());
-    /// recover_synced(&path, &path, &SaveOptions::new())?;
+    /// Writer::resume(&path)?;
     /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 200);
-    /// // Another run can write to this path when the old steps are gone.
-    /// std::fs::remove_dir_all(synced_directory(&path))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -250,13 +273,18 @@ impl Writer {
         self.0.sync()
     }
 
-    /// Completes the file and gives it its name, replacing the old file.
+    /// Completes the file and gives it its name, replacing the old file. Then another writer of the
+    /// path may begin.
+    ///
+    /// An error loses nothing. Call this again, for example when the disk has space again; arrays
+    /// can be added and appended to before that. Once the file is finished, this does nothing, and
+    /// all other methods fail.
     ///
     /// # Errors
     ///
     /// The errors of [`GrowingWriter::finish`]. Each names the file, and the array if it concerns
     /// one.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(&self) -> Result<()> {
         self.0.finish()
     }
 }

@@ -67,7 +67,7 @@ pub fn save_failing<D: WritableDirectory>(
         .map(|(name, bytes)| (name, TensorBuf::from_vec(vec![1], bytes).unwrap()));
     let mut directory = Failing { directory, faults };
     let options = options.clone().beside(BESIDE, [version]);
-    save_sharded_to(&mut directory, tensors, &options, || Ok(())).map(drop)
+    save_sharded_to(&mut directory, tensors, &options).map(drop)
 }
 
 /// How calls fail.
@@ -157,10 +157,17 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
     fn place(
         &mut self,
         name: &str,
-        check: impl FnOnce(&Self) -> Result<()>,
+        others: &[(&str, Option<&D::Version>)],
     ) -> Result<Option<D::Version>> {
-        check(self)?;
-        self.faults.call("place", || self.directory.place(name, |_| Ok(())))
+        self.faults.call("place", || self.directory.place(name, others))
+    }
+
+    fn take_back(&mut self, name: &str, version: &D::Version) -> Result<()> {
+        self.faults.call("take back", || self.directory.take_back(name, version))
+    }
+
+    fn release(&mut self) {
+        self.directory.release();
     }
 
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {

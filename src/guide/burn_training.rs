@@ -72,7 +72,10 @@
 //! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
 //! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
 //! complete or not at all, whenever the process is killed. The lines that differ from a training
-//! with burn's own are those with `epochs`:
+//! with burn's own are those with `epochs`.
+//!
+//! Keep epochs in a directory of their own, here `RUN/checkpoints`: burn's metrics are in
+//! `RUN/train/epoch-12` and `RUN/valid/epoch-12`, and what is not an epoch of ours is never replaced.
 //!
 #![cfg_attr(feature = "burn-train", doc = "```")]
 #![cfg_attr(not(feature = "burn-train"), doc = "```ignore")]
@@ -149,6 +152,11 @@
 //!         .with_application_logger(None)
 //!         .with_custom_checkpointers(model, optimizer, scheduler)
 //!         .with_checkpointing_strategy(epochs.keep_last(2));
+//!     for epoch in epochs.passed_over()? {
+//!         // Such as one that was copied in part: it is repeated.
+//!         let problem = epoch.problem().map(ToString::to_string).unwrap_or_default();
+//!         eprintln!("epoch {} is passed over: {problem}", epoch.number());
+//!     }
 //!     if let Some(newest) = epochs.newest()? {
 //!         training = training.checkpoint(newest); // goes on after this epoch
 //!     }
@@ -182,6 +190,8 @@
 //! killed again and again, and compares every bit.
 //!
 //! `safetensors inspect run` lists the epochs of a run, with their sizes and burn's metrics.
+//! `safetensors verify run` compares their files with the manifests, and names the epochs that are
+//! not complete.
 //!
 //! # What goes wrong
 //!
@@ -190,7 +200,9 @@
 //! | the process is killed, or the power fails, while an epoch is saved | the epochs before stay; the next save removes the hidden directory that is left |
 //! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error; `epochs.on_failure` can go on instead |
 //! | an epoch is of another model | it is refused, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]` |
-//! | an epoch was copied in part | [`newest`](#a-training-that-survives) passes over it, `list` says why, `verify` names the tensor |
+//! | an epoch was copied in part, or another program has changed its metadata | [`newest`](#a-training-that-survives) passes over it, and the run repeats it; `passed_over` says why |
+//! | an epoch was moved away, and a link is in its place | it is passed over; saving it again replaces the link alone |
+//! | `epoch-3` is there, and is no epoch, such as burn's `train/epoch-3` | saving epoch 3 is an error, and it stays: `this should be an epoch with its manifest.json, found a directory with "Loss.log"` |
 //! | the run should go back to an earlier epoch | `epochs.delete_after(4)?` first: the newest is the one with the highest number |
 //! | records are of an earlier burn (0.14 to 0.21) | burn 0.22 does not read them; `safetensors convert net.mpk net.safetensors` does |
 //!

@@ -32,44 +32,39 @@
 //!     next
 //! }
 //!
-//! /// Adds steps to a file that was begun, or is appended to.
-//! fn simulate(w: Writer, mut state: Array2<f64>, steps: usize) -> Result<()> {
+//! /// Goes on until the file has this many steps, wherever an earlier run ended.
+//! fn simulate(path: &Path, steps: u64) -> Result<()> {
+//!     let w = Writer::resume(path)?.sync_every(50);
 //!     let time = w.grow("time", Axis(0), &[])?; // single numbers
 //!     let heat = w.grow("heat", Axis(0), &[20, 30])?; // one state a step
-//!     w.dimensions("heat", &["time", "y", "x"])?;
-//!     w.attribute("heat", "units", "K")?;
-//!     w.attribute("time", "units", "s")?;
-//!     for _ in 0..steps {
+//!     let mut state = Array2::from_elem((20, 30), 280.0);
+//!     if time.steps() == 0 {
+//!         w.metadata([("title", "a hot spot spreads")]);
+//!         w.add("y", &Array1::linspace(0.0, 1.9, 20))?;
+//!         w.add("x", &Array1::from_iter(0..30_i64))?;
+//!         w.dimensions("heat", &["time", "y", "x"])?;
+//!         w.attribute("heat", "units", "K")?;
+//!         w.attribute("time", "units", "s")?;
+//!         state[[10, 15]] = 400.0;
+//!     } else {
+//!         // The path has all steps of the earlier run, also if it was killed.
+//!         let last = Reader::open(path)?.slice::<f64, _>("heat", s![-1, .., ..])?;
+//!         state = next(&last.into_dimensionality()?);
+//!     }
+//!     while time.steps() < steps {
 //!         time.push(0.5 * time.steps() as f64)?;
 //!         heat.append(&state)?;
 //!         state = next(&state);
 //!     }
-//!     w.finish()?; // only now the path has the new file
+//!     w.finish()?; // only now the path has the new steps
 //!     Ok(())
-//! }
-//!
-//! fn begin(path: &Path) -> Result<()> {
-//!     let w = Writer::create(path)?.sync_every(50);
-//!     w.metadata([("title", "a hot spot spreads")]);
-//!     w.add("y", &Array1::linspace(0.0, 1.9, 20))?;
-//!     w.add("x", &Array1::from_iter(0..30_i64))?;
-//!     let mut state = Array2::from_elem((20, 30), 280.0);
-//!     state[[10, 15]] = 400.0;
-//!     simulate(w, state, 100)
-//! }
-//!
-//! /// A later run goes on from the last state.
-//! fn go_on(path: &Path) -> Result<()> {
-//!     let last = Reader::open(path)?.slice::<f64, _>("heat", s![-1, .., ..])?;
-//!     let last = next(&last.into_dimensionality()?);
-//!     simulate(Writer::append_to(path)?.sync_every(50), last, 20)
 //! }
 //!
 //! fn main() -> Result<()> {
 //!     let dir = tempfile::tempdir()?;
 //!     let path = dir.path().join("heat.safetensors");
-//!     begin(&path)?;
-//!     go_on(&path)?;
+//!     simulate(&path, 100)?;
+//!     simulate(&path, 120)?; // a later run
 //!
 //!     let r = Reader::open(&path)?;
 //!     for array in r.arrays() {
@@ -152,38 +147,46 @@
 //! Until `finish` the path has the file of before, or none. With `sync_every(50)`, or by
 //! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to files of their own beside
 //! it, `heat.safetensors.synced/00000001.safetensors` and so on, each of which every reader opens.
-//! [`recover_synced`](crate::ndarray::recover_synced) makes one file of them:
+//! A program that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them, whenever
+//! the run before was killed:
 //!
 //! ```
 //! use ndarray::{Axis, Ix1};
-//! use safetensors_bridge::SaveOptions;
-//! use safetensors_bridge::ndarray::{Reader, Writer, recover_synced, synced_directory};
+//! use safetensors_bridge::Error;
+//! use safetensors_bridge::ndarray::{Reader, Writer};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("run.safetensors");
-//! let w = Writer::create(&path)?.sync_every(50);
-//! let energy = w.grow("energy", Axis(0), &[])?;
-//! for step in 0..120 {
-//!     energy.push(f64::from(step))?;
-//! }
-//! drop(w); // killed here
+//! let run = |until: u64| {
+//!     let w = Writer::resume(&path)?.sync_every(50);
+//!     let (energy, mean) = (w.grow("energy", Axis(0), &[])?, w.grow("mean", Axis(0), &[])?);
+//!     for step in energy.steps()..until {
+//!         energy.push(step as f64)?;
+//!         if step % 10 == 9 {
+//!             mean.push(step as f64 - 4.5)?;
+//!         }
+//!     }
+//!     Ok::<_, Error>(w)
+//! };
+//! drop(run(120)?); // killed here
 //! assert!(!path.exists());
 //!
-//! // The program of the next day begins with this.
-//! if synced_directory(&path).exists() {
-//!     recover_synced(&path, &path, &SaveOptions::new())?;
-//!     std::fs::remove_dir_all(synced_directory(&path))?;
-//! }
-//! assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 100);
-//! let w = Writer::append_to(&path)?;
-//! # w.finish()?;
+//! // The next day. The file has 100 steps, and the run adds the others.
+//! run(200)?.finish()?;
+//! let r = Reader::open(&path)?;
+//! assert_eq!(r.read::<f64, Ix1>("energy")?.len(), 200);
+//! assert_eq!(r.read::<f64, Ix1>("mean")?.len(), 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Recovering twice changes nothing, and a run that appended is recovered in the same way. Only one
-//! program at a time may add steps to a path: a second writer is an error as soon as it is made, and
-//! so is the recovery of a run that is alive. `recover_synced(&path, &other, …)` with another path
-//! makes a copy of what it has synced so far.
+//! [`sync_every`](crate::ndarray::Writer::sync_every) never cuts a pass of such a loop in two; its
+//! page says what it takes for a pass. To read what a killed run has left, call
+//! `Writer::resume(&path)?`, and then read the file. To begin again without it, remove the directory.
+//!
+//! `finish` writes the whole file again, the old steps too, and the disk needs space for both. If it
+//! fails, for example because the disk is full, call it again when there is space: nothing is lost.
+//! Only one program at a time may add steps to a path. A second writer is an error as soon as it is
+//! made.
 //!
 //! # What goes wrong
 //!

@@ -7,15 +7,24 @@ use std::sync::Arc;
 use std::{fmt, fs, io};
 
 use safetensors_core::digest::{self, Digest, DigestOptions};
-use safetensors_core::save::AtomicDirectory;
+use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
 use super::EpochError;
+use super::epoch::Epoch;
 use super::linked::{self, PREFIX, directory_name};
-use super::manifest::Manifest;
-use super::staging::NAME;
+use super::manifest::{Manifest, is_own, refuse_foreign};
+use super::staging;
 
 /// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
+///
+/// Choose a directory for epochs alone, such as `RUN/checkpoints`. burn keeps the metrics of a
+/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name that has no
+/// manifest of an epoch is neither replaced nor deleted: saving that epoch is
+/// [an error](EpochError::Foreign).
+///
+/// An epoch that is a link is passed over. It is not deleted, and a save of the same epoch replaces
+/// the link, not the directory that it leads to.
 ///
 /// Several processes may save to the same directory. Each epoch is then the one that was put in
 /// place last. The [module](super) has an example.
@@ -38,68 +47,6 @@ struct OnFailure(Arc<Decide>);
 impl fmt::Debug for OnFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OnFailure")
-    }
-}
-
-/// An epoch on the disk.
-#[derive(Debug)]
-pub struct Epoch {
-    number: usize,
-    manifest: Result<Manifest>,
-}
-
-/// A file of an epoch, as the manifest describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EpochFile {
-    /// Its name, such as `model.safetensors`.
-    pub name: String,
-    /// Its length. For a delta, that of what differs.
-    pub bytes: u64,
-    /// The number of its tensors.
-    pub tensors: usize,
-    /// The epoch that it is a delta of; `None` if it is whole.
-    pub base: Option<usize>,
-}
-
-impl Epoch {
-    /// The number of the epoch.
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
-    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the
-    /// headers that the manifest says.
-    pub fn problem(&self) -> Option<&Error> {
-        self.manifest.as_ref().err()
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.manifest.is_ok()
-    }
-
-    /// Whether something is wrong with the content. An epoch of another version may be complete.
-    fn is_broken(&self) -> bool {
-        self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
-    }
-
-    /// The epoch, or an error if its files could not be read (it may be complete).
-    fn readable(self) -> Result<Self> {
-        match self.manifest {
-            Err(error) if !is_of_content(&error) => Err(error),
-            manifest => Ok(Self { manifest, ..self }),
-        }
-    }
-
-    /// The files of a complete epoch, sorted by name.
-    pub fn files(&self) -> impl Iterator<Item = EpochFile> {
-        let files = self.manifest.iter().flat_map(|manifest| &manifest.files);
-        files.map(|(name, file)| EpochFile {
-            name: name.clone(),
-            bytes: file.bytes(),
-            tensors: file.tensors,
-            base: file.delta.as_ref().map(|delta| delta.epoch),
-        })
     }
 }
 
@@ -191,7 +138,7 @@ impl Epochs {
     /// A hidden directory for what is made of an epoch while it is restored.
     pub(super) fn hidden_directory(&self, epoch: usize) -> Result<AtomicDirectory> {
         match &self.staging {
-            Some(staging) => AtomicDirectory::create(staging.join(NAME)),
+            Some(staging) => staging::directory_in(staging),
             None => AtomicDirectory::create(self.path(epoch)),
         }
     }
@@ -201,9 +148,38 @@ impl Epochs {
         self.directory.join(directory_name(epoch))
     }
 
-    /// Creates the directory of the run if it is missing.
-    pub(super) fn create(&self) -> Result<()> {
-        fs::create_dir_all(&self.directory).map_err(|error| self.io(error))
+    /// Removes what killed processes have left of an epoch that is to be saved.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Foreign`], before anything is written.
+    pub(super) fn prepare(&self, epoch: usize) -> Result<()> {
+        let path = self.path(epoch);
+        DirectoryPlace::clean(&path);
+        self.hold(epoch).map(drop)
+    }
+
+    /// Puts an epoch in place, and removes an older one of that number.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Foreign`]; the errors of [`DirectoryPlace`] and [`AtomicDirectory`].
+    pub(super) fn put(&self, epoch: usize, new: AtomicDirectory) -> Result<()> {
+        let place = DirectoryPlace::hold(self.path(epoch))?;
+        refuse_foreign(&self.path(epoch))?;
+        place.put(new)
+    }
+
+    /// The place of an epoch that may be replaced or deleted; `None` if there is none.
+    fn hold(&self, epoch: usize) -> Result<Option<DirectoryPlace>> {
+        let path = self.path(epoch);
+        // Without an epoch there may be no directory to hold a place in, either.
+        if !path.exists() && !path.is_symlink() {
+            return Ok(None);
+        }
+        let place = DirectoryPlace::hold(&path)?;
+        refuse_foreign(&path)?;
+        Ok(Some(place))
     }
 
     fn io(&self, error: io::Error) -> Error {
@@ -219,13 +195,14 @@ impl Epochs {
         let mut numbers = Vec::new();
         for entry in entries {
             let name = entry.map_err(|error| self.io(error))?.file_name();
-            // An epoch that was being replaced when the process ended has only its hidden name.
-            let name = AtomicDirectory::owner_of(&name).unwrap_or(&name);
             // The directory belongs to the user, who may keep other things in it.
-            let Some(number) = number(name) else { continue };
+            let Some(number) = number(&name).or_else(|| hidden_number(&name)) else { continue };
             let path = self.path(number);
-            AtomicDirectory::repair(&path)?;
-            if path.is_dir() {
+            // An epoch that was being replaced when the process ended has only hidden names.
+            if fs::symlink_metadata(&path).is_err() {
+                DirectoryPlace::clean(&path);
+            }
+            if path.is_dir() || path.is_symlink() {
                 numbers.push(number);
             }
         }
@@ -239,8 +216,8 @@ impl Epochs {
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
-            if let Some(number) = AtomicDirectory::owner_of(&name).and_then(number) {
-                AtomicDirectory::clean(self.path(number));
+            if let Some(number) = hidden_number(&name) {
+                DirectoryPlace::clean(self.path(number));
             }
         }
     }
@@ -256,13 +233,16 @@ impl Epochs {
     }
 
     fn describe(&self, number: usize) -> Epoch {
-        Epoch { number, manifest: self.read(number) }
+        Epoch::new(number, self.read(number))
     }
 
     /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
     /// files.
     pub(super) fn read(&self, number: usize) -> Result<Manifest> {
         let path = self.path(number);
+        if path.is_symlink() {
+            return Err(Error::from(EpochError::Link).in_path(path));
+        }
         loop {
             let (manifest, digest) = Manifest::read(&path, number)?;
             let Err(error) = manifest.check(&path) else { return Ok(manifest) };
@@ -274,7 +254,8 @@ impl Epochs {
     }
 
     /// The newest complete epoch, from which training can be resumed; `None` if there is none.
-    /// Epochs that are not complete, and those of another version, are passed over.
+    /// Epochs that are not complete, those of another version, and links are
+    /// [passed over](Epochs::passed_over).
     ///
     /// # Errors
     ///
@@ -289,6 +270,30 @@ impl Epochs {
             }
         }
         Ok(None)
+    }
+
+    /// The epochs that [`newest`](Epochs::newest) passes over, because they are newer and not
+    /// complete: a training that is resumed repeats and replaces them. Each says
+    /// [why](Epoch::problem).
+    ///
+    /// ```
+    /// # use safetensors_burn::train::Epochs;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let epochs = Epochs::new(dir.path().join("checkpoints"));
+    /// for epoch in epochs.passed_over()? {
+    ///     let problem = epoch.problem().map(ToString::to_string).unwrap_or_default();
+    ///     eprintln!("epoch {} is passed over: {problem}", epoch.number());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`list`](Epochs::list).
+    pub fn passed_over(&self) -> Result<Vec<Epoch>> {
+        let mut list = self.list()?;
+        let newest = list.iter().rposition(Epoch::is_complete);
+        Ok(list.split_off(newest.map_or(0, |newest| newest + 1)))
     }
 
     /// Reads all tensors of an epoch, also those of the bases of its deltas, and compares them with
@@ -312,13 +317,17 @@ impl Epochs {
     }
 
     /// Deletes an epoch. A process that is killed meanwhile leaves it complete, or leaves a hidden
-    /// directory. Returns `false` if there is no such epoch.
+    /// directory. Returns `false` if there is no such epoch, or only a link.
     ///
     /// # Errors
     ///
+    /// [`EpochError::Foreign`] if a directory is there that has no manifest of an epoch;
     /// [`ErrorKind::Io`].
     pub fn delete(&self, epoch: usize) -> Result<bool> {
-        AtomicDirectory::remove(self.path(epoch))
+        match self.hold(epoch)? {
+            Some(place) if !self.path(epoch).is_symlink() => place.remove(),
+            _ => Ok(false),
+        }
     }
 
     /// Deletes all epochs after this one. A run that goes back to an older epoch, and is then
@@ -336,16 +345,21 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete).
+    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete). Nothing is deleted if
+    /// one of the directories is no epoch.
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
+        let mut later = self.numbers()?;
+        later.retain(|number| *number > epoch);
+        later.iter().try_for_each(|number| self.hold(*number).map(drop))?;
         // The newest first: a process that ends in between leaves no gap.
-        let later = self.numbers()?.into_iter().rev().take_while(|number| *number > epoch);
+        let later = later.into_iter().rev();
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
     }
 
     /// Deletes all epochs except the newest `last` complete ones and those of `others`, such as the
     /// best one. Incomplete epochs that are older than the newest complete one are deleted, too.
-    /// Those of another version stay. Returns the numbers of the deleted epochs.
+    /// Links stay, and so do epochs of another version and directories without a manifest. Returns
+    /// the numbers of the deleted epochs.
     ///
     /// # Errors
     ///
@@ -360,18 +374,26 @@ impl Epochs {
         let newest = complete.max();
         let stale = all.iter().filter(|epoch| {
             // A newer one that is broken may be all that is left of the newest state.
-            let is_older = Some(epoch.number) < newest && epoch.is_broken();
-            !kept.contains(&epoch.number) && (epoch.is_complete() || is_older)
+            let is_older = Some(epoch.number()) < newest && self.is_broken(epoch);
+            !kept.contains(&epoch.number()) && (epoch.is_complete() || is_older)
         });
-        let delete = |epoch: &Epoch| {
-            let number = epoch.number;
+        let mut deleted = Vec::new();
+        for epoch in stale {
+            let Some(place) = self.hold(epoch.number())? else { continue };
             // Another process may have put a complete epoch in place of a broken one.
-            let is_stale = |_: &Path| epoch.is_complete() || self.describe(number).is_broken();
-            deleted(number, AtomicDirectory::remove_if(self.path(number), is_stale))
-        };
-        let deleted = stale.filter_map(delete).collect::<Result<Vec<_>>>()?;
+            let is_stale = epoch.is_complete() || self.is_broken(&self.describe(epoch.number()));
+            if is_stale && place.remove()? {
+                deleted.push(epoch.number());
+            }
+        }
         self.clean();
         Ok(deleted)
+    }
+
+    /// Whether something is wrong with the content of an epoch of ours. One of another version may
+    /// be complete.
+    fn is_broken(&self, epoch: &Epoch) -> bool {
+        epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
 
     /// The manifest of an epoch, and its digest. The files are not looked at.
@@ -381,27 +403,16 @@ impl Epochs {
     /// [`EpochError::NotFound`], and those of [`Manifest::read`].
     pub(super) fn manifest(&self, epoch: usize) -> Result<(Manifest, Digest)> {
         let path = self.path(epoch);
-        AtomicDirectory::repair(&path)?;
         if !path.is_dir() {
+            // This also brings back an epoch that was being replaced when a process ended.
             let found = self.numbers()?;
+            if path.is_dir() {
+                return Manifest::read(&path, epoch);
+            }
             return Err(Error::from(EpochError::NotFound { found }).in_path(path));
         }
         Manifest::read(&path, epoch)
     }
-}
-
-/// Whether an error is about what an epoch has. Others may be gone the next time, such as that of
-/// too many open files.
-fn is_of_content(error: &Error) -> bool {
-    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
-
-    let ErrorKind::Io(error) = error.kind() else { return true };
-    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | UnexpectedEof)
-}
-
-fn is_of_version(error: &Error) -> bool {
-    let ErrorKind::Framework { source, .. } = error.kind() else { return false };
-    matches!(source.downcast_ref(), Some(EpochError::Version { .. }))
 }
 
 /// The number of an epoch if it was deleted.
@@ -414,4 +425,10 @@ fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
     // `epoch-07` would be saved as `epoch-7`, beside it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
+}
+
+/// The number of the epoch that a hidden directory belongs to, such as `.epoch-12.aB3dE6.tmp`.
+fn hidden_number(name: &OsStr) -> Option<usize> {
+    let (owner, _) = name.to_str()?.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
+    number(owner.as_ref())
 }

@@ -26,6 +26,21 @@ pub enum EpochError {
         /// The name of the manifest.
         manifest: &'static str,
     },
+    /// Something other than an epoch is where one is to be saved or deleted. It stays: another
+    /// program may have made it.
+    #[error(
+        "this should be an epoch with its manifest.json, found {found}. It stays, because another \
+         program may have made it: keep epochs in a directory of their own, such as \
+         run/checkpoints (burn keeps its metrics in run/train and run/valid)"
+    )]
+    Foreign {
+        /// What is there.
+        found: String,
+    },
+    /// The epoch is a link. It may lead to a directory that another program uses, so it is neither
+    /// resumed nor deleted, and a save of the same epoch replaces only the link.
+    #[error("this is a link, which is passed over: move the epoch itself here to use it")]
+    Link,
     /// The manifest is malformed.
     #[error("the manifest is malformed: {problem}")]
     BadManifest {

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::digest::Digest;
@@ -25,9 +25,6 @@ pub(super) const FILE: &str = "model.safetensors";
 
 /// How the name of the directory of an epoch begins.
 pub(super) const PREFIX: &str = "epoch-";
-
-/// The longest header that core reads and writes.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
 
 /// How to tell that a file is there, whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +40,9 @@ impl Stored {
     /// Describes a file.
     pub(super) fn of(path: &Path) -> Result<Self> {
         let describe = || {
-            let mut file = File::open(path)?;
+            let file = File::open(path)?;
             let bytes = file.metadata()?.len();
-            Ok(Self { bytes, header_xxh3_128: header_digest(&mut file)?.to_string() })
+            Ok(Self { bytes, header_xxh3_128: Digest::of_header(file)?.to_string() })
         };
         describe().map_err(|error| in_file(error, path))
     }
@@ -62,7 +59,9 @@ impl Stored {
             if found != self.bytes {
                 return Err(EpochError::Length { expected: self.bytes, found }.into());
             }
-            let found = header_digest(&mut file).map_err(ErrorKind::Io)?.to_string();
+            // Only the header: with the length of the file it shows an incomplete file at once, and
+            // `verify` reads the rest.
+            let found = Digest::of_header(&mut file).map_err(ErrorKind::Io)?.to_string();
             if found != self.header_xxh3_128 {
                 let expected = self.header_xxh3_128.clone();
                 return Err(EpochError::Header { expected, found }.into());
@@ -71,19 +70,6 @@ impl Stored {
         };
         check().map_err(|error: Error| error.in_path(path))
     }
-}
-
-/// The XXH3-128 of the header of a file, with its length before it.
-fn header_digest(file: &mut File) -> io::Result<Digest> {
-    let mut header = [0; 8].to_vec();
-    file.read_exact(&mut header)?;
-    // Only the header: the length of the file and the header's digest show an incomplete file at
-    // once, and `verify` reads the rest. The text of an index begins like a length beyond all
-    // limits.
-    let len = header.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
-    // A wrong length gives a wrong digest.
-    file.take(len.min(MOST_HEADER_BYTES)).read_to_end(&mut header)?;
-    Ok(Digest::of(&header))
 }
 
 /// A file that is kept as a delta.

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use safetensors_core::digest::Digest;
+use safetensors_core::framework::NameList;
 use safetensors_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::linked::{DeltaOf, Stored, in_file, open};
 use super::{EpochError, RecordKind};
 
-/// The name of the manifest in the directory of an epoch.
+/// The name of the manifest in the directory of an epoch. It is the first one by name, so it goes
+/// last where the file system cannot rename directories, and files are removed one by one.
 pub(super) const NAME: &str = "manifest.json";
 
 const FORMAT: &str = "safetensors-bridge epoch";
@@ -46,6 +48,51 @@ pub(super) struct Manifest {
 struct Outline {
     format: String,
     version: u32,
+}
+
+/// Fails if what is at a path is not to be replaced or deleted: anything but an epoch that has its
+/// manifest, of whatever version, an empty directory, or a link.
+///
+/// # Errors
+///
+/// [`EpochError::Foreign`], [`ErrorKind::Io`].
+pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
+    let found = match found(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => found.map_err(|error| in_file(error, path))?,
+    };
+    found.map_or(Ok(()), |found| Err(Error::from(EpochError::Foreign { found }).in_path(path)))
+}
+
+/// What is at a path, if it is foreign.
+fn found(path: &Path) -> io::Result<Option<String>> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_symlink() {
+        return Ok(None);
+    }
+    if !kind.is_dir() {
+        return Ok(Some("a file".into()));
+    }
+    let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+    let names = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.collect();
+    if names.is_empty() || is_own(path)? {
+        return Ok(None);
+    }
+    names.sort();
+    Ok(Some(format!("a directory with {}", NameList(&names))))
+}
+
+/// Whether a directory has the manifest of an epoch, which may be broken otherwise.
+pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
+    let path = directory.join(NAME);
+    let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+    if fs::symlink_metadata(directory)?.is_symlink() || !is_file {
+        return Ok(false);
+    }
+    let outline: Result<Outline, _> =
+        serde_json::from_reader(BufReader::new(File::open(path)?.take(MOST_BYTES)));
+    Ok(outline.is_ok_and(|outline| outline.format == FORMAT))
 }
 
 /// A file of an epoch.

@@ -83,8 +83,9 @@
 //!
 //! The three records are written into a hidden directory, at the same time. The checkpointer that
 //! is last writes the manifest, waits until all of it is on the disk, and renames the directory. An
-//! older epoch of that number stays until that moment. A killed process leaves the hidden
-//! directory, which the next save of the same epoch removes.
+//! older epoch of that number is moved aside just before, and removed afterwards: in between, a
+//! reader finds the epoch before. A killed process leaves the hidden directory, which the next save
+//! removes. If it was killed in between, the next look at the epochs puts the new one in place.
 //!
 //! A resumed run repeats what follows the newest complete epoch. It ends with the same bits if the
 //! order of the data and the random numbers, for example of dropout, depend on the epoch alone.
@@ -130,6 +131,7 @@ mod checkpointer;
 mod codec;
 mod container;
 mod deltas;
+mod epoch;
 mod epochs;
 mod error;
 mod linked;
@@ -149,7 +151,8 @@ mod strategy;
 mod unpacked;
 
 pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
-pub use epochs::{Epoch, EpochFile, Epochs};
+pub use epoch::{Epoch, EpochFile};
+pub use epochs::Epochs;
 pub use error::EpochError;
 pub use pytorch::{load_pytorch_optimizer, save_pytorch_optimizer};
 pub use strategy::KeepEpochs;

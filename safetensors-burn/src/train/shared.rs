@@ -149,7 +149,7 @@ impl Shared {
             None if attempt.has_failed() => Err(EpochError::OtherFailed.into()),
             None => {
                 let create = || AtomicDirectory::create(self.epochs.path(epoch)).map(Arc::new);
-                self.epochs.create().and_then(|()| create())
+                self.epochs.prepare(epoch).and_then(|()| create())
             }
         };
         attempt.directory = directory.as_ref().ok().map(Arc::clone);
@@ -189,7 +189,7 @@ impl Shared {
             let manifest = || Manifest::new(epoch, files).write(directory.path());
             synced.and_then(|()| manifest()).map_err(|error| directory.locate(error))?;
             let _in_place = self.in_place();
-            directory.commit()
+            self.epochs.put(epoch, directory)
         };
         let result = put();
         let mut state = self.state();

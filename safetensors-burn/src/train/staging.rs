@@ -3,8 +3,8 @@
 //! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for
 //! which it copies them once. Records that burn gives tensor by tensor do not go this way.
 
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use burn::store::RecordError;
 use burn::train::checkpoint::{Checkpoint as Record, CheckpointerError};
@@ -17,7 +17,7 @@ use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
 /// each removes what the others have left.
-pub(super) const NAME: &str = "safetensors-record";
+const NAME: &str = "safetensors-record";
 
 /// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.
 ///
@@ -29,13 +29,20 @@ pub(super) fn file_of<R: Record>(
     record: R,
     staging: &Path,
 ) -> Result<(Container, AtomicDirectory)> {
-    // It has a hidden name, is locked, and is removed by the next process if this one is killed.
-    let directory = AtomicDirectory::create(staging.join(NAME))?;
+    let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
     let saved = record.save(path.clone()).map_err(of_checkpointer);
     saved.map_err(|error| error.in_path(staging))?;
     let container = Container::open(&path).map_err(|error| directory.locate(error))?;
     Ok((container, directory))
+}
+
+/// A hidden directory in `staging`, which the next process removes if this one is killed.
+pub(super) fn directory_in(staging: &Path) -> Result<AtomicDirectory> {
+    let path = staging.join(NAME);
+    // It is not created: a directory of another name would not be in memory.
+    let found = fs::metadata(staging).map_err(|error| Error::from(error).in_path(&path));
+    found.and_then(|_| AtomicDirectory::create(&path))
 }
 
 fn of_checkpointer(error: CheckpointerError) -> Error {

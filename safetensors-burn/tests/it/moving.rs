@@ -133,7 +133,7 @@ fn a_file_goes_back_to_burn_with_the_same_bits_and_ids() {
         let checkpoint = Checkpoint::open(&path).unwrap();
         let rewrite = Rewrite::of(&checkpoint);
         let writer = files::Writer::of(&rewrite).unwrap();
-        let file = AtomicFile::create(&pack, &SaveOptions::new()).unwrap();
+        let mut file = AtomicFile::create(&pack, &SaveOptions::new()).unwrap();
         writer.write(&file, |_| ()).unwrap();
         file.commit().unwrap();
 

@@ -67,7 +67,8 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// The errors of [`save`]; those of finding the earlier checkpoint, and
 /// [`NotAFile`](ErrorKind::NotAFile) if it has several files;
-/// [`FileExists`](ErrorKind::FileExists) if the directory has files.
+/// [`FileExists`](ErrorKind::FileExists) if the directory has files;
+/// [`NotDurable`](ErrorKind::NotDurable) if the checkpoint is in place, but a power cut may lose it.
 ///
 /// [`load`]: super::load
 pub fn save_delta<'a>(
@@ -81,16 +82,19 @@ pub fn save_delta<'a>(
         return Err(Error::from(ErrorKind::FileExists).in_path(directory));
     }
     let base = file_of(base.as_ref())?;
-    let new = AtomicDirectory::create(directory)?.overwrite(false);
+    let new = AtomicDirectory::create(directory)?;
     let whole = new.path().join(FILE);
     let saved = save(&whole, state, &synced_later(options.clone()));
     let [from, to] = VERSIONS;
     let delta = Options::new().versions(from, to);
     saved.map_err(|error| new.locate(error))?;
-    // A damaged base is no reason to lose the checkpoint.
-    let is_delta = make_linked(base, &whole, directory, &delta).unwrap_or(false);
-    if !is_delta {
-        new.commit()?;
+    match make_linked(base, &whole, directory, &delta) {
+        Ok(true) => return Ok(true),
+        // The delta is in place.
+        Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => return Err(error),
+        // A damaged base is no reason to lose the checkpoint.
+        Ok(false) | Err(_) => {}
     }
-    Ok(is_delta)
+    new.commit()?;
+    Ok(false)
 }

@@ -1,5 +1,6 @@
 //! [`Loaded`]: what a load into variables or into an optimizer found.
 
+use safetensors_core::digest::remove_record;
 use safetensors_core::{Checkpoint, Metadata};
 
 use super::settings::is_setting;
@@ -10,7 +11,7 @@ use super::slots::Filled;
 #[non_exhaustive]
 pub struct Loaded {
     /// The metadata of the checkpoint, without the entries that [`AdamW`](super::AdamW) saves for
-    /// itself.
+    /// itself, and without digests, which hold for that checkpoint alone.
     pub metadata: Metadata,
     /// The names of variables, or of optimizer tensors, that the checkpoint lacks, sorted. They
     /// keep their values. Empty unless
@@ -25,10 +26,9 @@ pub struct Loaded {
 impl Loaded {
     pub(super) fn new<S>(checkpoint: &Checkpoint<S>, filled: Filled) -> Self {
         let metadata = checkpoint.metadata().iter().filter(|(key, _)| !is_setting(key));
-        Self {
-            metadata: metadata.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            missing: filled.missing,
-            extra: filled.extra,
-        }
+        let mut metadata: Metadata =
+            metadata.map(|(key, value)| (key.clone(), value.clone())).collect();
+        remove_record(&mut metadata);
+        Self { metadata, missing: filled.missing, extra: filled.extra }
     }
 }

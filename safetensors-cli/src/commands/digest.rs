@@ -20,7 +20,7 @@ use crate::input::select::Select;
 use crate::input::targets::{Target, is_of_parts};
 use crate::input::{Opening, Source};
 use crate::model::totals::Totals;
-use crate::output::edit::{Way, check_on_disk, files_of, warn_of_restored};
+use crate::output::edit::{Way, check_on_disk, files_of, warn_of_notes, warn_of_restored};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::report;
 use crate::terminal::stdout::Out;
@@ -49,7 +49,8 @@ pub(crate) struct Args {
     /// files
     ///
     /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file
+    /// the file. If the command is killed in it, they do until the next change restores the file. A
+    /// file with several names (hard links) is copied
     #[arg(long, requires = "record")]
     in_place: bool,
     /// With --record: print what would be changed, and change nothing
@@ -270,10 +271,13 @@ fn record(files: &[PathBuf], data: u64, way: Way, out: &mut impl Write) -> anyho
         let edit = Edit::open(file).map(|it| it.in_place(way.in_place).change_cached(way.force));
         let recorded = edit.and_then(|edit| {
             let count = edit.header().len() as u64;
-            edit.record_digests(&options)?.apply()?;
-            Ok(text::counted(count, "digest"))
+            let edit = edit.record_digests(&options)?;
+            let notes = edit.notes()?;
+            edit.apply()?;
+            Ok((text::counted(count, "digest"), notes))
         });
-        let digests = way.advised(recorded, file)?;
+        let (digests, notes) = way.advised(recorded, file)?;
+        progress.suspended(|| warn_of_notes(file, &notes));
         let tell =
             || writeln!(out, "{}: {digests} recorded", text::path(file)).and_then(|()| out.flush());
         // If a line cannot be printed, the remaining files are still recorded.

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use safetensors_core::digest::{self, DigestOptions, Sha256};
+use safetensors_core::Metadata;
+use safetensors_core::digest::{DigestOptions, Sha256};
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
-use safetensors_core::{Checkpoint, Metadata};
 
 use super::Run;
 use crate::input::Input;
@@ -132,8 +132,16 @@ impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         self.edit.apply(out, |edit, file| {
             let entries = self.entries(file, edit.header().metadata())?;
-            let keys = format!(": set {}", text::some(entries.keys()));
-            Ok((edit.set_metadata(entries), keys))
+            let mut keys = format!(": set {}", text::some(entries.keys()));
+            let edit = edit.set_metadata(entries);
+            if !self.hash {
+                return Ok((edit, keys));
+            }
+            keys += ", modelspec.hash_sha256";
+            let progress = Progress::bytes(0);
+            let options = DigestOptions::new().tensors(false).sha256(true);
+            let recorded = edit.record_digests(&options.progress(progress.uncounted()));
+            Ok((self.edit.way.advised(recorded, file)?, keys))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -145,29 +153,18 @@ impl Init {
             spec.set(key, value)?;
         }
         // Errors are found before all data is read and before anything is written. Zeros stand in
-        // for the hash, which is computed below.
-        spec.hash_sha256 = self.hash.then_some(Sha256::from([0; 32]));
+        // for the hash, which is recorded later.
         let mut together = present.clone();
+        spec.hash_sha256 = self.hash.then_some(Sha256::from([0; 32]));
         together.extend(spec.to_metadata()?);
+        spec.hash_sha256 = None;
         let (errors, warnings): (Vec<_>, Vec<_>) =
             validate(&together).into_iter().partition(|finding| finding.level == Level::Error);
         if let Some(error) = errors.first() {
             let path = text::path(file);
             anyhow::bail!("{path}: {error}; give it with --set");
         }
-        if self.hash {
-            spec.hash_sha256 = hash(file)?;
-        }
         warnings.iter().for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
         Ok(spec.to_metadata()?)
     }
-}
-
-/// The SHA-256 of the data of a file, which is meanwhile open for editing.
-fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
-    let checkpoint = Checkpoint::open(file)?;
-    let progress = Progress::bytes(0);
-    let digests =
-        digest::hash_files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
-    Ok(digests.first().copied())
 }

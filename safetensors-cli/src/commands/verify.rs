@@ -1,5 +1,6 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use crate::input::kind::{Expected, Judge};
 use crate::input::other;
 use crate::input::targets::{self, Target};
 use crate::input::{Checkpoint, Opening, delta};
+use crate::model::epochs::{self, Epoch};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
@@ -35,6 +37,8 @@ use crate::terminal::{json, text};
 /// and with --digests the checksums of an archive. A file of two formats is an error. Of a
 /// delta, the index and the files are checked, and with --digests every compressed
 /// difference; `safetensors delta verify --base` compares its checksums.
+/// Of the epochs of a training of burn, the manifests are compared with the files: one that
+/// is not complete is an error, because training does not resume from it.
 /// Warnings are about sound files: tensors or files that an index leaves out, a wrong
 /// total_size, or objects of PyTorch that hold tensors and cannot be read.
 /// With --strict, warnings are failures, and so is every departure from the text of the
@@ -102,9 +106,9 @@ struct Outcome {
     digests: usize,
     /// The format of a file that is none of safetensors; or that it is a delta.
     format: Option<String>,
-    /// What a delta is.
+    /// What a delta or an epoch is.
     #[serde(skip)]
-    delta: Option<String>,
+    summary: Option<String>,
     /// The checksums of an archive that were compared.
     checksums: u64,
     #[serde(flatten)]
@@ -149,6 +153,12 @@ impl Run for Args {
             },
         )?;
         drop(progress);
+        for outcome in epochs(&self.paths, &targets, self.strict) {
+            if !self.json {
+                outcome.show(self, out)?;
+            }
+            outcomes.push(outcome);
+        }
         let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
         let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
         let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
@@ -159,6 +169,17 @@ impl Run for Args {
         }
         Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// The epochs of trainings of burn that are in these directories, compared with their manifests.
+fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
+    let mut epochs = BTreeMap::new();
+    for directory in paths.iter().filter(|path| path.is_dir()) {
+        let files = targets.iter().filter_map(|target| target.path().ok());
+        let found = epochs::below(directory, files).into_iter();
+        epochs.extend(found.map(|epoch| (epoch.path.clone(), epoch)));
+    }
+    epochs.into_values().map(|epoch| Outcome::of_epoch(epoch, strict)).collect()
 }
 
 /// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
@@ -225,7 +246,7 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     let mut files: Vec<_> = delta.tensors().map(|tensor| tensor.file_index()).collect();
     files.dedup();
     outcome.files = files.len();
-    outcome.delta = Some(commands::delta::summary(&delta));
+    outcome.summary = Some(commands::delta::summary(&delta));
     if args.digests {
         delta.verify()?;
     }
@@ -283,12 +304,34 @@ impl Outcome {
         Self { path: target.name(), ..Self::default() }
     }
 
+    /// The outcome of an epoch, whose files have outcomes of their own.
+    fn of_epoch(epoch: Epoch, strict: bool) -> Self {
+        let path = epoch.path.to_string_lossy().into_owned();
+        let shown = text::printable(&path).to_string();
+        let mut outcome = Self { path, format: Some("epoch".into()), ..Self::default() };
+        match &epoch.problem {
+            Some(problem) if epoch.is_link() => {
+                outcome.warnings.push(format!("{shown}: {problem}"))
+            }
+            Some(problem) => {
+                outcome.error = Some(format!("{shown}: this epoch is not complete: {problem}"))
+            }
+            None => {
+                let files = text::counted(epoch.files.len() as u64, "file");
+                outcome.summary = Some(format!("complete, {files} as in its manifest"));
+            }
+        }
+        outcome.files = epoch.files.len();
+        outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !strict);
+        outcome
+    }
+
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
     /// Of what could not be opened by itself, and is sound, there are only warnings.
     /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
     /// output.
     fn show(&self, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-        let is_opened = self.files > 0 || self.delta.is_some();
+        let is_opened = self.files > 0 || self.summary.is_some();
         if self.sound && is_opened && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
@@ -303,8 +346,8 @@ impl Outcome {
     }
 
     fn summary(&self) -> String {
-        if let Some(delta) = &self.delta {
-            return delta.clone();
+        if let Some(summary) = &self.summary {
+            return summary.clone();
         }
         let Totals { tensors, parameters, bytes } = self.totals;
         let shards = match self.files {

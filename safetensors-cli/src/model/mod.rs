@@ -1,5 +1,6 @@
 //! What is known about a model: its modules, totals, values, and how ranks divide it.
 
+pub(crate) mod epochs;
 pub(crate) mod order;
 pub(crate) mod ranks;
 pub(crate) mod totals;

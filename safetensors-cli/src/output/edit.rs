@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::digest::Note;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
@@ -25,7 +26,7 @@ pub(crate) struct EditArgs {
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
     #[command(flatten)]
-    way: Way,
+    pub(crate) way: Way,
 }
 
 /// The argument that names the file.
@@ -40,7 +41,8 @@ pub(crate) struct Way {
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
     /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file
+    /// the file. If the command is killed in it, they do until the next change restores the file. A
+    /// file with several names (hard links) is copied
     #[arg(long)]
     pub(crate) in_place: bool,
     /// Change the file even if it lies in a cache of the Hub, where other programs read it
@@ -63,15 +65,18 @@ impl EditArgs {
             warn_of_restored(&file);
         }
         let Way { in_place, force, .. } = self.way;
-        let (edit, keys) = change(edit, &file)?;
-        let edit = edit.in_place(in_place).change_cached(force);
+        let (edit, keys) = change(edit.in_place(in_place).change_cached(force), &file)?;
+        let notes = self.way.advised(edit.notes(), &file)?;
         let path = text::path(&file);
         if self.way.dry_run {
             let would = self.way.would(&edit, &file)?;
+            warn_of_notes(&file, &notes);
             writeln!(out, "{would}{keys}")?;
             return Ok(());
         }
-        let done = match self.way.advised(edit.apply(), &file)? {
+        let edited = self.way.advised(edit.apply(), &file)?;
+        warn_of_notes(&file, &notes);
+        let done = match edited {
             Edited::Unchanged => "unchanged",
             Edited::InPlace => "changed in place",
             Edited::Rewritten => "rewritten",
@@ -117,6 +122,7 @@ impl Way {
             ErrorKind::InHubCache => anyhow::anyhow!(
                 "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
             ),
+            ErrorKind::InManifest { .. } => error.into(),
             _ if other::detect(path).is_some() => other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
                 anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does")
@@ -134,6 +140,13 @@ impl Way {
             }
             _ => file::advise(error.into(), path, 0, PATH),
         })
+    }
+}
+
+/// Warns of what a change does to the records of a file, and to its other names.
+pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
+    for note in notes {
+        warn(format!("{}: {note}", input::shown(file)));
     }
 }
 

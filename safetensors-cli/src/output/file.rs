@@ -39,7 +39,7 @@ pub(crate) fn replace(
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
     match flushed {
-        Ok(file) => Ok(file.commit()?),
+        Ok(mut file) => Ok(file.commit()?),
         Err(error) if names_a_file(&error) => Err(error),
         Err(error) => Err(error).with_context(|| text::path(path)),
     }

@@ -8,7 +8,7 @@ use std::process::Command;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
-use crate::convert::{convert, list};
+use crate::convert::{convert, list, model};
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
@@ -181,4 +181,27 @@ fn the_summary_names_the_older_shards_that_are_removed() {
     let run = convert(dir.path(), &["a.safetensors", "out", "--force"]).success();
     run.stdout(predicate::str::ends_with(done));
     assert_eq!(list(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
+}
+
+/// A longer name is refused before anything is written.
+#[cfg(unix)]
+#[test]
+fn the_longest_names_of_outputs() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    for suffix in [".safetensors", ".npz", ""] {
+        for (len, is_taken) in [(255, true), (256, false)] {
+            let name = "x".repeat(len - suffix.len()) + suffix;
+            let before = list(dir.path());
+            let assert = convert(dir.path(), &["a.safetensors", &name]);
+            if is_taken {
+                assert.success();
+                assert_eq!(list(dir.path()).len(), before.len() + 1);
+            } else {
+                let problem = "a name of 256 bytes is longer than the file system takes";
+                assert.code(1).stderr(predicate::str::contains(problem));
+                assert_eq!(list(dir.path()), before);
+            }
+        }
+    }
 }

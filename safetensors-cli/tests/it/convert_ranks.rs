@@ -49,6 +49,21 @@ fn divided_and_gathered_again() {
     run_in(dir.path(), &args).success();
 }
 
+/// The last tensor does not fit into the dtype, after the files of the other ranks are written.
+#[test]
+fn a_failure_leaves_nothing() {
+    let dir = temp_dir();
+    let values = [1_f32, 2., 3., 4., 5., 6., 7., 1e30];
+    let tensors = [("w", TensorView::from_slice(&[4, 2], &values).unwrap())];
+    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    for dcp in [&[][..], &["--dcp"]] {
+        let args = ["a.safetensors", "new/out", "--ranks", "4", "--rule", "*=split:0"];
+        let narrow = ["--dtype", "f16", "--overflow", "error"];
+        convert(dir.path(), &[&args[..], &narrow, dcp].concat()).failure().code(1);
+        assert_eq!(list(dir.path()), ["a.safetensors"]);
+    }
+}
+
 #[test]
 fn what_is_refused() {
     let dir = temp_dir();

@@ -28,12 +28,16 @@ fn large(dir: &Path) {
     file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
 }
 
+/// Ranks, of which each gets half of the large file.
+const FOR_RANKS: &str = "out/model --ranks 2 --rule *=split:0";
+
 /// Converts the large file, and returns when the output is being written.
 fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
     undo_ignored_signals();
     let mut child = command
         .current_dir(dir)
-        .args(["convert", "large.safetensors", output, "--dtype", "f64", "--force"])
+        .args(["convert", "large.safetensors", "--dtype", "f64", "--force"])
+        .args(output.split(' '))
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -89,8 +93,8 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
     model(dir.path(), "a.safetensors");
     convert(dir.path(), &["a.safetensors", "out/model", "--max-shard-size", "100"]).success();
     let old = content(out.clone());
-    for wait in [0, 2, 10] {
-        let mut child = begin(command(), dir.path(), "out/model");
+    for (wait, output) in [(0, FOR_RANKS), (2, "out/model"), (10, "out/model"), (5, FOR_RANKS)] {
+        let mut child = begin(command(), dir.path(), output);
         sleep(Duration::from_millis(wait));
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success(), "it was killed");
@@ -106,7 +110,7 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
 #[test]
 fn a_command_that_is_interrupted_clears_up_and_ends_by_the_signal() {
     for (signal, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
-        for output in ["out.safetensors", "out/model", "out.npz"] {
+        for output in ["out.safetensors", "out/model", "out.npz", FOR_RANKS] {
             let dir = temp_dir();
             large(dir.path());
             let mut child = begin(command(), dir.path(), output);
@@ -169,11 +173,16 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
         Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap()
     };
     for trap in ["", "trap '' XFSZ;"] {
-        for (output, is_new) in
-            [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true), ("new", true)]
-        {
+        for (output, more, is_new) in [
+            ("a.safetensors", "", false),
+            ("new.safetensors", "", true),
+            ("x.npz", "", true),
+            ("new", "", true),
+            ("new", "--ranks 2 --rule '*=split:0'", true),
+        ] {
             let before = list(dir.path());
-            let result = limited(trap, &format!("convert large.safetensors {output} --force"));
+            let arguments = format!("convert large.safetensors {output} --force {more}");
+            let result = limited(trap, &arguments);
             assert_eq!(result.status.code(), Some(1), "{result:?}");
             assert!(text(&result.stderr).starts_with(&format!("error: {output}")), "{result:?}");
             assert!(text(&result.stderr).contains("File too large"), "{result:?}");

@@ -245,3 +245,80 @@ fn a_full_disk_is_told_with_what_can_be_done() {
         "{stderr}"
     );
 }
+
+/// What a command does to records and to other names of a file is said, and what would break an
+/// epoch of burn is refused.
+#[test]
+fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "m.safetensors");
+    let init = ["modelspec", "init", "m.safetensors", "--architecture", "gpt-neo-x"];
+    let rest = ["--implementation", "x", "--title", "t", "--set", "data_format=fp16", "--hash"];
+    run_in(dir.path(), &[&init[..], &rest].concat()).success();
+    run_in(dir.path(), &["digest", "--record", "m.safetensors"]).success();
+    run_in(dir.path(), &["verify", "--digests", "m.safetensors"]).success();
+
+    let removed = "modelspec.hash_sha256 is removed: it is a digest of data that changes\n";
+    let tensors = "safetensors_bridge.xxh3_128 is removed: it is a digest of data that changes\n";
+    let said = format!("warning: new.safetensors: {removed}warning: new.safetensors: {tensors}");
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let args = [&["convert", "m.safetensors", "new.safetensors"], dry_run].concat();
+        run_in(dir.path(), &args).success().stderr(predicate::str::contains(&*said));
+    }
+    run_in(dir.path(), &["verify", "--digests", "new.safetensors"]).success();
+
+    fs::write(dir.path().join("m.safetensors.sig"), "").unwrap();
+    let said = "warning: m.safetensors: the signature m.safetensors.sig no longer holds if it \
+                covers this file: sign again\n";
+    run_in(dir.path(), &["metadata", "set", "m.safetensors", "a=1"]).success().stderr(said);
+    fs::remove_file(dir.path().join("m.safetensors.sig")).unwrap();
+
+    let (file, manifest) = (fs::read(&path).unwrap(), dir.path().join("manifest.json"));
+    let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let digest = safetensors_core::digest::Digest::of(&file[..header]);
+    fs::write(&manifest, format!(r#"{{"header": "{digest}"}}"#)).unwrap();
+    let refused = predicate::str::contains(
+        "manifest.json records a digest of this file's header, which would not match any more: \
+         change a copy in another directory",
+    );
+    for args in [
+        &["metadata", "set", "m.safetensors", "a=2"][..],
+        &["metadata", "set", "m.safetensors", "a=2", "--in-place", "--force"],
+        &["metadata", "set", "m.safetensors", "a=2", "--dry-run"],
+        &["metadata", "clear", "m.safetensors"],
+        &["digest", "--record", "m.safetensors"],
+        &[&init[..], &rest].concat(),
+        &["convert", "m.safetensors", "m.safetensors", "--force"],
+        &["convert", "m.safetensors", "m.safetensors", "--force", "--dry-run"],
+        &["convert", "new.safetensors", "m.safetensors", "--force"],
+    ] {
+        run_in(dir.path(), args).code(1).stderr(refused.clone());
+    }
+    assert!(fs::read(&path).unwrap() == file);
+    fs::remove_file(manifest).unwrap();
+
+    if !cfg!(any(unix, windows)) {
+        return;
+    }
+    for name in ["one", "two"] {
+        fs::hard_link(&path, dir.path().join(name)).unwrap();
+    }
+    let said = "warning: m.safetensors: has 3 names; it is written as a new file, and the others \
+                keep the old one\n";
+    run_in(dir.path(), &["metadata", "remove", "m.safetensors", "a", "--in-place"])
+        .success()
+        .stdout("m.safetensors: rewritten\n")
+        .stderr(said);
+    assert!(fs::read(dir.path().join("two")).unwrap() == file);
+    // It has one name again, and may get another.
+    let args = ["digest", "--record", "m.safetensors", "--in-place"];
+    let digests = "safetensors_bridge.xxh3_128";
+    run_in(dir.path(), &["metadata", "remove", "m.safetensors", digests, "--in-place"])
+        .success()
+        .stdout("m.safetensors: changed in place\n")
+        .stderr("");
+    fs::hard_link(&path, dir.path().join("three")).unwrap();
+    let said = predicate::str::contains("has 2 names; it is written as a new file");
+    run_in(dir.path(), &args).success().stderr(said);
+    assert!(!Checkpoint::open(dir.path().join("three")).unwrap().metadata().contains_key(digests));
+}

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
+use safetensors_core::digest::Digest;
 use safetensors_core::{SaveOptions, TensorView, save};
 use safetensors_delta::{Options, make_linked};
 
@@ -18,8 +19,7 @@ pub(crate) fn training_run(run: &Path) {
         for name in ["model", "optimizer"] {
             small_file(&path, &format!("{name}.safetensors"));
         }
-        let bytes = fs::metadata(path.join("model.safetensors")).unwrap().len();
-        let file = format!(r#"{{"bytes":{bytes},"tensors":2,"header_xxh3_128":"0"}}"#);
+        let file = format!(r#"{{{},"tensors":2}}"#, stored(&path.join("model.safetensors")));
         let manifest = format!(
             r#"{{"format":"safetensors-bridge epoch","version":1,"epoch":{epoch},
                 "files":{{"model.safetensors":{file},"optimizer.safetensors":{file}}}}}"#
@@ -37,6 +37,13 @@ pub(crate) fn training_run(run: &Path) {
         fs::create_dir_all(run.join(log).parent().unwrap()).unwrap();
         fs::write(run.join(log), lines).unwrap();
     }
+}
+
+/// What a manifest says of a file.
+fn stored(path: &Path) -> String {
+    let bytes = fs::metadata(path).unwrap().len();
+    let digest = Digest::of_header(fs::File::open(path).unwrap()).unwrap();
+    format!(r#""bytes":{bytes},"header_xxh3_128":"{digest}""#)
 }
 
 #[test]
@@ -109,12 +116,11 @@ fn run_with_a_delta(run: &Path) {
     assert!(make_linked(file(1), file(2), &directory, &options).unwrap());
     let whole = fs::metadata(file(2)).unwrap().len();
     fs::rename(file(2), run.with_file_name("whole.safetensors")).unwrap();
-    let part = |name: &str| {
-        let bytes = fs::metadata(directory.join(name)).unwrap().len();
-        format!(r#""{name}":{{"bytes":{bytes},"header_xxh3_128":"0"}}"#)
-    };
+    let part = |name: &str| format!(r#""{name}":{{{}}}"#, stored(&directory.join(name)));
     let parts = ["model.safetensors.index.json", "model-00000-of-00001.safetensors"].map(part);
-    let delta = format!(r#","delta":{{"epoch":1,"files":{{{}}}}}"#, parts.join(","));
+    let base = stored(&file(1));
+    let parts = parts.join(",");
+    let delta = format!(r#","delta":{{"epoch":1,"base":{{{base}}},"files":{{{parts}}}}}"#);
     for (epoch, delta) in [(1, ""), (2, &*delta)] {
         let bytes = if epoch == 1 { fs::metadata(file(1)).unwrap().len() } else { whole };
         let manifest = format!(
@@ -155,12 +161,94 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
     let base = "run/epoch-2/model.delta/epoch-1";
     run(&["delta", "apply", base, "run/epoch-2/model.delta", "whole"]).success();
     run(&["diff", "whole", "whole.safetensors"]).success();
-    run(&["verify", "run"]).success();
+    let complete = predicate::str::contains(native("run/epoch-2: ok, complete, 1 file"));
+    run(&["verify", "run"]).success().stdout(complete);
 
     fs::write(dir.path().join("run/epoch-2/model.delta/model-00000-of-00001.safetensors"), "")
         .unwrap();
     let damaged = native("epoch 2 is not complete: run/epoch-2/model.delta/");
     run(&["inspect", "run"]).code(1).stdout(predicate::str::contains(damaged));
+}
+
+/// Each part of an epoch that differs from the manifest, with what `verify` says of it.
+#[test]
+fn verify_says_which_epochs_are_not_complete_and_why() {
+    let dir = temp_dir();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn_run");
+    let epoch = dir.path().join("run/checkpoints/epoch-14");
+    let model = epoch.join("model.safetensors");
+    let set_metadata = || {
+        // As a program does that knows of no manifests.
+        let other = dir.path().join("other.safetensors");
+        fs::rename(&model, &other).unwrap();
+        run_in(dir.path(), &["metadata", "set", "other.safetensors", "license=mit"]).success();
+        fs::rename(&other, &model).unwrap();
+    };
+    let changes: [(&dyn Fn(), &str); 7] = [
+        (&|| (), ""),
+        (&set_metadata, "should have"),
+        (&|| fs::remove_file(&model).unwrap(), "model.safetensors: No such file"),
+        (&|| fs::remove_file(epoch.join("manifest.json")).unwrap(), "manifest.json: No such file"),
+        (&|| fs::write(epoch.join("manifest.json"), "{}").unwrap(), "missing field"),
+        // The header keeps its length.
+        (&|| flip(&model), "the header has changed: its XXH3-128 should be"),
+        (&|| fs::rename(&epoch, epoch.with_file_name("epoch-15")).unwrap(), "epoch 15, found 14"),
+    ];
+    for (change, why) in changes {
+        let _ = fs::remove_dir_all(dir.path().join("run"));
+        copy_all(&fixture, &dir.path().join("run"));
+        // Another one, by which the run is one of epochs.
+        copy_all(&epoch, &epoch.with_file_name("epoch-13"));
+        let other = epoch.with_file_name("epoch-13").join("manifest.json");
+        let manifest = fs::read_to_string(&other).unwrap();
+        fs::write(&other, manifest.replace("\"epoch\": 14", "\"epoch\": 13")).unwrap();
+        change();
+        for path in ["run", "run/checkpoints"].map(native) {
+            let verified = run_in(dir.path(), &["verify", &path]);
+            let verified = verified.code(i32::from(!why.is_empty()));
+            let (out, errors) =
+                (text(&verified.get_output().stdout), text(&verified.get_output().stderr));
+            let complete = native("run/checkpoints/epoch-13: ok, complete, 3 files");
+            assert!(out.contains(&complete), "{out}{errors}");
+            let is_said = errors.contains("this epoch is not complete") && errors.contains(why);
+            assert_eq!(is_said, !why.is_empty(), "{why}: {out}{errors}");
+        }
+        // One epoch alone.
+        let one = native("run/checkpoints/epoch-13");
+        run_in(dir.path(), &["verify", &one]).success().stderr("");
+    }
+}
+
+/// Changes a byte of a file's metadata.
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.windows(6).position(|found| found == b"bridge").unwrap();
+    bytes[at] = b'B';
+    fs::write(path, bytes).unwrap();
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_all(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_epoch_that_is_a_link_is_a_warning() {
+    let dir = temp_dir();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn_run");
+    copy_all(&fixture, &dir.path().join("run"));
+    std::os::unix::fs::symlink("epoch-14", dir.path().join("run/checkpoints/epoch-15")).unwrap();
+    let warned = "epoch-15: a link, which training passes over";
+    run_in(dir.path(), &["verify", "run"]).success().stderr(predicate::str::contains(warned));
+    run_in(dir.path(), &["verify", "--strict", "run"]).code(1);
 }
 
 #[test]

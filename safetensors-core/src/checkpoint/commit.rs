@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
+use super::commit_parts::commit_parts;
 use super::current::current;
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
@@ -13,8 +14,7 @@ use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::process_id;
 
-/// Replaces the checkpoint of a directory by a new one, whose files are all written. `check` is
-/// called before anything changes. If it fails, nothing changes.
+/// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
 /// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
 /// every moment a single file decides what the directory opens as: `model.safetensors` if it
@@ -45,16 +45,18 @@ use crate::io::identity::process_id;
 /// before each file gets its name and before the old files go, that the index and its own files are
 /// still in place, and fails if they are not. So it changes nothing more after another save is
 /// done. Each removes only files that existed before it began.
-pub(crate) fn commit<D: WritableDirectory>(
+pub(super) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &Index,
-    check: impl FnOnce() -> Result<()>,
+    before: Versions<D::Version>,
+    left: &mut Vec<(String, D::Version)>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
-    let before = directory.begin(pattern, &files)?;
-    unless_refused(directory, &before, options)?;
+    if options.dcp {
+        return commit_parts(directory, options, new);
+    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -66,17 +68,18 @@ pub(crate) fn commit<D: WritableDirectory>(
     } else {
         Vec::new()
     };
-    check()?;
     let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
     let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
-    let mut commit = Commit { directory, pattern, index: name, before, placed, beside };
+    let mut commit = Commit { directory, pattern, index: name, before, placed, beside, left };
     let second_names = commit.keep_old_loadable(&files, is_one_file)?;
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
         .put_beside(options)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
-    if committed.is_err() {
+    if let Err(error) = &committed
+        && !matches!(error.kind(), ErrorKind::Overtaken { .. })
+    {
         commit.put_back(decisive, earlier.as_ref());
     }
     committed
@@ -95,6 +98,8 @@ struct Commit<'a, D: WritableDirectory> {
     /// The files that this commit has put beside them, with their versions and the bytes of the
     /// earlier ones.
     beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
+    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    left: &'a mut Vec<(String, D::Version)>,
 }
 
 /// When an index that no longer counts is removed.
@@ -171,15 +176,22 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, unless the directory may open as the new
-    /// checkpoint: if the file `decisive` is not the earlier one any more, or if that is not known.
+    /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
+    /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
+    /// that is not known.
     fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
         let found = self.directory.version_of(decisive);
         if !found.is_ok_and(|found| found.as_ref() == earlier) {
             return;
         }
+        // The error of the save is reported, not these. A file that stays is named by no index, and
+        // the next save removes it.
+        for (name, version) in std::mem::take(&mut self.placed) {
+            if let Some(version) = version {
+                let _ = self.directory.take_back(&name, &version);
+            }
+        }
         for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            // The save's error is reported, not this one.
             let _ = match earlier {
                 Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
                 None => self.directory.remove(&name, &version),
@@ -223,37 +235,17 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// Step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
-            let (last, index) = (self.placed.last(), self.before.get(&self.index));
-            let name = &self.index;
             // Another save would have replaced or removed the last file, with all before it.
-            let check = |directory: &D| {
-                if let Some((last, Some(version))) = last {
-                    unless_overtaken(directory, last, Some(version))?;
-                }
-                unless_overtaken(directory, name, index)
-            };
-            match self.directory.place(file, check) {
-                Ok(version) => self.placed.push((file.to_owned(), version)),
-                Err(error) => {
-                    if !matches!(error.kind(), ErrorKind::Overtaken { .. }) {
-                        self.take_back();
-                    }
-                    return Err(error.in_path(self.directory.path().join(file)));
-                }
-            }
+            let last = self.placed.last().filter(|(_, version)| version.is_some());
+            let last = last.map(|(name, version)| (name.as_str(), version.as_ref()));
+            let index = (self.index.as_str(), self.before.get(&self.index));
+            let others: Vec<_> = last.into_iter().chain([index]).collect();
+            let placed = self.directory.place(file, &others);
+            let version =
+                placed.map_err(|error| error.in_path(self.directory.path().join(file)))?;
+            self.placed.push((file.to_owned(), version));
         }
         Ok(())
-    }
-
-    /// Removes files that got their names before another one could not. Those that replaced an old
-    /// file stay: the index in place names a second name of the old one.
-    fn take_back(&mut self) {
-        for (name, version) in std::mem::take(&mut self.placed) {
-            if let (false, Some(version)) = (self.before.contains_key(&name), version) {
-                // What stays is named by no index, and the next save removes it.
-                let _ = self.directory.remove(&name, &version);
-            }
-        }
     }
 
     /// Checks that all files are where this save has put them, and that their names last.
@@ -299,12 +291,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let now = self.directory.files(self.pattern);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
-        for (name, version) in self.stale(&now, second, index) {
-            let removed = self.directory.remove(&name, &version);
-            removed.map_err(|error| failed(error, is_shadowed && name == STANDARD_FILE, &name))?;
+        *self.left = self.stale(&now, second, index);
+        self.left.reverse();
+        while let Some((name, version)) = self.left.last() {
+            let is_old = is_shadowed && name == STANDARD_FILE;
+            let removed = self.directory.remove(name, version);
+            removed.map_err(|error| failed(error, is_old, name))?;
+            self.left.pop();
         }
-        self.directory.sync().map_err(Error::in_place)?;
-        self.directory.finish().map_err(Error::in_place)
+        finish(self.directory)
     }
 
     /// The files that are removed, in order: of the old checkpoint, as far as they are still the
@@ -336,6 +331,26 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
+/// Removes the files that an earlier commit could not.
+pub(super) fn remove_left<D: WritableDirectory>(
+    directory: &mut D,
+    left: &mut Vec<(String, D::Version)>,
+) -> Result<()> {
+    while let Some((name, version)) = left.last() {
+        let path = directory.path().join(name);
+        let removed = directory.remove(name, version);
+        removed.map_err(|error| error.left_behind().in_path(path))?;
+        left.pop();
+    }
+    Ok(())
+}
+
+/// The last steps, when the new checkpoint is in place.
+pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
+    directory.sync().map_err(Error::in_place)?;
+    directory.finish().map_err(Error::in_place)
+}
+
 /// Fails if there are files which the options do not let a save replace.
 pub(crate) fn unless_refused<D: WritableDirectory>(
     directory: &D,
@@ -357,16 +372,6 @@ pub(crate) fn unless_refused<D: WritableDirectory>(
         }
     }
     Ok(())
-}
-
-/// Fails if a file is not of this version any more.
-fn unless_overtaken<D: WritableDirectory>(
-    directory: &D,
-    name: &str,
-    version: Option<&D::Version>,
-) -> Result<()> {
-    let found = directory.version_of(name)?;
-    if found.as_ref() == version { Ok(()) } else { Err(overtaken(directory, name)) }
 }
 
 /// The error if another writer has replaced a file of this save.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::destination::refuse_to_hide;
 use super::store::{FileKind, LocalStore, Store, WritableDirectory};
-use super::{CheckpointPath, ShardOptions};
+use super::{CheckpointPath, Index, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::ATTEMPT_KEY;
 use crate::io::{FileSource, SafeTensors};
@@ -14,16 +14,16 @@ use crate::io::{FileSource, SafeTensors};
 ///
 /// No single file decides what the directory opens as. Each says how many there are, so nothing
 /// opens until all are there. The last file goes first: it has the ends of divided tensors, so
-/// until their other parts follow, they have a gap, which PyTorch finds as well. An attempt that is
-/// interrupted here can be repeated.
-pub(crate) fn commit_parts<D: WritableDirectory>(
+/// until their other parts follow, they have a gap, which PyTorch finds as well. After a failure the
+/// files are taken back. An attempt that is killed here can be repeated.
+pub(super) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
-    files: &[&str],
-    check: impl FnOnce() -> Result<()>,
+    new: &Index,
 ) -> Result<()> {
-    directory.begin(options.pattern(), files)?;
-    check()?;
+    let files: Vec<String> = new.shards().map(|(file, _)| file.to_owned()).collect();
+    let attempt = new.metadata.get(ATTEMPT_KEY).map_or("", String::as_str);
+    check_alone(&directory.path(), &files, attempt)?;
     for (name, bytes) in &options.beside {
         let before = if options.overwrites() { directory.version_of(name)? } else { None };
         if directory.replace(name, bytes.clone(), before.as_ref())?.is_none() {
@@ -31,8 +31,18 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
             return Err(overtaken.in_path(directory.path()));
         }
     }
+    let mut placed = Vec::new();
     for file in files.iter().rev() {
-        directory.place(file, |_| Ok(()))?;
+        match directory.place(file, &[]) {
+            Ok(version) => placed.push((file, version)),
+            Err(error) => {
+                // The error of the save is reported, not these.
+                for (file, version) in &placed {
+                    _ = version.as_ref().map(|version| directory.take_back(file, version));
+                }
+                return Err(error);
+            }
+        }
     }
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
@@ -40,18 +50,18 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
 
 /// Fails if a directory has files of tensors, or an index, beside those of an attempt that have
 /// some of these names. Readers would take them for parts of the same tensors.
-pub(crate) fn check_alone(directory: &Path, files: &[&str], attempt: &str) -> Result<()> {
+pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> Result<()> {
     if !directory.is_dir() {
         return Ok(());
     }
     let mut others = LocalStore.list(directory).map_err(|error| error.in_path(directory))?;
     others.retain(|entry| {
-        let is_own = || files.contains(&&*entry.name) && is_of(directory, &entry.name, attempt);
+        let is_own = || files.contains(&entry.name) && is_of(directory, &entry.name, attempt);
         entry.kind == FileKind::File
             && CheckpointPath::from_name(&entry.name).is_some()
             && !is_own()
     });
-    let (Some(&file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
+    let (Some(file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
     refuse_to_hide(directory)?;
     let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
     others.sort_unstable();

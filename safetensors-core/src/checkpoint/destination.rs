@@ -8,6 +8,8 @@ use super::store::{FileKind, LocalStore, Store};
 use super::whole::is_of_parts;
 use super::{Checkpoint, CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::hash::{Change, check_records};
+use crate::io::names::refuse_impossible;
 use crate::save::SaveOptions;
 use crate::save::atomic::{refuse_other_than_directory, replaceable};
 use crate::save::cached::check_cached;
@@ -24,6 +26,7 @@ pub(crate) fn check(
     options: &SaveOptions,
 ) -> Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    refuse_long_names(directory, pattern)?;
     // A missing directory will be created in its nearest ancestor that exists.
     let there = directory
         .ancestors()
@@ -68,6 +71,12 @@ pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Fails if the file system does not take all names that a save by this pattern may need.
+pub(super) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Result<()> {
+    let longest = directory.join(pattern.longest_name());
+    refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))
+}
+
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file
 /// that the options say must stay: the new files, the index, and all files of the pattern.
 pub(super) fn refuse_irreplaceable(
@@ -84,6 +93,7 @@ pub(super) fn refuse_irreplaceable(
         refuse_other_than_files(&path)
             .and_then(|()| replaceable(&path, options))
             .and_then(|_| check_cached(&path, options))
+            .and_then(|_| check_records(&path, Change::File))
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())

@@ -5,8 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::destination::refuse_irreplaceable;
-use super::directories::{NewDirectories, TempDirectory};
+use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide};
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,14 +16,13 @@ use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::directories::NewDirectories;
 use crate::save::permissions::{Rights, rename_over, take_over};
+use crate::save::temporary::TempDirectory;
 use crate::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
 /// written into a hidden directory in it. The directory is locked while they take their places.
-///
-/// [`save_sharded`](super::save_sharded) is the same, and finds before hours of writing what can be
-/// found then.
 ///
 /// ```
 /// use safetensors_core::checkpoint::{LocalDirectory, save_sharded_to};
@@ -34,7 +32,7 @@ use crate::tensor::TensorSource;
 /// let options = ShardOptions::new();
 /// let mut directory = LocalDirectory::create(dir.path().join("new"), &options)?;
 /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
-/// save_sharded_to(&mut directory, [("bias", bias)], &options, || Ok(()))?;
+/// save_sharded_to(&mut directory, [("bias", bias)], &options)?;
 /// assert_eq!(Checkpoint::open(dir.path().join("new"))?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -67,10 +65,22 @@ impl LocalDirectory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::DirectoryBusy`] with [`Contention::Fail`].
+    /// The errors of [`save_sharded`](super::save_sharded) that are about the files in the
+    /// directory, so that they come before anything is written.
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        refuse_long_names(directory, options.pattern())?;
+        if directory.is_dir() {
+            // The commit checks this again. Here it comes before hours of writing.
+            let beside = options.with_beside(&[]);
+            refuse_irreplaceable(directory, options.pattern(), &beside, &options.save_options)?;
+            refuse_to_hide(directory)?;
+        }
+        Self::prepare(directory, options)
+    }
+
+    fn prepare(directory: &Path, options: &ShardOptions) -> Result<Self> {
         let create = || {
             let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
@@ -107,7 +117,7 @@ impl LocalDirectory {
     ) -> Result<Self> {
         // No other process is busy there, so nothing fails.
         let options = options.clone().contention(Contention::Wait);
-        Ok(Self { is_locked_by_caller: true, ..Self::create(directory, &options)? })
+        Ok(Self { is_locked_by_caller: true, ..Self::prepare(directory, &options)? })
     }
 
     /// The path to write a new file to.
@@ -160,23 +170,25 @@ impl LocalDirectory {
             if self.save_options().durable { sync(&file) } else { Ok(()) }
         });
         copied.map_err(|error| Error::io(error, &to))?;
-        self.rename(&copy, &to, || Ok(()))?;
+        self.take_over(&copy, &to)?;
+        rename(&copy, &to)?;
         Ok(to)
     }
 
-    /// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to:
-    /// in the Hub's cache other revisions of the model share that file.
-    ///
-    /// `check` is called just before. It finds another writer where locks have no effect.
-    fn rename(&self, from: &Path, to: &Path, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Gives a new file the rights of the one that it will replace.
+    fn take_over(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
             .and_then(|()| take_over(from, to, self.rights))
-            .map_err(|error| Error::io(error, to))?;
-        check()?;
-        rename_over(from, to).map_err(|error| Error::io(error, to))?;
-        remove_header_backup(to);
-        Ok(())
+            .map_err(|error| Error::io(error, to))
     }
+}
+
+/// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to: in the
+/// Hub's cache other revisions of the model share that file.
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    rename_over(from, to).map_err(|error| Error::io(error, to))?;
+    remove_header_backup(to);
+    Ok(())
 }
 
 impl WritableDirectory for LocalDirectory {
@@ -237,12 +249,31 @@ impl WritableDirectory for LocalDirectory {
     fn place(
         &mut self,
         name: &str,
-        check: impl FnOnce(&Self) -> Result<()>,
+        others: &[(&str, Option<&Identity>)],
     ) -> Result<Option<Identity>> {
         let (from, to) = (self.hidden(name), self.destination(name));
         let own = Identity::at(&from).map_err(|error| Error::io(error, &to))?;
-        self.rename(&from, &to, || check(self))?;
+        self.take_over(&from, &to)?;
+        self.check_versions(others)?;
+        rename(&from, &to)?;
         Ok(own)
+    }
+
+    fn take_back(&mut self, name: &str, version: &Identity) -> Result<()> {
+        let (path, hidden) = (self.destination(name), self.hidden(name));
+        let take_back = || {
+            failpoint::hit("take back")?;
+            if Identity::at(&path)? != Some(*version) {
+                return Ok(());
+            }
+            fs::rename(&path, &hidden)?;
+            if Identity::at(&hidden)? == Some(*version) {
+                Ok(())
+            } else {
+                give_back(&hidden, &path)
+            }
+        };
+        take_back().map_err(|error| Error::io(error, &path))
     }
 
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
@@ -268,15 +299,11 @@ impl WritableDirectory for LocalDirectory {
         });
         let own = written.and_then(|()| Identity::at(&temporary));
         let own = own.map_err(|error| Error::io(error, &path))?;
-        let mut is_same = true;
-        let renamed = self.rename(&temporary, &path, || {
-            is_same = self.version_of(name)?.as_ref() == before;
-            if is_same { Ok(()) } else { Err(self.busy()) }
-        });
-        if !is_same {
+        self.take_over(&temporary, &path)?;
+        if self.version_of(name)?.as_ref() != before {
             return Ok(None);
         }
-        renamed?;
+        rename(&temporary, &path)?;
         // The index names them now, so they must stay even if a later step fails.
         self.second_names.0.clear();
         Ok(own)
@@ -288,7 +315,9 @@ impl WritableDirectory for LocalDirectory {
         self.removed += 1;
         let hidden = self.hidden(&format!("removed-{}", self.removed));
         let removed = remove_own(&path, *version, &hidden);
-        removed.map_err(|error| error.in_path(path))
+        removed.map_err(|error| error.in_path(&path))?;
+        remove_header_backup(&path);
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -296,6 +325,11 @@ impl WritableDirectory for LocalDirectory {
             return Ok(());
         }
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
+    }
+
+    fn release(&mut self) {
+        self.steps = None;
+        self.lock = None;
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -346,8 +380,12 @@ fn remove_hidden(path: &Path, identity: Identity, hidden: &Path) -> io::Result<(
     if Identity::at(hidden)? == Some(identity) {
         return fs::remove_file(hidden);
     }
-    // The renamed file is a new one of another writer. It gets its name back, unless that name is
-    // taken again.
+    give_back(hidden, path)
+}
+
+/// Gives a renamed file, which turned out to be a new one of another writer, its name again, unless
+/// that name is taken by now.
+fn give_back(hidden: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(hidden, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),
         _ => fs::remove_file(hidden),

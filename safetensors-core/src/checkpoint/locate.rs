@@ -8,14 +8,12 @@ use super::names::{
 };
 use super::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::MANIFEST;
 use crate::header::Limits;
 
 /// The most subdirectories that are searched for an error message. The error for a directory
 /// without a checkpoint lists the files of tensors one level down.
 const LOOKED_INTO: usize = 32;
-
-/// What lies in the directory of an epoch that safetensors-burn has saved.
-const MANIFEST: &str = "manifest.json";
 
 /// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]

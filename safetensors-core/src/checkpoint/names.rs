@@ -1,6 +1,8 @@
 //! The names of a checkpoint's files: their endings, their shard numbers, and which of them are
 //! safe.
 
+pub(super) use crate::io::hidden::shard_numbers;
+
 /// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
@@ -39,19 +41,6 @@ fn is_plain(name: &str) -> bool {
 pub(super) fn is_beside(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
-}
-
-/// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
-pub(super) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
-    let number = |text: &str| {
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        (digits >= 5).then_some(digits)
-    };
-    let text = text.strip_prefix('-')?;
-    let (shard, text) = text.split_at(number(text)?);
-    let text = text.strip_prefix("-of-")?;
-    let (shards, text) = text.split_at(number(text)?);
-    Some((shard, shards, text))
 }
 
 /// Whether a file name belongs to one shard of several.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, shard_numbers, stem};
+use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, set_aside, shard_numbers, stem};
 use crate::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
@@ -72,6 +72,11 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
+    /// A name as long as any that a save gives a file: the second name of a shard.
+    pub(super) fn longest_name(&self) -> String {
+        set_aside(&self.file_name(0, 2), u32::MAX)
+    }
+
     /// Parses the name of one shard of several: returns the pattern, the number of the shard,
     /// counted from 0, and the number of shards. `None` for any other name, also for the second
     /// name that a shard has while it is replaced. This is the reverse of
@@ -111,7 +116,6 @@ impl FilePattern {
 
 #[cfg(test)]
 mod tests {
-    use super::super::names::set_aside;
     use super::*;
 
     #[test]

@@ -3,26 +3,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::commit::{commit, unless_refused};
-use super::destination::{refuse_irreplaceable, refuse_to_hide};
+use super::commit::unless_refused;
 use super::index::Index;
 use super::local_directory::LocalDirectory;
+use super::staged::{SavedShards, StagedShards};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, forget};
 use crate::header::FORMAT_KEY;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorSource, shape};
 use crate::tied;
-
-/// The files of a saved checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedShards {
-    /// The names of the files in order, without the index.
-    pub files: Vec<String>,
-    /// The number of bytes of all tensors.
-    pub total_size: u64,
-}
 
 /// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
 /// they do not fit into one.
@@ -85,34 +77,12 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    save_sharded_if(directory.as_ref(), tensors, options, || Ok(()))
-}
-
-/// [`save_sharded`] with a check, which is called when all files are written and none is in place.
-/// If the check fails, nothing is replaced.
-pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
-    directory: &Path,
-    tensors: impl IntoIterator<Item = (N, S)>,
-    options: &ShardOptions,
-    check: impl FnOnce() -> Result<()>,
-) -> Result<SavedShards> {
-    let mut tensors: Vec<_> = tensors.into_iter().collect();
-    let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    if directory.is_dir() {
-        // The commit checks this again. Here it comes before hours of writing.
-        let files: Vec<&str> = plan.files.iter().map(String::as_str).collect();
-        let files = options.with_beside(&files);
-        refuse_irreplaceable(directory, options.pattern(), &files, &options.save_options)?;
-        refuse_to_hide(directory)?;
-    }
     let mut directory = LocalDirectory::create(directory, options)?;
-    write_and_commit(&mut directory, plan, &tensors, options, check)
+    stage_sharded_to(&mut directory, tensors, options)?.commit()
 }
 
-/// [`save_sharded`] to a directory of any store.
-///
-/// `check` is called when all files are written and none is in place. If it fails, nothing is
-/// replaced. [`Contention`](super::Contention) is that of the directory, where it has one.
+/// [`save_sharded`] to a directory of any store. [`Contention`](super::Contention) is that of the
+/// directory, where it has one.
 ///
 /// ```
 /// use safetensors_core::checkpoint::save_sharded_to;
@@ -123,7 +93,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
 /// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
 /// let mut store = MemoryStore::default();
 /// let options = ShardOptions::new().max_shard_size(2.into());
-/// let saved = save_sharded_to(&mut store, tensors, &options, || Ok(()))?;
+/// let saved = save_sharded_to(&mut store, tensors, &options)?;
 /// assert_eq!(saved.files.len(), 2);
 /// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
 /// # Ok::<(), safetensors_core::Error>(())
@@ -131,38 +101,39 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// The errors of [`save_sharded`], and the error of `check`.
+/// The errors of [`save_sharded`].
 pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &mut D,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
-    check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
+    stage_sharded_to(directory, tensors, options)?.commit()
+}
+
+/// Writes all files that [`save_sharded_to`] puts in place. No reader finds them before the commit.
+///
+/// # Errors
+///
+/// The errors of [`save_sharded`] that are not about the commit.
+pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
+    directory: &'d mut D,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+) -> Result<StagedShards<'d, D>> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory.path()))?;
     if !options.overwrites() {
         // The commit checks this again. Here it comes before hours of writing.
         unless_refused(directory, &directory.files(options.pattern())?, options)?;
     }
-    write_and_commit(directory, plan, &tensors, options, check)
-}
-
-fn write_and_commit<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
-    directory: &mut D,
-    plan: ShardPlan,
-    tensors: &[(N, S)],
-    options: &ShardOptions,
-    check: impl FnOnce() -> Result<()>,
-) -> Result<SavedShards> {
     let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let written = directory.write(file, shard, &each);
         written.map_err(|error| error.in_path(directory.path().join(file)))?;
     }
-    let committed = commit(directory, options, &index, check);
-    committed.map_err(|error| error.in_path(directory.path()))?;
-    Ok(SavedShards { files, total_size: split.total_size })
+    let saved = SavedShards { files, total_size: split.total_size };
+    Ok(StagedShards::new(directory, options, index, saved))
 }
 
 /// What a sharded save will write.
@@ -207,6 +178,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let progress = save_options.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
+    // An index has no place for the records of one file.
+    forget(&mut metadata, Change::File);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);
     if shards == 1 {

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use tempfile::{TempDir, tempdir, tempdir_in};
 
-use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
+use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{crash_at, fail_at};
+use crate::io::failpoint::{crash_at, fail_at, interrupt_everywhere};
 use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save;
@@ -214,6 +214,46 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
         "write the index",
     ];
     assert!(expected.iter().all(|step| steps.contains(step)), "{steps:?}");
+}
+
+/// Whatever step of a commit fails, the stage commits again. What fails before leaves nothing.
+#[test]
+fn a_commit_that_failed_can_be_repeated() {
+    let mut repeated = 0;
+    for (before, shards) in BEFORE.into_iter().flat_map(|before| [1, 3].map(|n| (before, n))) {
+        let act = |directory: &TempDir| -> Result<bool> {
+            let options = options(shards, false);
+            let content = content(2);
+            let views = content
+                .iter()
+                .map(|(name, bytes)| (name, TensorView::from_slice(&[1], bytes).unwrap()));
+            let mut place = LocalDirectory::create(directory.path(), &options)?;
+            let mut staged = stage_sharded_to(&mut place, views, &options)?;
+            Ok(staged.commit().is_err() && staged.commit().map(|_| true)?)
+        };
+        interrupt_everywhere(
+            || prepare(before),
+            act,
+            |directory, interrupted, result| {
+                let context = format!("{before:?}, {shards} shards, {interrupted:?}, {result:?}");
+                let new = is_new(directory.path(), before, &context);
+                match result {
+                    Ok(is_second) => {
+                        assert!(new, "{context}");
+                        repeated += usize::from(is_second);
+                        assert_eq!(names_in(directory.path()), names_after(before, shards));
+                    }
+                    Err(_) if interrupted.is_some_and(|it| it.killed) => {}
+                    Err(_) => {
+                        assert!(!new, "{context}");
+                        let names = names_in(directory.path());
+                        assert!(names.iter().all(|name| !name.starts_with('.')), "{context}");
+                    }
+                }
+            },
+        );
+    }
+    assert!(repeated > 100, "{repeated}");
 }
 
 #[test]

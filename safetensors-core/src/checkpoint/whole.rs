@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::hash::remove_record;
-use crate::header::{ATTEMPT_KEY, Limits, Metadata};
+use crate::header::{Limits, Metadata};
 use crate::io::{ReadAt, SafeTensors};
 
 /// The name that stands for all files of a directory.
@@ -214,8 +214,7 @@ fn of_one_file<S: ReadAt>(
     limits: &Limits,
 ) -> Result<Checkpoint<Assembled<S>>> {
     divided::forget(&mut metadata);
-    metadata.remove(ATTEMPT_KEY);
-    // Digests of parts are none of whole tensors.
+    // Records of parts are none of whole tensors.
     remove_record(&mut metadata);
     let source = |file: CheckpointFile<S>| (file.path, file.archive.into_source());
     let sources = files.into_iter().map(source).collect();

@@ -54,5 +54,5 @@ pub use verify::{VerifiedFile, verify};
 pub use crate::hash::Sha256;
 #[cfg(feature = "std")]
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, TensorDigests, hash_tensors, remove_record,
+    Digest, DigestOptions, Hasher, KEY, Note, TensorDigests, hash_tensors, remove_record,
 };

@@ -7,9 +7,10 @@ use super::plan::{EditPlan, Run};
 use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
-use crate::io::failpoint;
+use crate::io::identity::links;
 use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
+use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::atomic::{AtomicFile, directory};
 use crate::tensor::write_exactly;
 
@@ -20,14 +21,16 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
         return Err(ErrorKind::Io(error).into());
     }
     let plan = EditPlan::new(&edit)?;
-    let outcome = edit.check_place(plan.outcome(&edit))?;
+    let outcome = edit.check_place(plan.outcome(&edit), plan.change)?;
     if outcome == Edited::Unchanged {
         return Ok(Edited::Unchanged);
     }
     if outcome == Edited::InPlace {
         let lock = lock(&edit)?;
         check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
-        if header::replace(&edit, &plan.layout.prefix)? {
+        // A delta may have given it another name while this waited.
+        let names = links(edit.archive.source().file()).map_err(ErrorKind::Io)?;
+        if names == 1 && header::replace(&edit, &plan.layout.prefix)? {
             return Ok(Edited::InPlace);
         }
         drop(lock);
@@ -41,19 +44,14 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
 }
 
 /// Replaces the old file by the new one, unless the old one has changed meanwhile.
-fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
-    let mut source = Some(edit.archive.into_source());
-    new.commit_if(|| {
-        if let Some(source) = &source {
-            check_unchanged(source, &edit.destination).map_err(ErrorKind::Io)?;
-        }
-        // On Unix the old file stays open, and so locked, until the new one is in place. Other
-        // systems may not replace an open file.
-        if !cfg!(unix) {
-            source = None;
-        }
-        Ok(())
-    })?;
+fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
+    new.begin_commit()?;
+    let source = edit.archive.into_source();
+    check_unchanged(&source, &edit.destination).map_err(ErrorKind::Io)?;
+    // On Unix the old file stays open, and so locked, until the new one is in place. Other systems
+    // may not replace an open file.
+    let _source = cfg!(unix).then_some(source);
+    new.commit_held()?;
     Ok(Edited::Rewritten)
 }
 
@@ -96,6 +94,12 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
             Ok(())
         })
         .map_err(|error| error.in_tensor(name))?;
+    }
+    if plan.records_later(edit) {
+        let written = file.try_clone().and_then(|file| FileSource::of(file, &edit.path));
+        let written = SafeTensors::from_source(written.map_err(ErrorKind::Io)?)?;
+        let prefix = plan.prefix_with(edit, edit.digests_of(&written)?)?;
+        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
     }
     Ok(new)
 }

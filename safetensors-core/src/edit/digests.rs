@@ -2,40 +2,30 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::hash;
-use crate::hash::TensorDigests;
-use crate::header::{Metadata, SHA256_KEY};
+use crate::hash::{Digest, KEY, TensorDigests};
+use crate::header::Metadata;
 
-/// Renames the digests of renamed tensors, and removes the digests of removed ones. A record that
-/// the edit itself sets stays as it is, and so does one that cannot be parsed.
+/// Renames the digests of renamed tensors, removes those of removed ones, and adds those of added
+/// ones, as if they were empty. A record that cannot be parsed stays as it is.
 pub(super) fn follow(
-    old: &Metadata,
-    new: &mut Metadata,
+    metadata: &mut Metadata,
     renamed: &HashMap<&str, &str>,
     removed: &HashSet<&str>,
+    added: &[&str],
 ) {
-    if !new.contains_key(hash::KEY) || new.get(hash::KEY) != old.get(hash::KEY) {
-        return;
-    }
-    let Ok(Some(record)) = TensorDigests::from_metadata(new) else { return };
-    let concerned = |name: &str| renamed.contains_key(name) || removed.contains(name);
-    if !record.iter().any(|(name, _)| concerned(name)) {
+    let Ok(Some(record)) = TensorDigests::from_metadata(metadata) else { return };
+    let is_changed = |name: &str| renamed.contains_key(name) || removed.contains(name);
+    if added.is_empty() && !record.iter().any(|(name, _)| is_changed(name)) {
         return;
     }
     let kept = record.iter().filter(|(name, _)| !removed.contains(name.as_str()));
     let new_name = |name| *renamed.get(name).unwrap_or(&name);
-    let record: TensorDigests =
-        kept.map(|(name, digest)| (new_name(name.as_str()), *digest)).collect();
+    let kept = kept.map(|(name, digest)| (new_name(name.as_str()), *digest));
+    let added = added.iter().map(|&name| (name, Digest::of(b"")));
+    let record: TensorDigests = kept.chain(added).collect();
     if record.is_empty() {
-        new.remove(hash::KEY);
+        metadata.remove(KEY);
     } else {
-        record.insert_into(new);
+        record.insert_into(metadata);
     }
-}
-
-/// Removes the digest of all data, because the data changes. A digest that the edit itself sets
-/// stays. Returns whether one was removed.
-pub(super) fn forget_data(old: &Metadata, new: &mut Metadata) -> bool {
-    let key = SHA256_KEY;
-    new.contains_key(key) && new.get(key) == old.get(key) && new.remove(key).is_some()
 }

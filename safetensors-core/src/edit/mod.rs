@@ -50,8 +50,9 @@
 //! # What else to know
 //!
 //! - A new file replaces the old one under one name. If the old one has other names (hard links),
-//!   they keep it. Editing in place changes the file under all its names. Symbolic links are
-//!   followed: the file that the link leads to is replaced, and the link stays.
+//!   they keep it. So a file with several names is never edited in place: a new file is written
+//!   instead, and [`Edit::notes`] says so. Symbolic links are followed: the file that the link leads
+//!   to is replaced, and the link stays.
 //! - A new file has the mode of the old one and, where the system allows it, its owner and group.
 //!   Extended attributes and access control lists stay only in place.
 //! - A read-only file is not edited. A file in a cache of the Hub is edited only with
@@ -59,8 +60,14 @@
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
 //!   does not keep readers out.
 //! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes.
-//!   [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
+//!   it, and the SHA-256 of all data is removed if the data changes. [`Edit::notes`] says so. Digests
+//!   that the edit [records](Edit::record_digests) are those of the new file.
+//! - A file is not edited if a `manifest.json` records a digest of its header, as in the directories
+//!   of burn's epochs: with another header, the epoch would not be complete. Nor is it replaced by a
+//!   save. [`Edit::notes`] names signatures that may be of the file as it was. A delta that
+//!   has a digest of the file as its base can be anywhere, and no longer applies after a change of
+//!   names or data.
+//! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
 //!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit
 //!   itself sets stay as they are.
@@ -85,6 +92,7 @@ pub use open::{is_torn, restore_header};
 use plan::EditPlan;
 
 use crate::error::{Error, Result};
+use crate::hash::{Change, DigestOptions, Note, check_records, signatures};
 use crate::header::{Header, Metadata};
 use crate::io::{FileSource, SafeTensors};
 use crate::save::Order;
@@ -153,6 +161,9 @@ pub struct Edit<'a> {
     metadata: Metadata,
     /// The entries that the edit itself sets.
     set: Metadata,
+    /// The digests to record, of the file as it is, and how they are computed.
+    recorded: Metadata,
+    recording: DigestOptions,
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
     appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
@@ -202,11 +213,6 @@ impl<'a> Edit<'a> {
         self.restored
     }
 
-    /// The file as it is before the edit.
-    pub(crate) fn safetensors(&self) -> &SafeTensors<FileSource> {
-        &self.archive
-    }
-
     /// Adds entries to the `__metadata__`, or changes the values of existing ones.
     #[must_use]
     pub fn set_metadata<K: Into<String>, V: Into<String>>(
@@ -223,6 +229,7 @@ impl<'a> Edit<'a> {
         for key in keys {
             self.metadata.remove(key.as_ref());
             self.set.remove(key.as_ref());
+            self.recorded.remove(key.as_ref());
         }
         self
     }
@@ -232,6 +239,7 @@ impl<'a> Edit<'a> {
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
         self.set.clear();
+        self.recorded.clear();
         self
     }
 
@@ -325,16 +333,56 @@ impl<'a> Edit<'a> {
     /// appended tensors.
     pub fn dry_run(&self) -> Result<Edited> {
         let outcome = || {
-            let outcome = EditPlan::new(self)?.outcome(self);
-            self.check_place(outcome)
+            let plan = EditPlan::new(self)?;
+            self.check_place(plan.outcome(self), plan.change)
         };
         outcome().map_err(|error: Error| error.in_path(&self.path))
     }
 
-    /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed.
-    fn check_place(&self, outcome: Edited) -> Result<Edited> {
-        if outcome != Edited::Unchanged && !self.change_cached {
-            refuse_cached(&self.path)?;
+    /// Returns what [`apply`](Edit::apply) does besides the changes that it was asked for.
+    ///
+    /// ```
+    /// use safetensors_core::digest::{DigestOptions, Note};
+    /// use safetensors_core::edit::Edit;
+    /// use safetensors_core::{SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let weight = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    /// save(&path, [("a", weight), ("b", weight)], &SaveOptions::new())?;
+    /// Edit::open(&path)?.record_digests(&DigestOptions::new().sha256(true))?.apply()?;
+    ///
+    /// let edit = Edit::open(&path)?.remove(["a"]);
+    /// assert_eq!(edit.notes()?, [Note::Removed { key: "modelspec.hash_sha256" }]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`dry_run`](Edit::dry_run).
+    pub fn notes(&self) -> Result<Vec<Note>> {
+        let notes = || {
+            let plan = EditPlan::new(self)?;
+            if self.check_place(plan.outcome(self), plan.change)? == Edited::Unchanged {
+                return Ok(Vec::new());
+            }
+            let mut notes = plan.notes;
+            notes.extend(signatures(&self.path, plan.change)?);
+            Ok(notes)
+        };
+        notes().map_err(|error: Error| error.in_path(&self.path))
+    }
+
+    /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed, or one that
+    /// a manifest describes.
+    fn check_place(&self, outcome: Edited, change: Change) -> Result<Edited> {
+        if outcome != Edited::Unchanged {
+            if !self.change_cached {
+                refuse_cached(&self.path)?;
+            }
+            // The path may be a link.
+            check_records(&self.path, change)?;
+            check_records(&self.destination, change)?;
         }
         Ok(outcome)
     }
@@ -349,6 +397,7 @@ impl<'a> Edit<'a> {
     /// removed does not exist, or is to be both;
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
     /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
     /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
     /// and the errors of [`save`](crate::save()).

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::header::HeaderState;
 use super::{Edit, header};
 use crate::error::{Error, Result};
+use crate::hash::DigestOptions;
 use crate::header::Metadata;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
@@ -31,6 +32,8 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
             read_only,
             restored: found == HeaderState::Restored,
             set: Metadata::new(),
+            recorded: Metadata::new(),
+            recording: DigestOptions::new(),
             renamed: Vec::new(),
             removed: Vec::new(),
             appended: Vec::new(),

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Edit, Edited, digests};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{self, Change, Note, forget};
 use crate::header::{Header, Metadata, TensorInfo, rename_attributes};
+use crate::io::identity::links;
 use crate::save::SaveOptions;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
@@ -16,6 +18,9 @@ pub(super) struct EditPlan<'e> {
     /// The tensors of the file that stay. They come first in `specs`, before the appended ones.
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
+    pub(super) change: Change,
+    /// What the edit does besides the changes that it was asked for.
+    pub(super) notes: Vec<Note>,
     /// Whether only the header changes, and the new one fills the space of the old one. The data
     /// then stays where it is.
     pub(super) data_stays: bool,
@@ -45,20 +50,43 @@ impl<'e> EditPlan<'e> {
         });
         let appended = edit.appended.iter().map(|(name, source)| Spec::of(name, source));
         let specs: Vec<_> = specs.chain(appended).collect();
-        let mut options = SaveOptions::new().order(edit.order).durable(edit.durable);
-        options.align = edit.align.unwrap_or(alignment(header.data_start()));
-        options.metadata = followed(edit, &names, &removed);
-        digests::follow(header.metadata(), &mut options.metadata, &names, &removed);
-        let layout = Layout::plan(&specs, &options)?;
-        let metadata = options.metadata.clone();
-        let mut plan = Self { layout, specs, kept, metadata, data_stays: false };
-        if !plan.keeps_data(edit) && digests::forget_data(header.metadata(), &mut options.metadata)
-        {
-            plan.layout = Layout::plan(&plan.specs, &options)?;
-            plan.metadata = options.metadata;
+        let metadata = followed(edit, &names, &removed);
+        let layout = Layout::plan(&specs, &options(edit, &metadata))?;
+        let change = if names.is_empty() { Change::Header } else { Change::Names };
+        let mut plan =
+            Self { layout, specs, kept, metadata, change, notes: Vec::new(), data_stays: false };
+        if !plan.keeps_data(edit) {
+            plan.change = Change::Data;
+            let mut gone = forget(&mut plan.metadata, plan.change);
+            // Of what the edit records, only the length is known before the new file is written.
+            let later = edit.recorded.iter().filter(|(key, _)| gone.contains(&key.as_str()));
+            plan.metadata.extend(later.map(|(key, value)| (key.clone(), value.clone())));
+            plan.metadata.extend(edit.set.clone());
+            gone.retain(|key| !plan.metadata.contains_key(*key));
+            plan.notes.extend(gone.into_iter().map(|key| Note::Removed { key }));
+            plan.layout = Layout::plan(&plan.specs, &options(edit, &plan.metadata))?;
         }
         plan.fill_header(edit);
+        if plan.data_stays && edit.in_place {
+            let names = links(edit.archive.source().file()).map_err(ErrorKind::Io)?;
+            plan.notes.extend((names > 1).then_some(Note::SeveralNames { names }));
+        }
         Ok(plan)
+    }
+
+    /// Whether the edit records digests of data that it changes, which are known when the new file
+    /// is written.
+    pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
+        self.change == Change::Data && !edit.recorded.is_empty()
+    }
+
+    /// The bytes before the data, with these entries of the metadata, which are as long as the
+    /// planned ones.
+    pub(super) fn prefix_with(&self, edit: &Edit<'_>, entries: Metadata) -> Result<Vec<u8>> {
+        let mut metadata = self.metadata.clone();
+        metadata.extend(entries);
+        metadata.extend(edit.set.clone());
+        Ok(Layout::plan(&self.specs, &options(edit, &metadata))?.prefix)
     }
 
     /// Gives the new header the length of the old one, if only the header changes, and fits.
@@ -78,7 +106,12 @@ impl<'e> EditPlan<'e> {
         if is_placed(edit) && self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
         }
-        if self.data_stays && edit.in_place { Edited::InPlace } else { Edited::Rewritten }
+        let has_several_names =
+            self.notes.iter().any(|note| matches!(note, Note::SeveralNames { .. }));
+        match self.data_stays && edit.in_place && !has_several_names {
+            true => Edited::InPlace,
+            false => Edited::Rewritten,
+        }
     }
 
     /// The bytes to copy from the old file to the new one, in the order of the new one. Neighbours
@@ -159,9 +192,18 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// The metadata, with the attributes of the tensors under their new names.
+/// How the new file is laid out.
+fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
+    let mut options = SaveOptions::new().order(edit.order).durable(edit.durable);
+    options.align = edit.align.unwrap_or(alignment(edit.header().data_start()));
+    options.as_is = metadata.clone();
+    options
+}
+
+/// The metadata, with the attributes and the digests of the tensors under their new names.
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
+    metadata.extend(edit.recorded.clone());
     let is_gone = |name: &str| {
         removed.contains(name) && !edit.appended.iter().any(|(appended, _)| appended == name)
     };
@@ -169,6 +211,9 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
         true => None,
         false => Some((*renamed.get(name).unwrap_or(&name)).to_owned()),
     });
+    let added = edit.appended.iter().map(|(name, _)| name.as_str());
+    let added: Vec<_> = added.filter(|_| edit.recorded.contains_key(hash::KEY)).collect();
+    digests::follow(&mut metadata, renamed, removed, &added);
     metadata.extend(edit.set.clone());
     metadata
 }

@@ -1,13 +1,20 @@
 //! Recording digests in a file that exists.
 
+use std::path::Path;
+
 use super::{Edit, Edited};
 use crate::error::Result;
-use crate::hash::{DigestOptions, KEY, TensorDigests, of_data, of_tensor, sha256_entry};
+use crate::hash::{Change, DigestOptions, KEY, TensorDigests, of_data, of_tensor, sha256_entry};
+use crate::header::{Metadata, SHA256_KEY};
+use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
 
 impl Edit<'_> {
     /// Computes the digests of the file's data now, and records them in its metadata, in place of
     /// earlier ones. Digests that the options leave out stay as they are.
+    ///
+    /// The same edit may rename, append and remove tensors. If that changes the data,
+    /// [`apply`](Edit::apply) computes the digests of the new file.
     ///
     /// The file is locked against other edits meanwhile. For a checkpoint of several files, edit
     /// each of its [`files`](crate::Checkpoint::files).
@@ -41,29 +48,47 @@ impl Edit<'_> {
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
     /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256, if this crate
     /// was built without its feature `sha256`.
-    pub fn record_digests(self, options: &DigestOptions) -> Result<Self> {
-        let path = self.path.as_path();
+    pub fn record_digests(mut self, options: &DigestOptions) -> Result<Self> {
         // The data may take long to read, so this comes first.
-        self.check_place(Edited::Rewritten).map_err(|error| error.in_path(path))?;
-        let file = self.safetensors();
-        let records_sha256 = options.sha256.unwrap_or(false);
-        let passes = u64::from(options.tensors) + u64::from(records_sha256);
-        let progress = options.work.meter(passes * file.header().data_len());
-        let mut entries = Vec::new();
-        if options.tensors {
-            let lazy: Vec<_> =
-                file.header().iter().map(|info| LazyTensor::new(info, file, Some(path))).collect();
-            let digests =
-                options.work.each(&lazy, |tensor, buffer| of_tensor(tensor, buffer, &progress))?;
-            let record: TensorDigests =
-                lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
-            entries.push((KEY, record.to_string()));
-        }
-        if records_sha256 {
-            let hash =
-                of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
-            entries.push(sha256_entry(hash));
-        }
-        Ok(self.set_metadata(entries))
+        self.check_place(Edited::Rewritten, Change::Header)
+            .map_err(|error| error.in_path(&self.path))?;
+        let entries = entries(&self.archive, &self.path, options)?;
+        self.recorded.extend(entries);
+        self.recording = options.clone();
+        Ok(self)
     }
+
+    /// Computes the digests that the edit records of a file that it has written.
+    pub(super) fn digests_of(&self, written: &SafeTensors<FileSource>) -> Result<Metadata> {
+        let options = self.recording.clone().tensors(self.recorded.contains_key(KEY));
+        let sha256 = self.recorded.contains_key(SHA256_KEY);
+        entries(written, &self.path, &options.sha256(sha256))
+    }
+}
+
+/// Computes the digests of a file, as entries of its metadata.
+fn entries(
+    file: &SafeTensors<FileSource>,
+    path: &Path,
+    options: &DigestOptions,
+) -> Result<Metadata> {
+    let records_sha256 = options.sha256.unwrap_or(false);
+    let passes = u64::from(options.tensors) + u64::from(records_sha256);
+    let progress = options.work.meter(passes * file.header().data_len());
+    let mut entries = Metadata::new();
+    if options.tensors {
+        let lazy: Vec<_> =
+            file.header().iter().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+        let digests =
+            options.work.each(&lazy, |tensor, buffer| of_tensor(tensor, buffer, &progress))?;
+        let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
+        record.insert_into(&mut entries);
+    }
+    if records_sha256 {
+        let hash =
+            of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
+        let (key, value) = sha256_entry(hash);
+        entries.insert(key.into(), value);
+    }
+    Ok(entries)
 }

@@ -4,15 +4,15 @@
 mod races;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
 use super::{Edit, Edited, is_torn as is_left_torn, restore_header};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::failpoint::{Interrupted, interrupt_everywhere, without};
 use crate::io::testing::names_in;
 use crate::save;
 use crate::save::SaveOptions;
@@ -66,95 +66,118 @@ fn changed(change: fn(Edit<'_>) -> Edit<'_>) -> (Vec<u8>, Edited) {
     (fs::read(&path).unwrap(), outcome)
 }
 
-#[test]
-fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
-    for (change, expected, name) in CHANGES {
-        let (new, outcome) = changed(change);
-        assert_eq!(outcome, expected, "{name}");
-        for n in 0.. {
-            let directory = tempdir().unwrap();
-            let path = directory.path().join("model.safetensors");
-            let old = create(&path);
-            let edit = || -> Result<Edited> { change(Edit::open(&path)?).apply() };
-            let (result, failed) = fail_at(n, edit);
-            let found = fs::read(&path).unwrap();
-            let Some(step) = failed else {
-                result.unwrap();
-                assert!(n >= 7, "{name}: only {n} steps");
-                break;
-            };
-            if step == "remove the backup" {
-                // The edit is done. The next edit removes what stayed behind.
-                result.unwrap();
-                assert_eq!(names_in(directory.path()).len(), 2);
-                assert!(!restore_header(&path).unwrap());
-                assert!(found == new, "{name}");
-            } else if step == "link" {
-                // If a file cannot be linked to a name, a copy is used.
-                result.unwrap();
-                assert!(found == new, "{name}");
-            } else {
-                let error = result.unwrap_err();
-                assert_eq!(error.file(), path.to_str());
-                let done = outcome == Edited::Rewritten && step == "sync the directory";
-                match error.kind() {
-                    ErrorKind::NotDurable(_) => assert!(done, "{name}: {error}"),
-                    ErrorKind::Io(_) => assert!(!done, "{name}: {error}"),
-                    _ => unreachable!("{name}: {error}"),
-                }
-                assert!(found == if done { &*new } else { &*old }, "{name}: {step}");
-            }
-            assert_eq!(
-                names_in(directory.path()),
-                ["model.safetensors"],
-                "{name}: litter at {step}"
-            );
-            Checkpoint::open(&path).unwrap().read_all(&Default::default()).unwrap();
-        }
+/// A file, and the bytes that it has before a change.
+struct Place {
+    directory: TempDir,
+    path: PathBuf,
+    old: Vec<u8>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        Self { old: create(&path), path, directory }
+    }
+
+    fn found(&self) -> Vec<u8> {
+        fs::read(&self.path).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        names_in(self.directory.path())
     }
 }
 
-/// As if the process ended: no later step happens either, and the next edit restores the file.
 #[test]
-fn the_next_edit_restores_what_a_crash_left() {
+fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
     let mut torn = 0;
-    for (change, _, name) in CHANGES {
+    for (change, expected, name) in CHANGES {
         let (new, outcome) = changed(change);
-        for n in 0.. {
-            let directory = tempdir().unwrap();
-            let path = directory.path().join("model.safetensors");
-            let old = create(&path);
-            let (_, failed) =
-                crash_at(n, || -> Result<Edited> { change(Edit::open(&path)?).apply() });
-            let Some(step) = failed else { break };
-            let found = fs::read(&path).unwrap();
-            let is_torn = found != old && found != new;
-            torn += usize::from(is_torn);
-            assert!(!is_torn || outcome == Edited::InPlace, "{name}: {step}");
-            // `is_torn` and opening read-only find this out, and change nothing.
-            let names = names_in(directory.path());
-            assert_eq!(is_left_torn(&path).unwrap(), is_torn, "{name}: {step}");
-            let looked = Edit::open_read_only(&path).map(|edit| edit.dry_run().is_ok());
-            assert!(is_torn || looked.unwrap(), "{name}: {step}");
-            assert!(
-                fs::read(&path).unwrap() == found && names_in(directory.path()) == names,
-                "{name}: {step}"
-            );
-            if n % 2 == 0 {
-                assert_eq!(restore_header(&path).unwrap(), is_torn, "{name}: {step}");
-            } else {
-                Edit::open(&path).unwrap();
+        assert_eq!(outcome, expected, "{name}");
+        let edit = |place: &Place| -> Result<Edited> { change(Edit::open(&place.path)?).apply() };
+        let steps = interrupt_everywhere(Place::new, edit, |place, interrupted, result| {
+            let at = &format!("{name}: {interrupted:?}");
+            match interrupted {
+                None => assert_eq!(result.unwrap(), outcome, "{at}"),
+                Some(Interrupted { step, killed: false }) => {
+                    check_after_a_failure(&place, step, outcome, result, &new, at);
+                }
+                Some(Interrupted { killed: true, .. }) => {
+                    torn += usize::from(restored_after_a_kill(&place, outcome, &new, at));
+                }
             }
-            let found = fs::read(&path).unwrap();
-            assert!(found == old || found == new && !is_torn, "{name}: {step}");
-            assert_eq!(
-                names_in(directory.path()),
-                ["model.safetensors"],
-                "{name}: litter at {step}"
-            );
-        }
+            assert_eq!(place.names(), ["model.safetensors"], "{at}");
+            Checkpoint::open(&place.path).unwrap().read_all(&Default::default()).unwrap();
+        });
+        assert!(steps.len() >= 7, "{name}: only {steps:?}");
     }
     assert!(torn >= 3, "the test should have torn headers, and tore {torn}");
+}
+
+fn check_after_a_failure(
+    place: &Place,
+    step: &str,
+    outcome: Edited,
+    result: Result<Edited>,
+    new: &[u8],
+    at: &str,
+) {
+    let found = place.found();
+    if step == "remove the backup" {
+        // The edit is done. The next edit removes what stayed behind.
+        result.unwrap();
+        assert_eq!(place.names().len(), 2, "{at}");
+        assert!(!restore_header(&place.path).unwrap(), "{at}");
+        assert!(found == new, "{at}");
+    } else if step == "link" {
+        // If a file cannot be linked to a name, a copy is used.
+        result.unwrap();
+        assert!(found == new, "{at}");
+    } else {
+        let error = result.unwrap_err();
+        assert_eq!(error.file(), place.path.to_str(), "{at}");
+        let done = outcome == Edited::Rewritten && step == "sync the directory";
+        match error.kind() {
+            ErrorKind::NotDurable(_) => assert!(done, "{at}: {error}"),
+            ErrorKind::Io(_) => assert!(!done, "{at}: {error}"),
+            _ => unreachable!("{at}: {error}"),
+        }
+        assert!(found == if done { new } else { &*place.old }, "{at}");
+    }
+}
+
+/// Restores the file as the next edit does. Returns `true` if its header was torn.
+fn restored_after_a_kill(place: &Place, outcome: Edited, new: &[u8], at: &str) -> bool {
+    let (path, found, names) = (&place.path, place.found(), place.names());
+    let is_torn = found != place.old && found != new;
+    assert!(!is_torn || outcome == Edited::InPlace, "{at}");
+    // `is_torn` and opening read-only find this out, and change nothing.
+    assert_eq!(is_left_torn(path).unwrap(), is_torn, "{at}");
+    let looked = Edit::open_read_only(path).map(|edit| edit.dry_run().is_ok());
+    assert!(is_torn || looked.unwrap(), "{at}");
+    assert!(place.found() == found && place.names() == names, "{at}");
+    assert_eq!(restore_header(path).unwrap(), is_torn, "{at}");
+    let restored = place.found();
+    assert!(restored == place.old || restored == new && !is_torn, "{at}");
+    is_torn
+}
+
+/// Opening the file for the next edit restores it, too.
+#[test]
+fn the_next_edit_restores_what_a_kill_left() {
+    let (change, ..) = CHANGES[0];
+    let mut torn = 0;
+    let edit = |place: &Place| -> Result<Edited> { change(Edit::open(&place.path)?).apply() };
+    interrupt_everywhere(Place::new, edit, |place, interrupted, _| {
+        let is_torn = is_left_torn(&place.path).unwrap();
+        let restored = Edit::open(&place.path).unwrap().was_restored();
+        assert_eq!(restored, is_torn, "{interrupted:?}");
+        assert!(!is_torn || place.found() == place.old, "{interrupted:?}");
+        assert_eq!(place.names(), ["model.safetensors"], "{interrupted:?}");
+        torn += usize::from(is_torn);
+    });
+    assert!(torn >= 1, "no step tears the header");
 }
 
 #[test]

@@ -268,11 +268,11 @@ pub enum ErrorKind {
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
     /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
     #[cfg(feature = "std")]
-    #[error(
-        "an earlier run left synced steps in {}: recover them, or remove that directory",
-        Escaped(.directory)
-    )]
+    #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
+    /// The [writer](crate::save::GrowingWriter) has finished its file.
+    #[error("the file is finished already, and takes nothing more")]
+    AlreadyFinished,
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
     BadAttributeName { found: String },
@@ -331,6 +331,15 @@ pub enum ErrorKind {
         "the file lies in a cache of the Hub, so other programs would get what is changed here"
     )]
     InHubCache,
+    /// A manifest beside the file names a digest of its header. With another header, whoever reads
+    /// the manifest would take the file for an incomplete one.
+    #[cfg(feature = "std")]
+    #[error(
+        "{} records a digest of this file's header, which would not match any more: change a copy in \
+         another directory",
+        .manifest.display()
+    )]
+    InManifest { manifest: std::path::PathBuf },
     /// A file exists where a new one is to be saved, and
     /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
     #[cfg(feature = "std")]

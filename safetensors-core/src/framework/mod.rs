@@ -30,6 +30,8 @@ pub use crate::error::similar_names;
 pub use crate::error::text::{NameList, Quoted};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
+pub use crate::hash::signed_name;
+#[cfg(feature = "std")]
 pub use crate::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;

@@ -2,6 +2,8 @@
 //! metadata.
 
 #[cfg(feature = "std")]
+mod beside;
+#[cfg(feature = "std")]
 mod compute;
 mod hex;
 #[cfg(feature = "std")]
@@ -11,9 +13,14 @@ mod record;
 #[cfg(feature = "std")]
 mod running;
 mod sha256;
+mod table;
 #[cfg(feature = "std")]
 mod value;
 
+#[cfg(feature = "std")]
+pub use beside::Note;
+#[cfg(feature = "std")]
+pub(crate) use beside::{check_records, signatures};
 #[cfg(feature = "std")]
 pub use compute::hash_tensors;
 #[cfg(feature = "std")]
@@ -21,7 +28,7 @@ pub(crate) use compute::{of_data, of_tensor};
 #[cfg(feature = "std")]
 pub use options::DigestOptions;
 #[cfg(feature = "std")]
-pub use record::{KEY, TensorDigests, remove_record};
+pub use record::{KEY, TensorDigests};
 #[cfg(feature = "std")]
 pub(crate) use running::RunningDigest;
 #[cfg(feature = "modelspec")]
@@ -29,5 +36,10 @@ pub(crate) use sha256::SHA256_FORM;
 pub use sha256::Sha256;
 #[cfg(feature = "std")]
 pub(crate) use sha256::{recorded_sha256, sha256_entry};
+#[cfg(feature = "std")]
+pub(crate) use table::MANIFEST;
+pub(crate) use table::{Change, forget, has_records};
+#[cfg(feature = "std")]
+pub use table::{remove_record, signed_name};
 #[cfg(feature = "std")]
 pub use value::{Digest, Hasher};

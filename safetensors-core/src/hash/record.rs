@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::Digest;
 use crate::error::{Error, ErrorKind, Escaped, Result};
-use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
+use crate::header::{DIGESTS_KEY, Metadata, UniqueMap};
 
 /// The metadata key for the digests of a file's tensors.
 ///
@@ -106,24 +106,4 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
     fn from_iter<I: IntoIterator<Item = (N, Digest)>>(digests: I) -> Self {
         Self(digests.into_iter().map(|(name, digest)| (name.into(), digest)).collect())
     }
-}
-
-/// Removes both kinds of digests from a file's metadata. A program that changes the data and keeps
-/// the metadata should call this.
-///
-/// Returns whether any digest was removed.
-///
-/// ```
-/// use safetensors_core::Metadata;
-/// use safetensors_core::digest::{self, TensorDigests};
-///
-/// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// metadata.insert(digest::KEY.into(), TensorDigests::default().to_string());
-/// assert!(digest::remove_record(&mut metadata));
-/// assert_eq!(metadata.len(), 1);
-/// ```
-pub fn remove_record(metadata: &mut Metadata) -> bool {
-    let tensors = metadata.remove(KEY).is_some();
-    let data = metadata.remove(SHA256_KEY).is_some();
-    tensors || data
 }

@@ -1,12 +1,15 @@
 //! [`Digest`]: the XXH3-128 of a tensor.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::str::FromStr;
+use std::vec::Vec;
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::error::{Error, Result};
 use crate::hash::hex;
+use crate::header::Limits;
 
 /// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
 /// and in C order.
@@ -28,6 +31,25 @@ impl Digest {
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
+    }
+
+    /// Reads the header of a file from its start, and returns its digest, which includes the length
+    /// before it. A file of another kind has a digest, too.
+    ///
+    /// # Errors
+    ///
+    /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the file has less than 8 bytes.
+    pub fn of_header(file: impl Read) -> io::Result<Self> {
+        // A wrong length gives a wrong digest. The text of an index begins like a length beyond all
+        // limits.
+        let most = Limits::default().header_bytes;
+        let mut header = Vec::new();
+        let mut file = file.take(8);
+        file.read_to_end(&mut header)?;
+        let len: [u8; 8] = header[..].try_into().map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        file.set_limit(u64::from_le_bytes(len).min(most));
+        file.read_to_end(&mut header)?;
+        Ok(Self::of(&header))
     }
 }
 

@@ -10,7 +10,6 @@ pub(crate) const FORMAT_KEY: &str = "format";
 pub(crate) const MODELSPEC_PREFIX: &str = "modelspec.";
 
 /// The ModelSpec key for the SHA-256 of all data.
-#[cfg(feature = "std")]
 pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
 
 /// The prefix of every key that describes one tensor, see [`attributes`](super::attributes()).
@@ -41,7 +40,6 @@ pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 
 /// The key of the digests of all tensors.
-#[cfg(feature = "std")]
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
 /// The key of the parts of tensors that a file of a rank has.
@@ -49,7 +47,6 @@ pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 
 /// The key, in the index or the one file, of the attempt that ranks have saved.
-#[cfg(feature = "std")]
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
 /// The key of the number of files that ranks have saved together, where no index names them.

@@ -34,12 +34,12 @@ pub(crate) use dimensions::{DIMENSIONS, dimensions_text};
 pub(crate) use encode::{HeaderEntry, encode};
 #[cfg(feature = "modelspec")]
 pub(crate) use keys::MODELSPEC_PREFIX;
+pub(crate) use keys::{ATTEMPT_KEY, DIGESTS_KEY, METADATA_KEY, SHA256_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub(crate) use keys::{
-    ATTEMPT_KEY, AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DELTA_BASE_KEY, DELTA_KEY,
-    DIGESTS_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY, SHA256_KEY,
+    AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DELTA_BASE_KEY, DELTA_KEY, FILES_KEY,
+    FORMAT_KEY, PARTS_KEY,
 };
-pub(crate) use keys::{METADATA_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use limits::Limits;

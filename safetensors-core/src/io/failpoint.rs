@@ -18,10 +18,17 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
+/// Whether a test simulates that the process has been killed: then nothing is cleaned up.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn is_killed() -> bool {
+    false
+}
+
 #[cfg(any(test, feature = "__failpoints"))]
 pub(crate) use armed::hit;
 #[cfg(test)]
-pub(crate) use armed::{Interrupted, call_at, interrupt_everywhere, lacks, without};
+pub(crate) use armed::{Interrupted, call_at, interrupt_everywhere, is_killed, lacks, without};
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 pub use armed::{crash_at, fail_at};
@@ -57,9 +64,8 @@ mod armed {
 
     #[cfg(test)]
     thread_local! {
-        /// The feature that the thread's system lacks.
-        static LACKING: std::cell::Cell<Option<&'static str>> =
-            const { std::cell::Cell::new(None) };
+        /// The features that the thread's system lacks.
+        static LACKING: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     }
 
     /// Announces a step. Fails if a test wants it to.
@@ -93,10 +99,17 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
+    /// Whether a test simulates that the process has been killed, [`without`] "cleaning up".
+    #[cfg(test)]
+    pub(crate) fn is_killed() -> bool {
+        let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
+        lacks("cleaning up") && ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
+    }
+
     /// Whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
-        LACKING.get() == Some(what)
+        LACKING.with_borrow(|lacking| lacking.contains(&what))
     }
 
     /// Runs `f` with its `n`th step failing, counted from 0. Returns the result of `f` and the name
@@ -163,9 +176,9 @@ mod armed {
     /// Runs `f` as on a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
-        LACKING.set(Some(what));
+        LACKING.with_borrow_mut(|lacking| lacking.push(what));
         let result = f();
-        LACKING.set(None);
+        LACKING.with_borrow_mut(|lacking| _ = lacking.pop());
         result
     }
 

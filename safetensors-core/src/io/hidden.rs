@@ -1,9 +1,10 @@
 //! Names of the hidden files that lie beside a file while it is saved or edited.
 //!
 //! Each says which file it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file of
-//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. File systems
-//! allow 255 bytes for a name, so a long one is shortened and gets a hash of the whole name.
+//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long name is
+//! shortened and gets a hash of the whole name.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,8 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::failpoint;
 
-/// The most bytes that a name has on nearly every file system.
-const NAME_MAX: usize = 255;
+/// The most bytes of a hidden name. Most file systems take 255, eCryptfs takes 143.
+const NAME_MAX: usize = 143;
 
 /// How many random characters tell the temporary files of one file apart.
 pub(crate) const ID_LEN: usize = 6;
@@ -28,19 +29,19 @@ const GROWING_ID: &str = "growth";
 /// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
+/// The name of the file in a temporary directory that is locked while the directory is in use.
+pub(crate) const TEMPORARY_LOCK: &str = ".lock";
+
 /// The most characters that name an attempt of ranks to save.
 const ATTEMPT_MAX: usize = 64;
 
 /// How the name of the directory of an attempt ends.
 const ATTEMPT_SUFFIX: &str = ".ranks";
 
-/// How the name of an old directory ends while it is replaced in two steps.
-const PREVIOUS_SUFFIX: &str = ".previous";
-
-/// How the name of a new directory ends while an old one is emptied for it.
-const NEXT_SUFFIX: &str = ".next";
-
 const BACKUP_SUFFIX: &str = ".header-backup";
+
+/// How the name of an index goes on after that of the single file.
+const INDEX_ENDING: &str = ".index.json";
 
 /// How the name of the journal of a delta ends, which `safetensors-delta` writes.
 pub(crate) const JOURNAL_SUFFIX: &str = ".delta-journal";
@@ -61,6 +62,13 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
     directory(path).join(name)
+}
+
+/// The path beside a file that has its name with a suffix. A long name is shortened.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
+    name.push(suffix);
+    path.with_file_name(name)
 }
 
 /// The file that is locked while a file is written step by step. Every save to that path removes
@@ -90,35 +98,53 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     magic() == Some(BACKUP_MAGIC)
 }
 
-/// Where an old directory lies while it is replaced in two steps.
-pub(crate) fn previous(path: &Path) -> PathBuf {
-    beside(path, PREVIOUS_SUFFIX)
-}
-
-/// Where a new directory lies while an old one that cannot be renamed is emptied for it.
-pub(crate) fn next(path: &Path) -> PathBuf {
-    beside(path, NEXT_SUFFIX)
-}
-
-/// The name of the directory that has this hidden name while it is written, removed or replaced;
-/// `None` for any other name. A name that was shortened stays so.
-pub(crate) fn owner_of_directory(name: &OsStr) -> Option<&OsStr> {
-    let text = name.to_str()?.strip_prefix('.')?;
-    let temporary = || {
-        let (owner, _) = text.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
-        is_temporary(name, &temporary_prefix(owner.as_ref())).then_some(owner)
-    };
-    let ends = [PREVIOUS_SUFFIX, NEXT_SUFFIX];
-    let owner = ends.iter().find_map(|end| text.strip_suffix(end)).or_else(temporary);
-    owner.filter(|owner| !owner.is_empty()).map(OsStr::new)
-}
-
 /// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
 /// [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
     prefix.push(".");
     prefix
+}
+
+/// The checkpoint that a temporary file or directory belongs to, by its name: the name of its
+/// single file, or a shortened one. `None` for other names.
+pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
+    let text = name.to_string_lossy();
+    let (owner, id) = text.strip_prefix('.')?.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
+    let is_id = id.len() == ID_LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_id || owner.is_empty() {
+        return None;
+    }
+    let of_backup = owner.strip_prefix('.').and_then(|it| it.strip_suffix(BACKUP_SUFFIX));
+    let file = of_backup.unwrap_or(owner);
+    let file = file.strip_suffix(INDEX_ENDING).unwrap_or(file);
+    let shard =
+        |(at, _)| shard_numbers(&file[at..]).map(|(_, _, rest)| [&file[..at], rest].concat());
+    Some(file.match_indices('-').find_map(shard).unwrap_or_else(|| file.to_owned()))
+}
+
+/// What [`checkpoint_of_temporary`] finds for the temporary files of a file, of its index, of its
+/// shards and of the backup of its header.
+pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
+    let mut index = file_name.to_owned();
+    index.push(INDEX_ENDING);
+    let backup = header_backup(Path::new(file_name));
+    let names = [file_name, &index, backup.file_name().unwrap_or_default()];
+    let temporaries = names.map(|name| growing_lock(Path::new(name)));
+    temporaries.iter().filter_map(|path| checkpoint_of_temporary(path.file_name()?)).collect()
+}
+
+/// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
+pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
+    let number = |text: &str| {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        (digits >= 5).then_some(digits)
+    };
+    let text = text.strip_prefix('-')?;
+    let (shard, text) = text.split_at(number(text)?);
+    let text = text.strip_prefix("-of-")?;
+    let (shards, text) = text.split_at(number(text)?);
+    Some((shard, shards, text))
 }
 
 /// The directory in which ranks put what they save, until all of them have: that of an attempt to
@@ -182,31 +208,29 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
             && bytes.len() > suffix.len() + 1
             && bytes.ends_with(suffix.as_bytes())
     });
-    if name == LOCK_NAME || is_attempt_directory(name) || is_of_change {
-        return true;
-    }
-    // `.NAME.`, then the random characters and the ending.
-    let prefix = name.len().checked_sub(ID_LEN + TEMPORARY_SUFFIX.len());
-    let prefix = prefix.and_then(|len| bytes.get(..len));
-    let Some([b'.', .., b'.']) = prefix.filter(|prefix| prefix.len() > 2) else { return false };
-    let id = &bytes[name.len() - ID_LEN - TEMPORARY_SUFFIX.len()..];
-    id.strip_suffix(TEMPORARY_SUFFIX.as_bytes())
-        .is_some_and(|id| id.iter().all(u8::is_ascii_alphanumeric))
+    name == LOCK_NAME
+        || is_attempt_directory(name)
+        || is_of_change
+        || checkpoint_of_temporary(name).is_some()
 }
 
 /// `.NAME`, shortened so that `more` bytes can follow.
 fn stem(file_name: &OsStr, more: usize) -> OsString {
-    let room = NAME_MAX - 1 - more;
     let mut stem = OsString::from(".");
+    stem.push(shortened(file_name, NAME_MAX - 1 - more));
+    stem
+}
+
+/// A name in this many bytes. One that is too long gets a hash of itself as its end.
+fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
-        stem.push(file_name);
-        return stem;
+        return file_name.to_owned();
     }
     let hash = format!("~{:016x}", xxh3_64(file_name.as_encoded_bytes()));
     let text = file_name.to_string_lossy();
-    stem.push(&text[..text.floor_char_boundary(room - hash.len())]);
-    stem.push(hash);
-    stem
+    let mut short = OsString::from(&text[..text.floor_char_boundary(room - hash.len())]);
+    short.push(hash);
+    short
 }
 
 /// Removes the header backup of a file that was replaced, because the header that it could restore
@@ -269,32 +293,8 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_hidden_directory_is_found() {
-        for (name, expected) in [
-            (".epoch-12.aB3dE6.tmp", Some("epoch-12")),
-            (".epoch-12.previous", Some("epoch-12")),
-            (".epoch-12.next", Some("epoch-12")),
-            (".a.b.aB3dE6.tmp", Some("a.b")),
-            ("epoch-12", None),
-            ("epoch-12.previous", None),
-            (".epoch-12.aB3d.6.tmp", None),
-            (".epoch-12.tmp", None),
-            (".previous", None),
-            ("..aB3dE6.tmp", None),
-            ("", None),
-        ] {
-            let found = owner_of_directory(OsStr::new(name));
-            assert_eq!(found, expected.map(OsStr::new), "{name}");
-        }
-        let path = Path::new("run/epoch-12");
-        for hidden in [previous(path), next(path)] {
-            assert_eq!(owner_of_directory(hidden.file_name().unwrap()), path.file_name());
-        }
-    }
-
-    #[test]
     fn every_name_fits_and_two_long_ones_differ() {
-        for len in 1..=NAME_MAX {
+        for len in 1..=255 {
             for unit in ["x", "é", "權"] {
                 let name = unit.repeat(len / unit.len()) + &"y".repeat(len % unit.len());
                 let backup = header_backup(Path::new(&name));

@@ -49,6 +49,11 @@ impl Identity {
     }
 }
 
+/// The number of names (hard links) of an open file; 1 where the system has no such number.
+pub(crate) fn links(file: &File) -> io::Result<u64> {
+    system::links(file)
+}
+
 /// The number of this process, 0 where there are none: std panics there.
 pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
@@ -84,9 +89,20 @@ mod system {
         Identity { device: metadata.dev(), inode: metadata.ino() }
     }
 
+    #[cfg(unix)]
+    pub(super) fn links(file: &File) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(file.metadata()?.nlink())
+    }
+
     #[cfg(not(unix))]
     fn identity(metadata: Metadata) -> Identity {
         Identity { created: metadata.created().ok() }
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn links(_: &File) -> io::Result<u64> {
+        Ok(1)
     }
 }
 
@@ -111,6 +127,10 @@ mod system {
 
     fn identity(found: Stat) -> Identity {
         Identity { device: found.st_dev, inode: found.st_ino }
+    }
+
+    pub(super) fn links(file: &File) -> io::Result<u64> {
+        Ok(fstat(file)?.st_nlink)
     }
 }
 
@@ -141,6 +161,10 @@ mod system {
         options.access_mode(0).custom_flags(FILE_FLAG_BACKUP_SEMANTICS | link);
         of(&options.open(path)?)
     }
+
+    pub(super) fn links(file: &File) -> io::Result<u64> {
+        Ok(winapi_util::file::information(file)?.number_of_links())
+    }
 }
 
 #[cfg(test)]
@@ -157,7 +181,9 @@ mod tests {
         let open = File::open(at("old")).unwrap();
         let old = Identity::of(&open).unwrap();
         assert_eq!(Identity::at(&at("old")).unwrap(), Some(old));
+        assert_eq!(links(&open).unwrap(), 1);
         fs::hard_link(at("old"), at("link")).unwrap();
+        assert_eq!(links(&open).unwrap(), 2);
         assert_eq!(Identity::behind(&at("link")).unwrap(), Some(old));
         fs::rename(at("old"), at("renamed")).unwrap();
         assert_eq!(Identity::at(&at("renamed")).unwrap(), Some(old));

@@ -125,14 +125,14 @@ fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
 mod system {
     use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::time::Duration;
     use std::{io, thread};
 
     use crate::io::failpoint;
     use crate::io::hidden::directory;
     use crate::io::identity::Identity;
-    use crate::io::unfinished::{Registered, Steps};
+    use crate::io::unfinished::{Owned, Steps};
 
     /// How often a file that is locked, but no longer at the path, is tried again at once. Only a
     /// file system that gives a file another number each time makes it so many.
@@ -142,15 +142,9 @@ mod system {
     /// not have set its mode yet.
     const DENIED: u32 = 20;
 
-    /// The locked file. It is removed when this is dropped, or when the process ends by
-    /// [`remove_temporaries`](crate::save::remove_temporaries).
+    /// The locked file.
     #[derive(Debug)]
-    pub(super) struct HeldLock {
-        path: PathBuf,
-        registered: Option<Registered>,
-        /// Open for as long as it is locked.
-        _file: File,
-    }
+    pub(super) struct HeldLock(Option<Owned>);
 
     impl HeldLock {
         /// Holds the file if it is still the one at the path. The last holder may have removed it,
@@ -160,18 +154,16 @@ mod system {
             if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
                 return Ok(None);
             }
-            let registered = Some(Registered::file(path));
-            Ok(Some(Self { path: path.into(), registered, _file: file }))
+            Ok(Some(Self(Some(Owned::file(path).locked(file)))))
         }
     }
 
     impl Drop for HeldLock {
         fn drop(&mut self) {
-            let _steps = Steps::begin();
             // The file is removed and forgotten while it is locked. Afterwards the name may belong
             // to another writer's lock.
-            let _ = fs::remove_file(&self.path);
-            self.registered = None;
+            let _steps = Steps::begin();
+            self.0 = None;
         }
     }
 

@@ -26,7 +26,6 @@ pub(crate) mod remove;
 pub(crate) mod reserve;
 mod safetensors;
 #[cfg(feature = "std")]
-pub(crate) mod shift;
 #[cfg(feature = "std")]
 pub(crate) mod stamp;
 #[cfg(all(test, feature = "std"))]

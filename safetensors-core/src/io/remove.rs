@@ -1,6 +1,10 @@
-//! Removal of what may be missing.
+//! Removal of what may be missing, and of hidden directories.
 
+use std::fs::{self, File};
 use std::io;
+use std::path::Path;
+
+use super::hidden::TEMPORARY_LOCK;
 
 /// The result of a removal, which is no failure if there was nothing to remove.
 pub(crate) fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
@@ -8,4 +12,76 @@ pub(crate) fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
+}
+
+/// Removes a hidden directory with all that is in it, also what is read-only.
+///
+/// The file whose lock the caller holds is removed last. So a directory that is removed only in
+/// part still has it, and the next save removes the rest.
+pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
+    empty(path)?;
+    // NFS and Windows keep a file that is open.
+    drop(lock);
+    unless_missing(fs::remove_file(path.join(TEMPORARY_LOCK)))?;
+    unless_missing(fs::remove_dir(path))
+}
+
+/// Removes everything but the lock file. No link is followed, even if another program puts one in
+/// the place of a directory at that moment.
+#[cfg(unix)]
+fn empty(path: &Path) -> io::Result<()> {
+    use rustix::fs::CWD;
+
+    empty_at(&open_directory(CWD, path)?, TEMPORARY_LOCK.as_bytes())
+}
+
+#[cfg(unix)]
+fn empty_at(directory: &std::os::fd::OwnedFd, except: &[u8]) -> io::Result<()> {
+    use rustix::fs::{AtFlags, Dir, Mode, fchmod, unlinkat};
+
+    // Nothing can be removed from a directory that is read-only.
+    let _ = fchmod(directory, Mode::RWXU);
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [&b"."[..], b"..", except].contains(&name.to_bytes()) {
+            continue;
+        }
+        let Err(error) = unlinkat(directory, name, AtFlags::empty()) else { continue };
+        // It may be a directory. The error that says so depends on the system.
+        match open_directory(directory, name) {
+            Ok(inner) => {
+                empty_at(&inner, b"")?;
+                unlinkat(directory, name, AtFlags::REMOVEDIR)?;
+            }
+            Err(_) => unless_missing(Err(error.into()))?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn open_directory(
+    parent: impl std::os::fd::AsFd,
+    name: impl rustix::path::Arg,
+) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    use rustix::fs::{Mode, OFlags, openat};
+
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+}
+
+#[cfg(not(unix))]
+fn empty(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name() == TEMPORARY_LOCK {
+            continue;
+        }
+        unless_missing(match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        })?;
+    }
+    Ok(())
 }

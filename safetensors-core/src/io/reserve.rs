@@ -15,6 +15,23 @@ pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     allocate(file, len)
 }
 
+/// Inserts bytes at the start of a file, where the file system can (ext4, XFS). Returns whether it
+/// has. Otherwise the file is unchanged.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn insert_at_start(file: &File, len: u64) -> bool {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::retry_on_intr;
+
+    // The system inserts whole blocks only.
+    !failpoint::lacks("inserting")
+        && retry_on_intr(|| fallocate(file, FallocateFlags::INSERT_RANGE, 0, len)).is_ok()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn insert_at_start(_: &File, _: u64) -> bool {
+    false
+}
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};

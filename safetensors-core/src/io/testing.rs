@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::string::String;
+use std::time::Duration;
 use std::vec::Vec;
 
 /// The names in a directory, sorted.
@@ -12,4 +13,17 @@ pub(crate) fn names_in(directory: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// Saves by `save` until a directory has no hidden file. One time is enough, except that a process
+/// which another test starts holds every lock of this one, until it runs its own program.
+pub(crate) fn save_until_clean(directory: &Path, save: impl Fn()) {
+    for _ in 0..100 {
+        save();
+        if !names_in(directory).iter().any(|name| name.starts_with('.')) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("leftovers: {:?}", names_in(directory));
 }

@@ -3,24 +3,37 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-/// Something unfinished, and how to remove it.
-#[derive(Debug)]
-enum Unfinished {
-    /// A temporary file.
-    File(PathBuf),
-    /// A temporary directory with all that is in it.
-    Directory(PathBuf),
+use super::failpoint;
+use super::remove::remove_hidden;
+
+/// How something unfinished is removed.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    File,
+    /// A hidden directory, with all that is in it.
+    Directory,
     /// A directory that was created for the output. It is removed only if it is empty.
-    Made(PathBuf),
+    Made,
+}
+
+impl Kind {
+    fn remove(self, path: &Path, lock: Option<File>) -> io::Result<()> {
+        match self {
+            Self::File => fs::remove_file(path),
+            Self::Directory => remove_hidden(path, lock),
+            Self::Made => fs::remove_dir(path),
+        }
+    }
 }
 
 /// Everything unfinished, in order of creation.
-static UNFINISHED: Mutex<BTreeMap<u64, Unfinished>> = Mutex::new(BTreeMap::new());
+static UNFINISHED: Mutex<BTreeMap<u64, (Kind, PathBuf)>> = Mutex::new(BTreeMap::new());
 
 /// [`Steps`] hold this for reading. [`remove_temporaries`] takes it for writing and never releases
 /// it, so that nothing is created afterwards, and no steps are interrupted halfway.
@@ -58,47 +71,72 @@ impl Drop for Steps {
     }
 }
 
-/// Something that [`remove_temporaries`] removes until this is dropped. Register it in the same
-/// [`Steps`] that create it.
+/// A hidden file or directory, or a directory that was created for an output. It is removed when
+/// this is dropped, and by [`remove_temporaries`], unless it is [kept](Self::keep). Create it and
+/// this within the same [`Steps`].
 #[derive(Debug)]
-pub(crate) struct Registered(u64);
+pub(crate) struct Owned {
+    number: u64,
+    path: PathBuf,
+    kind: Option<Kind>,
+    /// Open, and so locked, until it is removed.
+    lock: Option<File>,
+}
 
-impl Registered {
-    /// A temporary file.
+impl Owned {
+    /// A hidden file.
     pub(crate) fn file(path: &Path) -> Self {
-        Self::new(Unfinished::File(absolute(path)))
+        Self::new(Kind::File, path)
     }
 
-    /// A temporary directory.
+    /// A hidden directory with all that is in it.
     pub(crate) fn directory(path: &Path) -> Self {
-        Self::new(Unfinished::Directory(absolute(path)))
+        Self::new(Kind::Directory, path)
     }
 
     /// A directory that was created for an output, to be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
-        Self::new(Unfinished::Made(absolute(path)))
+        Self::new(Kind::Made, path)
     }
 
-    fn new(unfinished: Unfinished) -> Self {
+    /// Holds the locked file, which is the hidden file or is in the hidden directory, until it is
+    /// removed.
+    pub(crate) fn locked(mut self, file: File) -> Self {
+        self.lock = Some(file);
+        self
+    }
+
+    fn new(kind: Kind, path: &Path) -> Self {
+        // The absolute path stays the same if the current directory changes.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let mut all = all();
         let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
-        all.insert(number, unfinished);
-        Self(number)
+        all.insert(number, (kind, path.clone()));
+        Self { number, path, kind: Some(kind), lock: None }
+    }
+
+    /// Its absolute path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves it where it is.
+    pub(crate) fn keep(mut self) {
+        self.kind = None;
     }
 }
 
-impl Drop for Registered {
+impl Drop for Owned {
     fn drop(&mut self) {
-        all().remove(&self.0);
+        if let Some(kind) = self.kind.filter(|_| !failpoint::is_killed()) {
+            // If this fails, the next save removes it.
+            let _ = kind.remove(&self.path, self.lock.take());
+        }
+        all().remove(&self.number);
     }
 }
 
-/// The absolute path, which stays the same if the current directory changes.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.into())
-}
-
-fn all() -> MutexGuard<'static, BTreeMap<u64, Unfinished>> {
+fn all() -> MutexGuard<'static, BTreeMap<u64, (Kind, PathBuf)>> {
     // Nothing that can panic happens under the lock.
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -124,15 +162,9 @@ pub fn remove_temporaries() {
     // The lock is never released.
     std::mem::forget(RUNNING.write().unwrap_or_else(PoisonError::into_inner));
     // A file in a directory was created after it, so it is removed before it.
-    for unfinished in all().values().rev() {
-        // Errors are ignored: a file that stays shows by its name what it is.
-        let _ = match unfinished {
-            Unfinished::File(path) => fs::remove_file(path),
-            Unfinished::Made(path) => fs::remove_dir(path),
-            Unfinished::Directory(path) => {
-                // Another thread may still put a file into it, so this tries twice.
-                fs::remove_dir_all(path).or_else(|_| fs::remove_dir_all(path))
-            }
-        };
+    for (kind, path) in all().values().rev() {
+        // Another thread may still put a file into a directory, so this tries twice. Errors are
+        // ignored: a file that stays shows by its name what it is.
+        let _ = kind.remove(path, None).or_else(|_| kind.remove(path, None));
     }
 }

@@ -11,7 +11,7 @@
 //! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
 //! that no mark is missing, and it puts everything in place before it releases the lock: the files
 //! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
-//! replace the old checkpoint as those of any save do ([`commit`]). If that rank is killed, the
+//! replace the old checkpoint as those of any save do ([`StagedShards`]). If that rank is killed, the
 //! parts are still complete, and any rank that saves again tries anew.
 //!
 //! A store of objects has no locks and no renaming, but conditional writes. There
@@ -27,18 +27,17 @@ use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{
-    Index, LocalDirectory, NewDirectories, SavedShards, ShardOptions, check_alone, commit,
-    commit_parts,
-};
+use crate::checkpoint::{Index, LocalDirectory, SavedShards, ShardOptions, StagedShards};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits, Metadata};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::unless_missing;
+use crate::io::unfinished::{Owned, Steps};
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
+use crate::save::directories::NewDirectories;
 use crate::save::permissions::create_private_directory;
 use crate::save::temporary::TempDirectory;
 
@@ -120,16 +119,22 @@ impl<'f> Attempt<'f> {
         let sequence = others.iter().filter_map(|(_, manifest)| Some(manifest.as_ref()?.sequence));
         let manifest = Manifest { sequence: sequence.max().unwrap_or(0) + 1, digest };
         let write = || -> Result<()> {
-            match create_private_directory(&self.path) {
+            let steps = Steps::begin();
+            let made = match create_private_directory(&self.path) {
+                Ok(()) => Some(Owned::directory(&self.path)),
                 Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
-                _ => {}
-            }
+                Err(_) => None,
+            };
+            drop(steps);
             failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
             let path = self.path.join(MANIFEST);
             let mut file = AtomicFile::create(&path, &self.options.save_options)?;
             serde_json::to_writer(&mut file, &manifest)
                 .map_err(|error| ErrorKind::Io(error.into()))?;
-            file.commit()
+            file.commit()?;
+            // Other ranks join it from here on, so it outlives this process.
+            made.into_iter().for_each(Owned::keep);
+            Ok(())
         };
         write().map_err(|error| self.of_directory(error))
     }
@@ -143,12 +148,7 @@ impl<'f> Attempt<'f> {
 
     /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
     /// all files take their places.
-    pub(super) fn finish(
-        self,
-        rank: usize,
-        temp: TempDirectory,
-        check: impl FnOnce() -> Result<()>,
-    ) -> Result<RankSaved> {
+    pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
         self.add(rank, &temp)
@@ -158,9 +158,8 @@ impl<'f> Attempt<'f> {
         if missing > 0 {
             return Ok(RankSaved::Waiting { missing });
         }
-        self.publish(&lock, check)?;
-        let (files, total_size) = (self.files.names(), self.files.total_size);
-        Ok(RankSaved::Complete(SavedShards { files, total_size }))
+        self.publish(&lock)?;
+        Ok(RankSaved::Complete(self.files.saved()))
     }
 
     /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
@@ -193,7 +192,7 @@ impl<'f> Attempt<'f> {
 
     /// Puts all files in their places, with the index, and removes this attempt and those that
     /// began before it.
-    fn publish(&self, lock: &DirectoryLock, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn publish(&self, lock: &DirectoryLock) -> Result<()> {
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
@@ -207,16 +206,9 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        if self.files.is_dcp {
-            let names = self.files.names();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            check_alone(self.directory, &names, self.name)?;
-            commit_parts(&mut directory, self.options, &names, check)?;
-        } else {
-            let index = self.files.index(self.name, |file| file.name.clone());
-            let index = index.map_err(|error| self.of_directory(error))?;
-            commit(&mut directory, self.options, &index, check)?;
-        }
+        let index = self.files.index(self.name, |file| file.name.clone());
+        let index = index.map_err(|error| self.of_directory(error))?;
+        StagedShards::new(&mut directory, self.options, index, self.files.saved()).commit()?;
         // A rank that is killed from here on leaves one hidden directory at most.
         drop(directory);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);

@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::path::Path;
 
 use super::plan::{RankPlan, RankTensor};
 use crate::checkpoint::{
-    Index, PartRecord, Record, ShardOptions, record_dcp, record_parts, split_into_shards,
+    Index, PartRecord, Record, SavedShards, ShardOptions, check_alone, check_directory, record_dcp,
+    record_parts, split_into_shards,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::Digest;
+use crate::hash::{Change, Digest, forget};
 use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 use crate::save::SaveOptions;
 
@@ -102,6 +104,7 @@ impl<'p> RankFiles<'p> {
         let progress = options.save_options.progress.clone();
         let mut each = SaveOptions { tied: None, progress, ..options.save_options.clone() };
         let mut metadata = std::mem::take(&mut each.metadata);
+        forget(&mut metadata, Change::File);
         let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
         each.metadata.insert(FORMAT_KEY.into(), format);
         Ok(Self { plan, files, total_size, each, metadata, is_dcp: options.dcp })
@@ -115,6 +118,27 @@ impl<'p> RankFiles<'p> {
     /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// What a complete save has written.
+    pub(super) fn saved(&self) -> SavedShards {
+        SavedShards { files: self.names(), total_size: self.total_size }
+    }
+
+    /// Checks whether the files can be saved to a directory, as far as that is known beforehand.
+    pub(super) fn check(
+        &self,
+        directory: &Path,
+        attempt: &str,
+        options: &ShardOptions,
+    ) -> Result<()> {
+        self.check_index(attempt).map_err(|error| error.in_path(directory))?;
+        let names = self.names();
+        if self.is_dcp {
+            return check_alone(directory, &names, attempt);
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check_directory(directory, options.pattern(), &names, &self.each)
     }
 
     /// The number of bytes of the tensors in a file.
@@ -153,7 +177,7 @@ impl<'p> RankFiles<'p> {
             records.map(|(name, record)| (name.clone(), record.clone())).collect();
         if self.files.len() == 1 || self.is_dcp {
             options.metadata.extend(self.metadata.clone());
-            options.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
+            options.as_is.insert(ATTEMPT_KEY.into(), attempt.into());
         }
         record_parts(&mut options.metadata, &records);
         if self.is_dcp {

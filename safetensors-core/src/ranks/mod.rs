@@ -82,3 +82,4 @@ pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;
 pub use rules::RankRules;
 pub use save::RankSaver;
+pub(crate) use save::stage_ranks;

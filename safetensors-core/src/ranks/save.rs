@@ -6,7 +6,8 @@ use super::PlannedRank;
 use super::attempt::{Attempt, RankSaved};
 use super::files::RankFiles;
 use super::plan::RankPlan;
-use crate::checkpoint::{ShardOptions, check_alone, check_directory};
+use crate::checkpoint::store::WritableDirectory;
+use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards};
 use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{ErrorKind, RankProblem};
@@ -100,7 +101,24 @@ impl<'a> RankSaver<'a> {
         tensors: impl IntoIterator<Item = (N, T)>,
         options: &ShardOptions,
     ) -> Result<RankSaved> {
-        self.save_if(directory.as_ref(), tensors, options, || Ok(()))
+        let directory = directory.as_ref();
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let Self { plan, rank, attempt } = *self;
+        plan.check_rank(rank)?;
+        let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+        files.check(directory, attempt, options)?;
+        let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
+        let files = &planned.files;
+        let attempt = Attempt::enter(directory, attempt, files, options)?;
+        let temp = attempt.begin(rank)?;
+        for file in files.of_rank(rank) {
+            let (parts, options) = planned.contents(file)?;
+            let path = temp.path().join(&file.name);
+            crate::save::save(&path, planned.sources(file, &parts), &options)
+                .map_err(|error| error.moved(&path, &directory.join(&file.name)))
+                .map_err(|error| attempt.explain(error, temp.path()))?;
+        }
+        attempt.finish(rank, temp)
     }
 
     /// The files that [`save`](Self::save) would write, to be written elsewhere. No tensor is asked
@@ -118,39 +136,28 @@ impl<'a> RankSaver<'a> {
     ) -> Result<PlannedRank<'a, T>> {
         PlannedRank::new(self.plan, self.rank, tensors, self.attempt, options)
     }
+}
 
-    /// [`save`](Self::save) with a check, which is called when the files of all ranks are complete
-    /// and none is in its place. If the check fails, nothing is replaced.
-    pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
-        &self,
-        directory: &Path,
-        tensors: impl IntoIterator<Item = (N, T)>,
-        options: &ShardOptions,
-        check_sources: impl FnOnce() -> Result<()>,
-    ) -> Result<RankSaved> {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        let Self { plan, rank, attempt } = *self;
-        plan.check_rank(rank)?;
-        let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
-        files.check_index(attempt).map_err(|error| error.in_path(directory))?;
-        let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
-        let files = &planned.files;
-        let names = files.names();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        match files.is_dcp {
-            true => check_alone(directory, &names, attempt)?,
-            false => check_directory(directory, options.pattern(), &names, &files.each)?,
+/// Writes the files of all ranks, which no reader finds before the commit, to a directory. This
+/// process alone owns them: dropping what is returned removes them.
+pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
+    place: &'d mut LocalDirectory,
+    plan: &RankPlan,
+    attempt: &str,
+    tensors: impl Fn(usize) -> Result<Vec<(N, T)>>,
+    options: &ShardOptions,
+) -> Result<StagedShards<'d, LocalDirectory>> {
+    let directory = place.path();
+    let files = RankFiles::new(plan, options).map_err(|error| error.in_path(&directory))?;
+    files.check(&directory, attempt, options)?;
+    for rank in 0..plan.world_size() {
+        let planned = PlannedRank::new(plan, rank, tensors(rank)?, attempt, options)?;
+        for file in planned.files.of_rank(rank) {
+            let (parts, each) = planned.contents(file)?;
+            place.write(&file.name, planned.sources(file, &parts), &each)?;
         }
-
-        let attempt = Attempt::enter(directory, attempt, files, options)?;
-        let temp = attempt.begin(rank)?;
-        for file in files.of_rank(rank) {
-            let (parts, options) = planned.contents(file)?;
-            let path = temp.path().join(&file.name);
-            crate::save::save(&path, planned.sources(file, &parts), &options)
-                .map_err(|error| error.moved(&path, &directory.join(&file.name)))
-                .map_err(|error| attempt.explain(error, temp.path()))?;
-        }
-        attempt.finish(rank, temp, check_sources)
     }
+    let index = files.index(attempt, |file| file.name.clone());
+    let index = index.map_err(|error| error.in_path(&directory))?;
+    Ok(StagedShards::new(place, options, index, files.saved()))
 }

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
+use tempfile::TempDir;
+
 use super::{RankPlan, RankRules, RankSaved, RankSaver};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
-use crate::io::failpoint::{call_at, crash_at, fail_at, without};
+use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save::SaveOptions;
@@ -57,7 +59,7 @@ const COMPLETE: [&str; 3] = [
 ];
 
 /// What the directory holds before: nothing of ours, or parts of an earlier save.
-fn prepare(is_divided: bool) -> tempfile::TempDir {
+fn prepare(is_divided: bool) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     if is_divided {
         for rank in 0..RANKS {
@@ -79,14 +81,16 @@ fn prepare(is_divided: bool) -> tempfile::TempDir {
 /// one, and the rank can save again.
 #[test]
 fn a_failing_or_killed_last_rank() {
-    for (is_divided, crash) in [(true, false), (true, true), (false, false), (false, true)] {
-        for n in 0.. {
+    for is_divided in [true, false] {
+        let setup = || {
             let directory = prepare(is_divided);
-            let path = directory.path();
-            assert_eq!(save_rank(path, 1, "new", 2).unwrap(), RankSaved::Waiting { missing: 1 });
-            let run = || save_rank(path, 0, "new", 2);
-            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
-            let context = format!("divided {is_divided}, crash {crash}, step {n}: {failed:?}");
+            let waiting = RankSaved::Waiting { missing: 1 };
+            assert_eq!(save_rank(directory.path(), 1, "new", 2).unwrap(), waiting);
+            directory
+        };
+        let act = |directory: &TempDir| save_rank(directory.path(), 0, "new", 2);
+        let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
+            let (path, context) = (directory.path(), format!("{is_divided}, {interrupted:?}"));
             let fill = fill_of(path);
             match &result {
                 Ok(saved) => {
@@ -120,42 +124,34 @@ fn a_failing_or_killed_last_rank() {
             for rank in 0..RANKS {
                 save_rank(path, rank, "next", 3).unwrap();
             }
-            assert_eq!((fill_of(path), names_in(path)), (3, COMPLETE.map(Into::into).to_vec()));
-            if failed.is_none() {
-                assert!(n > 10, "{context}");
-                break;
-            }
-        }
+            assert_eq!(fill_of(path), 3, "{context}");
+            assert_eq!(names_in(path), COMPLETE, "{context}");
+        };
+        assert!(interrupt_everywhere(setup, act, check).len() > 10);
     }
 }
 
 /// A rank that fails before the last one changes nothing, and can save again.
 #[test]
 fn a_failing_or_killed_first_rank() {
-    for crash in [false, true] {
-        for n in 0.. {
-            let directory = prepare(true);
-            let path = directory.path();
-            let run = || save_rank(path, 0, "new", 2);
-            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
-            assert_eq!(fill_of(path), 1);
-            assert!(result.is_ok() || failed.is_some(), "{result:?}");
-            if let Ok(saved) = &result {
-                // Some steps have a second way, such as a copy for a link.
-                assert_eq!(*saved, RankSaved::Waiting { missing: 1 }, "{failed:?}");
-            } else {
-                // The other one comes first now.
-                let waiting = RankSaved::Waiting { missing: 1 };
-                assert_eq!(save_rank(path, 1, "new", 2).unwrap(), waiting, "{failed:?}");
-                assert!(matches!(save_rank(path, 0, "new", 2).unwrap(), RankSaved::Complete(_)));
-                assert_eq!((fill_of(path), names_in(path)), (2, COMPLETE.map(Into::into).to_vec()));
-            }
-            if failed.is_none() {
-                assert!(n > 3);
-                break;
-            }
+    let act = |directory: &TempDir| save_rank(directory.path(), 0, "new", 2);
+    let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
+        let path = directory.path();
+        assert_eq!(fill_of(path), 1);
+        let waiting = RankSaved::Waiting { missing: 1 };
+        if let Ok(saved) = result {
+            // Some steps have a second way, such as a copy for a link.
+            assert_eq!(saved, waiting, "{interrupted:?}");
+            return;
         }
-    }
+        assert!(interrupted.is_some());
+        // The other one comes first now.
+        assert_eq!(save_rank(path, 1, "new", 2).unwrap(), waiting, "{interrupted:?}");
+        assert!(matches!(save_rank(path, 0, "new", 2).unwrap(), RankSaved::Complete(_)));
+        assert_eq!(fill_of(path), 2);
+        assert_eq!(names_in(path), COMPLETE);
+    };
+    assert!(interrupt_everywhere(|| prepare(true), act, check).len() > 3);
 }
 
 /// A rank that is killed while it removes the attempt leaves nothing else behind.
@@ -184,23 +180,31 @@ fn the_attempt_is_removed_last() {
 /// older attempt is interrupted, its ranks can go on with it.
 #[test]
 fn attempts_that_cannot_be_renamed() {
-    for n in 0.. {
+    let setup = || {
         let directory = prepare(true);
+        save_rank(directory.path(), 1, "older", 4).unwrap();
+        save_rank(directory.path(), 1, "new", 2).unwrap();
+        directory
+    };
+    let act = |directory: &TempDir| {
+        without("renaming of directories", || save_rank(directory.path(), 0, "new", 2))
+    };
+    let check = |directory: TempDir, interrupted: Option<Interrupted>, saved: Result<_>| {
         let path = directory.path();
-        save_rank(path, 1, "older", 4).unwrap();
-        save_rank(path, 1, "new", 2).unwrap();
-        let save = || crash_at(n, || save_rank(path, 0, "new", 2));
-        let (saved, step) = without("renaming of directories", save);
-        if step.is_none() {
+        if interrupted.is_none() {
             assert!(matches!(saved, Ok(RankSaved::Complete(_))), "{saved:?}");
-            assert_eq!((fill_of(path), names_in(path)), (2, COMPLETE.map(Into::into).to_vec()));
-            break;
+            assert_eq!(fill_of(path), 2);
+            assert_eq!(names_in(path), COMPLETE);
+            return;
         }
+        let is_gone = !path.join(".model.safetensors.index.json.older.ranks").exists();
         if matches!(save_rank(path, 0, "older", 4).unwrap(), RankSaved::Waiting { .. }) {
+            assert!(is_gone || saved.is_err(), "{interrupted:?}");
             assert!(matches!(save_rank(path, 1, "older", 4).unwrap(), RankSaved::Complete(_)));
         }
-        assert_eq!(fill_of(path), 4, "{step:?}");
-    }
+        assert_eq!(fill_of(path), 4, "{interrupted:?}");
+    };
+    interrupt_everywhere(setup, act, check);
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite, check_before_replacing};
-use crate::checkpoint::{SavedShards, ShardOptions};
+use crate::checkpoint::{LocalDirectory, SavedShards, ShardOptions};
 use crate::dtype::Dtype;
-use crate::error::{Error, RankProblem, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
-use crate::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
+#[cfg(doc)]
+use crate::ranks::RankSaver;
+use crate::ranks::{RankPlan, RankRules, stage_ranks};
 use crate::save::SaveOptions;
 use crate::slice::{Index, Selection, TensorPart};
 use crate::tensor::{Sink, TensorSource};
@@ -42,7 +47,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
     /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has, see [`RankSaver`].
+    /// other save to this directory has: the index records it, as after a [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -71,7 +76,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`RankSaver`] and of [`save_sharded`](Rewrite::save_sharded).
+    /// of [`save_sharded`](Rewrite::save_sharded), and as there nothing is left after one.
     pub fn save_ranks(
         &self,
         directory: impl AsRef<Path>,
@@ -91,27 +96,19 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         options.save_options.progress = options.save_options.progress.for_total(plan.total_size());
         // The plan may have been made of these tensors in another order.
         let written: HashMap<&str, &PlannedTensor<'_, S>> = tensors.into_iter().collect();
-        let mut saved = None;
-        for rank in 0..plan.world_size() {
+        let parts = |rank| {
             let parts = plan.tensors().filter_map(|planned| {
                 let (name, tensor) = written.get_key_value(planned.name())?;
                 let part = planned.part(rank).and_then(|part| PartOf::new(tensor, part));
                 Some(part.map(|part| (*name, part)))
             });
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            let check = || check_before_replacing(&self.sources, directory);
-            saved = Some(
-                RankSaver::new(plan, rank, attempt).save_if(directory, parts, &options, check)?,
-            );
-        }
-        match saved {
-            Some(RankSaved::Complete(saved)) => Ok(saved),
-            // Another save of this name has taken the marks of these ranks away.
-            _ => {
-                let superseded = RankProblem::AttemptSuperseded { attempt: attempt.into() };
-                Err(Error::from(superseded).in_path(directory))
-            }
-        }
+            parts.collect::<Result<Vec<_>>>()
+        };
+        let mut place = LocalDirectory::create(directory, &options)?;
+        let mut staged = stage_ranks(&mut place, plan, attempt, parts, &options)?;
+        staged.begin()?;
+        check_before_replacing(&self.sources, directory)?;
+        staged.commit()
     }
 }
 

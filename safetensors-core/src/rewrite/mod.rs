@@ -9,21 +9,21 @@ mod planned;
 mod quantized;
 mod unchanged;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
 pub use planned::PlannedTensor;
 use unchanged::{check_before_replacing, check_unchanged};
 
-use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
+use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::hash::remove_record;
-use crate::header::{ATTEMPT_KEY, Metadata, join_entry, rename_attributes};
+use crate::hash::{Change, forget};
+use crate::header::{Metadata, join_entry, rename_attributes};
 use crate::io::{FileSource, ReadAt};
 use crate::quantized::Quantization;
-use crate::save::{SaveOptions, save_if};
+use crate::save::{SaveOptions, stage};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
 
@@ -97,6 +97,8 @@ pub struct Rewrite<'a, S = FileSource> {
     /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
     /// in common if they are one tensor.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
+    /// The keys of the digests that the sources have, and the new checkpoint has not.
+    removed: BTreeSet<&'static str>,
 }
 
 impl<S> Default for Rewrite<'_, S> {
@@ -110,6 +112,7 @@ impl<S> Default for Rewrite<'_, S> {
             next_tie: 0,
             quantization: None,
             added: HashMap::new(),
+            removed: BTreeSet::new(),
         }
     }
 }
@@ -144,9 +147,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         self.sources.push(checkpoint);
         // The entries of aliases are left out, because saving makes them anew.
-        let mut left_out: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
-        // The new checkpoint is not what these ranks have saved.
-        left_out.insert(ATTEMPT_KEY);
+        let left_out: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         for (key, value) in
             checkpoint.metadata().iter().filter(|(key, _)| !left_out.contains(key.as_str()))
         {
@@ -155,8 +156,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
                 .and_modify(|earlier| join_entry(key, earlier, value))
                 .or_insert_with(|| value.clone());
         }
-        // Digests of the source files do not apply to the new files.
-        remove_record(&mut self.metadata);
+        // Records of the source files do not apply to the new files.
+        self.removed.extend(forget(&mut self.metadata, Change::File));
         self
     }
 
@@ -334,7 +335,12 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.complete_options(options);
-        save_if(path, self.tensors(), &options, || check_before_replacing(&self.sources, path))
+        let mut file = stage(path, self.tensors(), &options)?;
+        let committed = file
+            .begin_commit()
+            .and_then(|()| check_before_replacing(&self.sources, path))
+            .and_then(|()| file.commit_held());
+        committed.map_err(|error| error.in_path(path))
     }
 
     /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
@@ -353,8 +359,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let directory = directory.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.complete_shard_options(options);
-        let check = || check_before_replacing(&self.sources, directory);
-        save_sharded_if(directory, self.tensors(), &options, check)
+        let mut place = LocalDirectory::create(directory, &options)?;
+        let mut staged = stage_sharded_to(&mut place, self.tensors(), &options)?;
+        staged.begin()?;
+        check_before_replacing(&self.sources, directory)?;
+        staged.commit()
     }
 
     /// [`complete_options`](Rewrite::complete_options) for several files.
@@ -378,8 +387,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
-        let options =
+        let mut options =
             SaveOptions { metadata: self.metadata.clone(), ..options.clone() }.metadata(own);
+        forget(&mut options.metadata, Change::File);
         if options.tied.is_some() {
             return options;
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{PlannedTensor, Rewrite};
 use crate::checkpoint::{FilePattern, ShardOptions, check_directory, files_of, plan_shards};
 use crate::error::Result;
+use crate::hash::{self, Change, Note, signatures};
 use crate::header::Metadata;
 use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
@@ -44,6 +45,8 @@ pub struct Plan<'r, 'a, S = FileSource> {
     /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
+    /// The digests that the sources have, and the new checkpoint has not.
+    removed: Vec<Note>,
     /// Which files may be replaced.
     pub(super) options: SaveOptions,
 }
@@ -74,7 +77,22 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Layout::plan(&Spec::of_all(&tensors), &options)?;
         // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size, options })
+        let removed = self.removed_records(&options);
+        Ok(Plan {
+            tensors,
+            aliases,
+            shards: Vec::new(),
+            pattern: None,
+            total_size,
+            removed,
+            options,
+        })
+    }
+
+    /// The digests of the sources that a save with these options does not record again.
+    fn removed_records(&self, options: &SaveOptions) -> Vec<Note> {
+        let removed = self.removed.iter().filter(|key| !(options.digests && **key == hash::KEY));
+        removed.map(|&key| Note::Removed { key }).collect()
     }
 
     /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
@@ -103,6 +121,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             shards,
             pattern,
             total_size: plan.split.total_size,
+            removed: self.removed_records(&plan.each),
             options: plan.each,
         })
     }
@@ -175,6 +194,23 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
         check_directory(path, pattern, &files, &self.options)
+    }
+
+    /// Returns what a save to this path does besides: digests that are not kept, and signatures that
+    /// may be of files that are replaced. The path is that of the file, or of the directory for a
+    /// sharded save.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    pub fn notes(&self, path: impl AsRef<Path>) -> Result<Vec<Note>> {
+        let path = path.as_ref();
+        let mut notes = self.removed.clone();
+        if path.exists() {
+            let file = self.pattern.as_ref().map(|pattern| path.join(pattern.file_name(0, 1)));
+            notes.extend(signatures(file.as_deref().unwrap_or(path), Change::File)?);
+        }
+        Ok(notes)
     }
 
     /// The names of the files that a sharded save to this directory removes when the new checkpoint

@@ -9,6 +9,7 @@ use super::cached::{MAX_LINKS, check_cached};
 use super::permissions::{is_read_only, take_after};
 use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, check_records};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
@@ -59,6 +60,9 @@ pub struct AtomicFile {
     durable: bool,
     /// Whether a file that exists is replaced.
     overwrite: bool,
+    is_in_place: bool,
+    /// The lock of the directory, while a commit is under way.
+    lock: Option<DirectoryLock>,
 }
 
 impl AtomicFile {
@@ -133,7 +137,15 @@ impl AtomicFile {
         if let Some(original) = permissions_of {
             take_after(temp.file(), original)?;
         }
-        Ok(Self { temp, path: destination.clone(), destination, durable: true, overwrite: true })
+        Ok(Self {
+            temp,
+            path: destination.clone(),
+            destination,
+            durable: true,
+            overwrite: true,
+            is_in_place: false,
+            lock: None,
+        })
     }
 
     /// The path that the file will have, after links.
@@ -160,45 +172,72 @@ impl AtomicFile {
     /// Gives the file its name, and replaces the old file. If a sharded save or an edit is putting
     /// its files in place in the same directory, this waits until that is done.
     ///
+    /// After an error, this can be called again, and dropping the file removes it. After
+    /// [`ErrorKind::NotDurable`], the next call synchronises the directory again. Once this has
+    /// succeeded, nothing must be written to the file.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::FileExists`] if a file has appeared that must not be replaced.
-    /// [`ErrorKind::Io`]: the path then still has the old file, and no temporary file stays behind.
+    /// [`ErrorKind::Io`]: the path then still has the old file.
     /// [`ErrorKind::NotDurable`]: the new file is in place, but its directory could not be
     /// synchronised.
-    pub fn commit(self) -> Result<()> {
-        let path = self.path.clone();
-        self.commit_if(|| Ok(())).map_err(|error| error.in_path(&path))
+    pub fn commit(&mut self) -> Result<()> {
+        let committed = self.begin_commit().and_then(|()| self.commit_held());
+        committed.map_err(|error| error.in_path(&self.path))
     }
 
-    /// [`commit`](AtomicFile::commit) with a check, which is called while no other writer can put
-    /// files into the directory. If it fails, the path keeps the old file. Errors do not name the
-    /// path, so that callers can add another one.
-    pub(crate) fn commit_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Waits until the file has reached the disk, and keeps other writers from the directory until
+    /// [`commit_held`](Self::commit_held) or until the file is dropped. In between, the caller can
+    /// check that nothing has changed.
+    pub(crate) fn begin_commit(&mut self) -> Result<()> {
+        if self.lock.is_some() || self.is_in_place {
+            return Ok(());
+        }
         // This may take long, so it comes before the lock, for which others may wait.
         self.sync().map_err(ErrorKind::Io)?;
         let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
-        check()?;
-        let Self { temp, destination, durable, overwrite, .. } = self;
-        if overwrite {
-            temp.persist(&destination).map_err(ErrorKind::Io)?;
+        self.lock = Some(lock);
+        Ok(())
+    }
+
+    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
+    /// committed later.
+    pub(crate) fn end_commit(&mut self) {
+        self.lock = None;
+    }
+
+    /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
+    /// name the path, so that callers can add another one.
+    pub(crate) fn commit_held(&mut self) -> Result<()> {
+        // Whether this fails or not, other writers wait no longer.
+        let lock = self.lock.take();
+        if !self.is_in_place {
+            self.put_in_place()?;
+        }
+        drop(lock);
+        Ok(sync_name(&self.destination, self.durable).map_err(ErrorKind::NotDurable)?)
+    }
+
+    fn put_in_place(&mut self) -> Result<()> {
+        if self.overwrite {
+            self.temp.persist(&self.destination).map_err(ErrorKind::Io)?;
         } else {
-            temp.persist_new(&destination).map_err(|error| match error.kind() {
+            self.temp.persist_new(&self.destination).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => ErrorKind::FileExists,
                 _ => ErrorKind::Io(error),
             })?;
         }
-        drop(lock);
-        Ok(sync_name(&destination, durable).map_err(ErrorKind::NotDurable)?)
+        self.is_in_place = true;
+        Ok(())
     }
 
     /// [`commit`](AtomicFile::commit) by the holder of the directory's lock. After an error it is
     /// unknown whether the file is in place.
-    pub(crate) fn commit_locked(self) -> io::Result<()> {
+    pub(crate) fn commit_locked(mut self) -> io::Result<()> {
         self.sync()?;
-        let Self { temp, destination, durable, .. } = self;
-        temp.persist(&destination)?;
-        sync_name(&destination, durable)
+        self.temp.persist(&self.destination)?;
+        sync_name(&self.destination, self.durable)
     }
 
     /// Waits until the file has reached the disk, if it is to be durable.
@@ -295,6 +334,11 @@ fn destination_to_replace(
     let destination = destination(path)?;
     let original = replaceable(&destination, options)?;
     check_cached(path, options)?;
+    if original.is_some() {
+        // The records beside a link are of the file that it leads to.
+        check_records(path, Change::File)?;
+        check_records(&destination, Change::File)?;
+    }
     Ok((destination, original))
 }
 

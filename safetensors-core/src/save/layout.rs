@@ -8,6 +8,7 @@ use core::ops::Range;
 use super::spec::Spec;
 use super::{Order, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Change, forget, has_records};
 #[cfg(feature = "std")]
 use crate::header::LENGTH_BYTES;
 use crate::header::{HeaderEntry, Limits, METADATA_KEY, Metadata, NameTable, encode};
@@ -109,15 +110,22 @@ impl Layout {
     }
 }
 
-/// The metadata of a file of these tensors, with placeholders for their digests if these are to be
-/// recorded.
+/// The metadata of a file of these tensors: without the records of another file, with those of this
+/// one, and with placeholders for the digests of the tensors if these are to be recorded.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
+    let mut metadata = Cow::Borrowed(&options.metadata);
+    if has_records(&metadata) {
+        forget(metadata.to_mut(), Change::File);
+    }
+    if !options.as_is.is_empty() {
+        metadata.to_mut().extend(options.as_is.clone());
+    }
     #[cfg(feature = "std")]
     if options.digests {
-        return Cow::Owned(super::recording::planned_metadata(tensors, options));
+        super::recording::expect_digests(tensors, metadata.to_mut());
     }
     let _ = tensors;
-    Cow::Borrowed(&options.metadata)
+    metadata
 }
 
 fn check_names(tensors: &[Spec<'_>]) -> Result<NameTable> {

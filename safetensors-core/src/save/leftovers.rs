@@ -13,8 +13,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::io::hidden::{header_backup, is_temporary, is_temporary_name, temporary_prefix};
+use super::lock::lock_leftover;
+use crate::io::hidden::{TEMPORARY_LOCK, checkpoint_of_temporary, checkpoints_of};
 use crate::io::lock::DirectoryLock;
+use crate::io::remove::remove_hidden;
 
 /// A directory of at most this many entries is listed at each save.
 const FEW: usize = 1000;
@@ -22,16 +24,16 @@ const FEW: usize = 1000;
 /// What was found in the large directories of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the temporary files and directories of a file that no process has locked, and the file of
-/// the directory's lock: the files of saves whose process was killed. Errors are ignored, because a
-/// leftover does not prevent the save.
+/// Removes the temporary files and directories of a checkpoint that no process has locked, and the
+/// file of the directory's lock: the files of saves whose process was killed. `file_name` is the
+/// name of one of its files. Errors are ignored, because a leftover does not prevent the save.
 ///
 /// In a directory of more than 1000 entries, those that another process has left since this one
 /// listed the directory are removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
-    for name in LISTED.temporaries(key, &prefixes(file_name), || list(directory)) {
+    for name in LISTED.temporaries(key, &checkpoints_of(file_name), || list(directory)) {
         let _ = remove_leftover(&directory.join(name));
     }
 }
@@ -39,16 +41,9 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
 /// [`remove_leftovers`], also in a large directory.
 pub(super) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
-    for name in listed.of(&prefixes(file_name)) {
+    for name in listed.of(&checkpoints_of(file_name)) {
         let _ = remove_leftover(&directory.join(name));
     }
-}
-
-/// The beginnings of the names of a file's temporary files. An edit writes the backup of a header
-/// under a temporary name, too.
-fn prefixes(file_name: &OsStr) -> [OsString; 2] {
-    let backup = header_backup(Path::new(file_name));
-    [file_name, backup.file_name().unwrap_or_default()].map(temporary_prefix)
 }
 
 /// What was found in directories of many entries, by their absolute paths.
@@ -61,28 +56,28 @@ struct Listed {
     entries: usize,
     /// The number of saves since then.
     saves: usize,
-    /// The names of temporary files and directories.
-    temporaries: BTreeSet<OsString>,
+    /// The names of temporary files and directories, by their checkpoints.
+    temporaries: BTreeMap<String, Vec<OsString>>,
 }
 
 impl Listings {
-    /// The names of temporary files that have one of these prefixes, as far as they are known. Calls
-    /// `list` if it is time to look.
+    /// The names of the temporary files of these checkpoints, as far as they are known. Calls `list`
+    /// if it is time to look.
     fn temporaries(
         &self,
         directory: PathBuf,
-        prefixes: &[OsString],
+        checkpoints: &BTreeSet<String>,
         list: impl FnOnce() -> Option<Listed>,
     ) -> Vec<OsString> {
         if let Some(known) = self.lock().get_mut(&directory)
             && known.saves < known.entries
         {
             known.saves += 1;
-            return known.of(prefixes);
+            return known.of(checkpoints);
         }
         // Other threads do not wait for this.
         let Some(listed) = list() else { return Vec::new() };
-        let found = listed.of(prefixes);
+        let found = listed.of(checkpoints);
         if listed.entries > FEW {
             _ = self.lock().insert(directory, listed);
         } else {
@@ -98,19 +93,9 @@ impl Listings {
 }
 
 impl Listed {
-    /// The temporary files that have one of these prefixes.
-    fn of(&self, prefixes: &[OsString]) -> Vec<OsString> {
-        let of_prefix = |prefix: &OsString| {
-            let begins = prefix.clone();
-            let from = self.temporaries.range(prefix.clone()..);
-            from.take_while(move |name| {
-                name.as_encoded_bytes().starts_with(begins.as_encoded_bytes())
-            })
-        };
-        let names = prefixes.iter().flat_map(|prefix| {
-            of_prefix(prefix).filter(move |name| is_temporary(name, prefix)).cloned()
-        });
-        names.collect()
+    fn of(&self, checkpoints: &BTreeSet<String>) -> Vec<OsString> {
+        let found = checkpoints.iter().filter_map(|checkpoint| self.temporaries.get(checkpoint));
+        found.flatten().cloned().collect()
     }
 }
 
@@ -120,64 +105,31 @@ fn list(directory: &Path) -> Option<Listed> {
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
         listed.entries += 1;
         let name = entry.file_name();
-        if is_temporary_name(&name) {
-            listed.temporaries.insert(name);
+        if let Some(checkpoint) = checkpoint_of_temporary(&name) {
+            listed.temporaries.entry(checkpoint).or_default().push(name);
         }
     }
     Some(listed)
 }
 
-/// Removes a temporary file or directory if its lock is free.
-#[cfg(unix)]
+/// Removes a temporary file, or a directory, that no process has locked.
 fn remove_leftover(path: &Path) -> io::Result<()> {
-    use std::fs::File;
-    use std::os::unix::fs::OpenOptionsExt;
-
-    use rustix::fs::OFlags;
-
-    use super::lock::{Lock, is_at, lock};
-
-    // Links are not followed, and opening a FIFO does not wait.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path).unwrap_or(false) {
-        return Ok(());
-    }
-    if kind.is_dir() {
-        return fs::remove_dir_all(path);
-    }
-    if kind.is_file() { fs::remove_file(path) } else { Ok(()) }
-}
-
-/// Removes a temporary file or directory that is not open.
-#[cfg(windows)]
-fn remove_leftover(path: &Path) -> io::Result<()> {
-    use super::lock::open_leftover;
-    use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX};
-
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
-        let _leftover = open_leftover(path)?;
+        let Some(_leftover) = lock_leftover(path)? else { return Ok(()) };
         return fs::remove_file(path);
     }
-    let name = path.file_name().and_then(OsStr::to_str).filter(|_| kind.is_dir());
-    let prefix = name.and_then(|it| it.get(..it.len() - ID_LEN - TEMPORARY_SUFFIX.len()));
-    let Some((prefix, parent)) = prefix.zip(path.parent()) else { return Ok(()) };
-    // What is in a directory cannot be removed while others are kept from it. So it gets a name that
-    // its creator, who may be about to open it, does not know.
-    let leftover = open_leftover(path)?;
-    let mut names = tempfile::Builder::new();
-    names.prefix(prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
-    let renamed = names.make_in(parent, |to| fs::rename(path, to))?;
-    drop(leftover);
-    fs::remove_dir_all(renamed.into_temp_path().keep()?)
-}
-
-/// On other systems leftovers cannot be told from files in use.
-#[cfg(not(any(unix, windows)))]
-fn remove_leftover(_: &Path) -> io::Result<()> {
-    Ok(())
+    if !kind.is_dir() {
+        return Ok(());
+    }
+    match lock_leftover(&path.join(TEMPORARY_LOCK)) {
+        Ok(Some(lock)) => remove_hidden(path, Some(lock)),
+        Ok(None) => Ok(()),
+        // Its creator may be about to create the lock, and makes another directory if this one is
+        // gone. If the creator comes first, the directory is not empty, and stays.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::remove_dir(path),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -195,8 +147,8 @@ mod tests {
                 lists += 1;
                 Some(Listed { entries, ..Listed::default() })
             };
-            let name = prefixes(format!("step-{entries}").as_ref());
-            assert!(listings.temporaries("steps".into(), &name, list).is_empty());
+            let of = checkpoints_of(format!("step-{entries}").as_ref());
+            assert!(listings.temporaries("steps".into(), &of, list).is_empty());
         }
         assert!(read < 1_000_000, "{read}");
         // Looking never ends altogether.

@@ -36,47 +36,40 @@ pub(super) fn lock(_: &File) -> Lock {
     Lock::None
 }
 
-/// Opens a temporary directory, to be locked; `None` if the system cannot.
+/// Opens and locks a file that another process has left; `None` if one is using it.
 #[cfg(unix)]
-pub(super) fn open_directory(path: &Path) -> io::Result<Option<File>> {
-    File::open(path).map(Some)
+pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use rustix::fs::OFlags;
+
+    // Links are not followed, and opening a FIFO does not wait.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let open = |write| File::options().read(true).write(write).custom_flags(flags).open(path);
+    // Network file systems lock only a file that is open for writing.
+    let file = open(true).or_else(|error| open(false).map_err(|_| error))?;
+    let is_free = matches!(lock(&file), Lock::Taken) && is_at(&file, path)?;
+    Ok(is_free.then_some(file))
 }
 
-/// Opens a temporary directory for as long as it is in use. That keeps [`open_leftover`] from it.
+/// Opens a file that nobody has open. Until it is closed, nobody can open it but to rename or remove
+/// it.
 #[cfg(windows)]
-pub(super) fn open_directory(path: &Path) -> io::Result<Option<File>> {
+pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::windows::fs::OpenOptionsExt;
 
+    const DELETE: u32 = 0x0001_0000;
+    const FILE_SHARE_DELETE: u32 = 4;
+    const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
     let mut options = File::options();
-    options.read(true).custom_flags(windows::FILE_FLAG_BACKUP_SEMANTICS);
-    options.open(path).map(Some)
+    options.access_mode(DELETE).share_mode(FILE_SHARE_DELETE);
+    options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path).map(Some)
 }
 
+/// On other systems leftovers cannot be told from files in use.
 #[cfg(not(any(unix, windows)))]
-pub(super) fn open_directory(_: &Path) -> io::Result<Option<File>> {
+pub(super) fn lock_leftover(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
-}
-
-/// Opens a temporary file or directory that nobody has open. Until it is closed, nobody can open it
-/// but to rename or remove it.
-#[cfg(windows)]
-pub(super) fn open_leftover(path: &Path) -> io::Result<File> {
-    use std::os::windows::fs::OpenOptionsExt;
-    use windows::{
-        DELETE, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_DELETE,
-    };
-
-    let flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT;
-    File::options().access_mode(DELETE).share_mode(FILE_SHARE_DELETE).custom_flags(flags).open(path)
-}
-
-/// Constants of `CreateFileW`.
-#[cfg(windows)]
-mod windows {
-    pub(super) const DELETE: u32 = 0x0001_0000;
-    pub(super) const FILE_SHARE_DELETE: u32 = 4;
-    pub(super) const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
-    pub(super) const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 }
 
 /// Whether a path leads to this file.

@@ -9,7 +9,7 @@
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
 //! | save while the program goes on | [`BackgroundSaver`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
-//! | write a directory of files as safely | [`AtomicDirectory`] |
+//! | write a directory of files as safely; replace or remove one | [`AtomicDirectory`], [`DirectoryPlace`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
 //!
 //! The first four take the same [`SaveOptions`], and write the same bytes for the same tensors.
@@ -20,6 +20,8 @@ pub(crate) mod atomic;
 mod background;
 #[cfg(feature = "std")]
 pub(crate) mod cached;
+#[cfg(feature = "std")]
+pub(crate) mod directories;
 #[cfg(feature = "std")]
 mod directory;
 #[cfg(feature = "std")]
@@ -61,9 +63,9 @@ pub use atomic::AtomicFile;
 #[cfg(feature = "std")]
 pub use background::BackgroundSaver;
 #[cfg(feature = "std")]
-pub use directory::AtomicDirectory;
+pub use directory::{AtomicDirectory, DirectoryPlace};
 #[cfg(feature = "std")]
-pub use growing::{GrowingTensor, GrowingWriter, recover_synced, synced_directory};
+pub use growing::{GrowingTensor, GrowingWriter};
 pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
 #[cfg(feature = "std")]
@@ -75,7 +77,7 @@ pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
 #[cfg(feature = "std")]
-pub(crate) use writer::save_if;
+pub(crate) use writer::stage;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;

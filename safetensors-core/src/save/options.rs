@@ -30,6 +30,9 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     pub(crate) metadata: Metadata,
+    /// Entries that are saved as they are, also records that this crate has computed. Records in
+    /// `metadata` are those of another file.
+    pub(crate) as_is: Metadata,
     pub(crate) order: Order,
     pub(crate) align: usize,
     pub(crate) durable: bool,
@@ -53,6 +56,7 @@ impl Default for SaveOptions {
     fn default() -> Self {
         Self {
             metadata: Metadata::new(),
+            as_is: Metadata::new(),
             order: Order::default(),
             align: 8,
             durable: true,
@@ -81,6 +85,11 @@ impl SaveOptions {
     }
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
+    ///
+    /// Metadata of another file can be passed on as it is. Entries that hold for that file alone are
+    /// not saved: the [digests](crate::digest) of its tensors and of its data, and which save of
+    /// ranks has made it. [`digests`](Self::digests) records new ones, and
+    /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,

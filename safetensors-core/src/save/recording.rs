@@ -10,11 +10,9 @@ use crate::hash::{Digest, Hasher, TensorDigests};
 use crate::header::Metadata;
 use crate::tensor::{TensorSource, write_exactly};
 
-/// The metadata of a file of these tensors, with placeholders for their digests.
-pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> Metadata {
-    let mut metadata = options.metadata.clone();
-    TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(&mut metadata);
-    metadata
+/// Adds placeholders for the digests of these tensors to metadata.
+pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
+    TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
 }
 
 /// The options with these digests in the metadata, one for each tensor.
@@ -25,7 +23,7 @@ pub(super) fn recorded(
 ) -> SaveOptions {
     let record: TensorDigests = tensors.iter().map(|tensor| tensor.name).zip(digests).collect();
     let mut options = SaveOptions { digests: false, ..options.clone() };
-    record.insert_into(&mut options.metadata);
+    record.insert_into(&mut options.as_is);
     options
 }
 

@@ -186,19 +186,17 @@ impl StreamWriter {
     /// callback cancelled the save. The path then still has the old file, and no temporary file
     /// stays behind. After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
-        self.finish_if(|| Ok(()))
+        self.stage()?.commit()
     }
 
-    /// [`finish`](StreamWriter::finish) with a check, which is called when the file has reached the
-    /// disk and no other writer can put files into the directory. If the check fails, the path
-    /// keeps the old file.
-    pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// The complete file, before it gets its name.
+    pub(super) fn stage(self) -> Result<AtomicFile> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.digest_options {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
-        self.file.commit_if(check).map_err(|error| error.in_path(&self.path))
+        Ok(self.file)
     }
 
     /// Writes the header again, with digests in place of the placeholders. Its length is the same.

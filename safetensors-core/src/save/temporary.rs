@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::leftovers::remove_leftovers;
-use super::lock::{Lock, is_at, lock, open_directory};
+use super::lock::{Lock, is_at, lock};
 use super::permissions::{create_private_directory, rename_over};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
+    ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
-use crate::io::unfinished::{Registered, Steps};
+use crate::io::remove::remove_hidden;
+use crate::io::unfinished::{Owned, Steps};
 
 /// How often a temporary file or directory is created anew because another save seems to have
 /// removed it. The last one is kept: on a file system that gives a file another number each time,
@@ -34,14 +35,10 @@ const ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
-    name: Option<Name>,
+    name: Option<Owned>,
+    /// Whether it is the name of a copy, which later writes to the file do not change.
+    is_copy: bool,
     file: File,
-}
-
-#[derive(Debug)]
-struct Name {
-    path: TempPath,
-    _registered: Registered,
 }
 
 impl TempFile {
@@ -53,7 +50,7 @@ impl TempFile {
         remove_leftovers(directory(destination), file_name(destination));
         let mode = if private { 0o600 } else { 0o666 };
         match unnamed(directory(destination), mode) {
-            Some(file) => Ok(Self { name: None, file }),
+            Some(file) => Ok(Self { name: None, is_copy: false, file }),
             None => Self::named(destination, |path| create_new(path, mode)),
         }
     }
@@ -72,13 +69,11 @@ impl TempFile {
         let _steps = Steps::begin();
         let mut attempt = 1;
         loop {
-            let (file, path) = with_name(destination, &mut make)?;
+            let (file, name) = file_with_name(destination, &mut make)?;
             // Before it was locked, another save may have taken it for a leftover and removed it.
-            let is_ours = !matches!(lock(&file), Lock::Busy)
-                && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
+            let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, name.path())?;
             if is_ours || attempt == ATTEMPTS {
-                let registered = Registered::file(&path);
-                return Ok(Self { name: Some(Name { path, _registered: registered }), file });
+                return Ok(Self { name: Some(name), is_copy: false, file });
             }
             attempt += 1;
         }
@@ -94,92 +89,124 @@ impl TempFile {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file.
-    pub(super) fn persist(self, destination: &Path) -> io::Result<()> {
+    /// Gives the file its name, and replaces the old file. After an error this can be tried again.
+    pub(super) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => path,
+        self.forget_copy();
+        if self.name.is_none() {
             // A file without a name can be linked only to a free name, so it gets a temporary one
             // first.
-            None => with_name(destination, |path| link(&file, path))
-                .map(|((), path)| path)
-                .or_else(|_| copy(&file, destination))?,
-        };
+            match file_with_name(destination, |path| link(&self.file, path)) {
+                Ok(((), name)) => self.name = Some(name),
+                Err(_) => self.copy(destination)?,
+            }
+        }
         failpoint::hit("rename")?;
-        match rename(path, destination) {
+        match self.rename(destination) {
             // On a file system without working locks, another save may have removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                rename(copy(&file, destination)?, destination)?;
+                self.copy(destination)?;
+                self.rename(destination)?;
             }
             renamed => renamed?,
         }
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
+    /// [`io::ErrorKind::AlreadyExists`].
+    pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
+        let _steps = Steps::begin();
+        self.forget_copy();
+        if self.name.is_none() {
+            // A link is made only if its name is free, so no temporary name is needed.
+            match link(&self.file, destination) {
+                Ok(()) => {
+                    self.settle(destination);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => self.copy(destination)?,
+            }
+        }
+        failpoint::hit("rename")?;
+        self.rename_to_free(destination)?;
+        self.settle(destination);
+        Ok(())
+    }
+
+    /// Renames the file, and replaces what has the new name. `TempPath::persist` would fail on
+    /// Windows if others have that open.
+    fn rename(&mut self, destination: &Path) -> io::Result<()> {
+        if let Some(name) = &self.name {
+            rename_over(name.path(), destination)?;
+        }
+        self.keep_name();
+        Ok(())
+    }
+
+    /// Renames the file if the new name is free.
+    fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let path = TempPath::try_from_path(name.path())?;
+        let Err(mut failed) = path.persist_noclobber(destination) else {
+            self.keep_name();
+            return Ok(());
+        };
+        failed.path.disable_cleanup(true);
+        if failed.error.kind() == io::ErrorKind::AlreadyExists {
+            return Err(failed.error);
+        }
+        // The file system has neither hard links nor such a rename. Another program can create the
+        // file between the check and the rename.
+        match fs::symlink_metadata(destination) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.rename(destination),
+            Err(_) => Err(failed.error),
+        }
+    }
+
+    fn keep_name(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.keep();
+        }
+    }
+
+    /// Forgets the copy of an attempt that failed. The file may have changed since.
+    fn forget_copy(&mut self) {
+        if std::mem::take(&mut self.is_copy) {
+            self.name = None;
+        }
+    }
+
+    /// Gives a copy a name, for a file that cannot be given one.
+    fn copy(&mut self, destination: &Path) -> io::Result<()> {
+        let metadata = self.file.metadata()?;
+        let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
+        lock(&copy);
+        copy_range(&self.file, 0, &copy, 0, metadata.len())?;
+        super::permissions::take_after(&copy, &metadata)?;
+        copy.sync_all()?;
+        self.name = Some(name.locked(copy));
+        self.is_copy = true;
+        Ok(())
+    }
+
+    /// The last steps for a file that has its name.
+    fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
+        let _ = self.file.unlock();
     }
 }
 
-impl TempFile {
-    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
-    /// [`io::ErrorKind::AlreadyExists`].
-    pub(super) fn persist_new(self, destination: &Path) -> io::Result<()> {
-        let _steps = Steps::begin();
-        let Self { name, file } = self;
-        let path = match name {
-            Some(Name { path, .. }) => Some(path),
-            // A link is made only if its name is free, so no temporary name is needed.
-            None => match link(&file, destination) {
-                Ok(()) => None,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => Some(copy(&file, destination)?),
-            },
-        };
-        if let Some(path) = path {
-            failpoint::hit("rename")?;
-            rename_to_free(path, destination)?;
-        }
-        remove_header_backup(destination);
-        // The lock would keep an edit from the finished file.
-        let _ = file.unlock();
-        Ok(())
-    }
-}
-
-/// Renames a file, and replaces what has the new name. `TempPath::persist` would fail on Windows if
-/// others have that open.
-fn rename(mut path: TempPath, destination: &Path) -> io::Result<()> {
-    rename_over(&path, destination)?;
-    path.disable_cleanup(true);
-    Ok(())
-}
-
-/// Renames a file if the new name is free.
-fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
-    let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
-    if failed.error.kind() == io::ErrorKind::AlreadyExists {
-        return Err(failed.error);
-    }
-    // The file system has neither hard links nor such a rename. Another program can create the
-    // file between the check and the rename.
-    match fs::symlink_metadata(destination) {
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => rename(failed.path, destination),
-        Err(_) => Err(failed.error),
-    }
-}
-
-/// A new directory, with a hidden name that has that of its destination in it. It is locked while
-/// it is in use. When this is dropped, it is removed with all that is in it.
+/// A new directory, with a hidden name that has the name of its destination in it. A file in it is
+/// locked while it is in use: network file systems do not lock directories. When this is dropped,
+/// the directory is removed with all that is in it.
 #[derive(Debug)]
-pub(crate) struct TempDirectory {
-    path: PathBuf,
-    _registered: Registered,
-    /// Open for as long as it is in use.
-    _lock: Option<File>,
-}
+pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
     /// Creates a temporary directory beside a destination. Errors must not show its name.
@@ -189,25 +216,17 @@ impl TempDirectory {
         let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
-            let path = path.keep()?;
-            let opened = open_directory(&path);
-            let is_ours = |file: &Option<File>| match file {
-                Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
-                None => Ok(true),
-            };
-            let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
-            match opened {
+            // Until the file is locked, another save may take the directory for a leftover.
+            match lock_in(&path) {
                 Ok((lock, is_ours)) if is_ours || attempt == ATTEMPTS => {
-                    let registered = Registered::directory(&path);
-                    return Ok(Self { path, _registered: registered, _lock: lock });
+                    return Ok(Self(Owned::directory(&path).locked(lock)));
                 }
-                // Before it was locked, another save may have taken it for a leftover and removed
-                // it.
-                Ok(_) => _ = fs::remove_dir(&path),
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
-                Err(error) => {
-                    let _ = fs::remove_dir(&path);
-                    return Err(error);
+                made => {
+                    let _ = remove_hidden(&path, None);
+                    let lost = made.err().filter(|it| it.kind() != io::ErrorKind::NotFound);
+                    if let Some(error) = lost {
+                        return Err(error);
+                    }
                 }
             }
             attempt += 1;
@@ -216,40 +235,44 @@ impl TempDirectory {
 
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
+    }
+
+    /// Leaves it where it is. The next save removes it.
+    pub(crate) fn keep(self) {
+        self.0.keep();
     }
 }
 
-impl Drop for TempDirectory {
-    fn drop(&mut self) {
-        // If this fails, the next save removes it.
-        let _ = fs::remove_dir_all(&self.path);
-    }
+/// Creates and locks the file in a new directory. Also returns whether both are still there, and no
+/// other save has locked the file.
+fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
+    failpoint::hit("lock the directory")?;
+    let path = directory.join(TEMPORARY_LOCK);
+    let file = create_new(&path, 0o600)?;
+    let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, &path)?;
+    Ok((file, is_ours))
 }
 
-/// Copies a file that cannot be given a name into a new one that has a name.
-fn copy(file: &File, destination: &Path) -> io::Result<TempPath> {
-    let metadata = file.metadata()?;
-    let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
-    copy_range(file, 0, &copy, 0, metadata.len())?;
-    super::permissions::take_after(&copy, &metadata)?;
-    copy.sync_all()?;
-    Ok(path)
+/// [`with_name`] for a file.
+fn file_with_name<T>(
+    destination: &Path,
+    make: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<(T, Owned)> {
+    let (made, path) = with_name(destination, make)?;
+    Ok((made, Owned::file(&path)))
 }
 
 /// Calls `make` with a temporary name that is free.
 fn with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
-) -> io::Result<(T, TempPath)> {
+) -> io::Result<(T, PathBuf)> {
     let prefix = temporary_prefix(file_name(destination));
     let mut builder = tempfile::Builder::new();
-    let made = builder
-        .prefix(&prefix)
-        .suffix(TEMPORARY_SUFFIX)
-        .rand_bytes(ID_LEN)
-        .make_in(directory(destination), make)?;
-    Ok(made.into_parts())
+    builder.prefix(&prefix).suffix(TEMPORARY_SUFFIX).rand_bytes(ID_LEN);
+    let (made, path) = builder.make_in(directory(destination), make)?.into_parts();
+    Ok((made, path.keep()?))
 }
 
 fn file_name(path: &Path) -> &OsStr {

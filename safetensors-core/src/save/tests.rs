@@ -18,6 +18,8 @@ use crate::tensor::TensorView;
 
 const DATA: [u8; 64] = [7; 64];
 
+const NAME: &str = "model.safetensors";
+
 fn tensors() -> [(&'static str, TensorView<'static>); 2] {
     let view = |len: &'static [usize; 1]| TensorView::new(Dtype::U8, len, &DATA[..len[0]]).unwrap();
     [("a", view(&[64])), ("b", view(&[3]))]
@@ -60,27 +62,31 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
     let saved = |path: &Path| save(path, tensors(), &SaveOptions::new());
     let new = serialize(tensors(), &SaveOptions::new()).unwrap();
     let interrupted = |run: &dyn Fn(&Path) -> Result<()>, old: Option<&[u8]>| {
-        let mut steps = Vec::new();
-        loop {
+        let setup = || {
             let directory = tempdir().unwrap();
-            let path = directory.path().join("model.safetensors");
             if let Some(old) = old {
-                fs::write(&path, old).unwrap();
+                fs::write(directory.path().join(NAME), old).unwrap();
             }
-            let (result, failed) = fail_at(steps.len(), || run(&path));
+            directory
+        };
+        let act = |directory: &TempDir| run(&directory.path().join(NAME));
+        interrupt_everywhere(setup, act, |directory, interrupted, result| {
+            let path = directory.path().join(NAME);
             let found = fs::read(&path).ok();
-            let Some(step) = failed else {
-                result.unwrap();
-                assert_eq!(found, Some(new.clone()));
-                Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
-                return steps;
+            let is_new = match interrupted {
+                Some(Interrupted { step, killed: false }) => check_failed(step, result, &path),
+                Some(_) => found.as_ref() == Some(&new),
+                None => {
+                    result.unwrap();
+                    Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
+                    true
+                }
             };
-            let expected = if check_failed(step, result, &path) { Some(&*new) } else { old };
-            assert_eq!(found.as_deref(), expected, "{step}");
-            let names = fs::read_dir(directory.path()).unwrap().count();
-            assert_eq!(names, usize::from(found.is_some()), "litter at {step}");
-            steps.push(step);
-        }
+            let expected = if is_new { Some(&*new) } else { old };
+            assert_eq!(found.as_deref(), expected, "{interrupted:?}");
+            let names = names_in(directory.path());
+            assert_eq!(names.len(), usize::from(found.is_some()), "{interrupted:?}: {names:?}");
+        })
     };
     for run in [&saved as &dyn Fn(&Path) -> Result<()>, &streamed] {
         for old in [None, Some(&b"the old file"[..])] {
@@ -169,20 +175,24 @@ fn a_save_that_must_not_overwrite_fails_at_each_step_without_a_trace() {
     let options = SaveOptions::new().overwrite(false);
     for system in SYSTEMS {
         system(&|| {
+            let act = |directory: &TempDir| save(directory.path().join(NAME), tensors(), &options);
+            interrupt_everywhere(
+                || tempdir().unwrap(),
+                act,
+                |directory, interrupted, saved| {
+                    let path = directory.path().join(NAME);
+                    let is_new = match interrupted {
+                        Some(Interrupted { step, killed: false }) => {
+                            check_failed(step, saved, &path)
+                        }
+                        _ => path.exists(),
+                    };
+                    let names = names_in(directory.path());
+                    assert_eq!(names.len(), usize::from(is_new), "{interrupted:?}: {names:?}");
+                },
+            );
             let directory = tempdir().unwrap();
-            let path = directory.path().join("file");
-            for step in 0.. {
-                let (saved, failed) = fail_at(step, || save(&path, tensors(), &options));
-                let Some(failed) = failed else {
-                    saved.unwrap();
-                    break;
-                };
-                if check_failed(failed, saved, &path) {
-                    fs::remove_file(&path).unwrap();
-                }
-                assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{failed}");
-            }
-            fs::remove_file(&path).unwrap();
+            let path = directory.path().join(NAME);
             save(&path, tensors(), &options).unwrap();
             let old = fs::read(&path).unwrap();
             // The file appears when the check at the beginning is done.
@@ -193,7 +203,15 @@ fn a_save_that_must_not_overwrite_fails_at_each_step_without_a_trace() {
             let error = file.commit().unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
             assert_eq!(fs::read(&other).unwrap(), old);
-            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+            // A commit that failed can be repeated, and leaves nothing if it is not.
+            fs::remove_file(&other).unwrap();
+            file.commit().unwrap();
+            assert_eq!(fs::read(&other).unwrap(), [1]);
+            fs::remove_file(&other).unwrap();
+            let file = AtomicFile::create(&other, &options).unwrap();
+            fs::hard_link(&path, &other).unwrap();
+            drop({ file }.commit().unwrap_err());
+            assert_eq!(names_in(directory.path()), [NAME, "other"]);
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::atomic::AtomicFile;
 use super::gather::{runs, write_run};
 use super::spec::Spec;
 use super::stream::StreamWriter;
@@ -44,17 +45,16 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    save_if(path.as_ref(), tensors, options, || Ok(()))
+    stage(path.as_ref(), tensors, options)?.commit()
 }
 
-/// [`save`] with a check, which is called when the file is complete and not yet in place. If the
-/// check fails, the path keeps the old file.
-pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
+/// Writes all of the file that [`save`] puts in place, which the path does not have until the
+/// commit.
+pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     path: &Path,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
-    check: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+) -> Result<AtomicFile> {
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
     let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
     // The threads share the sources by reference, so sources need not be `Send`. Names need not be
@@ -64,7 +64,7 @@ pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
         names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
     let writer = StreamWriter::create_for(path, &specs, &options)?;
     write_all(&writer, &tensors)?;
-    writer.finish_if(check)
+    writer.stage()
 }
 
 /// Writes every tensor, front to back, several at a time.

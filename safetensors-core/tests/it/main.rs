@@ -29,6 +29,7 @@ mod hostile;
 mod index;
 mod layers;
 mod loader;
+mod long_names;
 mod lora;
 #[cfg(target_os = "linux")]
 mod memory;
@@ -43,6 +44,7 @@ mod properties;
 mod quantized;
 mod races;
 mod ranks;
+mod records;
 mod rejections;
 mod replacing;
 mod rewrite;

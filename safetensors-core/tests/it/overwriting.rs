@@ -153,7 +153,7 @@ fn a_file_beside_the_tensors_that_exists_stays() {
     assert_eq!(names_in(dir.path()), ["config.json"]);
 
     let mut store: MemoryStore = [("config.json", b"old".to_vec())].into_iter().collect();
-    let saved = save_sharded_to(&mut store, tensors(), &options, || Ok(()));
+    let saved = save_sharded_to(&mut store, tensors(), &options);
     assert_exists(saved, Path::new("config.json"));
     let old = store.open(Path::new("config.json")).unwrap();
     assert_eq!(old.as_ref(), b"old");
@@ -183,7 +183,7 @@ fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
         let mut store = MemoryStore::default();
         for error in [
             save_sharded(&directory, tensors(), &options).unwrap_err(),
-            save_sharded_to(&mut store, tensors(), &options, || Ok(())).unwrap_err(),
+            save_sharded_to(&mut store, tensors(), &options).unwrap_err(),
         ] {
             assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
         }

@@ -161,7 +161,7 @@ fn files_that_go_to_a_writer_are_reported_too() {
 
     let options = ShardOptions::new().max_shard_size(MIB.into()).save_options(cancelling(5 * MIB));
     let mut store = MemoryStore::default();
-    let error = save_sharded_to(&mut store, tensors, &options, || Ok(())).unwrap_err();
+    let error = save_sharded_to(&mut store, tensors, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     assert!(store.list(Path::new("")).unwrap().is_empty());
 }

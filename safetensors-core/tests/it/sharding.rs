@@ -398,7 +398,7 @@ fn files_in_memory_have_the_bytes_of_those_on_the_disk() {
         let options = limit(size).metadata([("epoch", "3")]);
         let saved = save_sharded(dir.path(), tensors(), &options).unwrap();
         let mut store = MemoryStore::default();
-        let in_memory = save_sharded_to(&mut store, tensors(), &options, || Ok(())).unwrap();
+        let in_memory = save_sharded_to(&mut store, tensors(), &options).unwrap();
         assert_eq!(in_memory, saved);
         let names = store.list(Path::new("")).unwrap().into_iter().map(|entry| entry.name);
         let names: Vec<_> = names.collect();
@@ -410,6 +410,6 @@ fn files_in_memory_have_the_bytes_of_those_on_the_disk() {
     }
     let twice = [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap()); 2];
     let mut store = MemoryStore::default();
-    let error = save_sharded_to(&mut store, twice, &limit(1), || Ok(())).unwrap_err();
+    let error = save_sharded_to(&mut store, twice, &limit(1)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }

@@ -17,7 +17,7 @@ const SCALARS: &str = "safetensors_bridge.scalars";
 /// Writes a rewrite to a file.
 fn write<S: safetensors_core::ReadAt>(rewrite: &Rewrite<'_, S>, path: &Path) -> Result<(), Error> {
     let writer = burn::Writer::of(rewrite)?;
-    let file = AtomicFile::create(path, &SaveOptions::new().durable(false))?;
+    let mut file = AtomicFile::create(path, &SaveOptions::new().durable(false))?;
     writer.write(&file, |_| ())?;
     file.commit()
 }
@@ -250,7 +250,7 @@ fn a_save_that_stops_leaves_the_old_file() {
     let checkpoint = Checkpoint::open(&model).unwrap();
     let rewrite = Rewrite::of(&checkpoint);
     let writer = burn::Writer::of(&rewrite).unwrap();
-    let file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
+    let mut file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
     fs::OpenOptions::new().append(true).open(&model).unwrap().set_len(10_000).unwrap();
     writer.write(&file, |_| ()).unwrap_err();
     drop(file);

@@ -88,6 +88,17 @@ mod tests {
     }
 
     #[test]
+    fn a_name_may_be_as_long_as_the_file_system_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let blob = blob(dir.path());
+        for (len, is_taken) in [(255, true), (256, false)] {
+            let pointer = dir.path().join("snapshots/c").join("x".repeat(len));
+            assert_eq!(link(&blob, &pointer, 2, true).is_ok(), is_taken, "{len}");
+        }
+        assert_eq!(fs::read_dir(dir.path().join("snapshots/c")).unwrap().count(), 1);
+    }
+
+    #[test]
     fn without_links_the_file_itself_is_put_there() {
         let dir = tempfile::tempdir().unwrap();
         let fail = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());

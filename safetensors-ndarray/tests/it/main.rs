@@ -3,6 +3,7 @@
 
 #[cfg(feature = "derive")]
 mod derive;
+mod killed;
 mod labels;
 mod layouts;
 mod migration;

@@ -1,7 +1,6 @@
-//! [`Writer`] and [`Reader`]: arrays of any layout there and back, and runs that are killed.
+//! [`Writer`] and [`Reader`]: arrays of any layout there and back.
 
 use std::fs;
-use std::path::Path;
 
 use half::f16;
 use ndarray::{
@@ -13,10 +12,8 @@ use proptest::prelude::*;
 use safetensors_core::save::Order;
 use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorView, serialize};
 use safetensors_ndarray::{
-    ArrayElement, DynArray, FileBytes, Reader, Writer, array_source, recover_synced, save_sharded,
-    synced_directory,
+    ArrayElement, DynArray, FileBytes, Reader, Writer, array_source, save_sharded,
 };
-use safetensors_testing::process::command_of;
 
 /// Another memory layout of an array with the same elements, and a view of some of them.
 fn view_of<'a, T: Clone>(
@@ -242,85 +239,14 @@ fn of_two_writers_of_one_path_the_second_is_refused() {
     assert_eq!(error.file(), path.to_str());
     a.finish().unwrap();
     assert!(Reader::open(&path).unwrap().names().eq(["a"]));
-    let b = Writer::append_to(&path).unwrap();
+    let b = Writer::resume(&path).unwrap();
     b.add("b", &array![2.0]).unwrap();
-    assert!(matches!(Writer::append_to(&path).unwrap_err().kind(), ErrorKind::FileBusy));
+    assert!(matches!(Writer::resume(&path).unwrap_err().kind(), ErrorKind::FileBusy));
     b.finish().unwrap();
     let r = Reader::open(&path).unwrap();
     assert_eq!(r.read::<f64, Ix1>("a").unwrap(), array![1.0]);
     assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![2.0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-}
-
-/// The variable that tells this program to be the run that is killed, and where it writes.
-const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
-
-#[test]
-fn a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps() {
-    if let Some(path) = std::env::var_os(RUN) {
-        killed_run(Path::new(&path));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
-    fs::write(&path, "old").unwrap();
-    let status = command_of(a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps)
-        .env(RUN, &path)
-        .output()
-        .unwrap()
-        .status;
-    assert!(!status.success());
-    assert_eq!(fs::read(&path).unwrap(), b"old");
-
-    // Every file of synced steps is a whole file.
-    let synced = synced_directory(&path);
-    assert_eq!(synced, dir.path().join("run.safetensors.synced"));
-    let first = Reader::open(synced.join("00000001.safetensors")).unwrap();
-    assert_eq!(first.read::<f64, Ix3>("u").unwrap().dim(), (10, 20, 300));
-    assert_eq!(first.read::<f32, Ix1>("x").unwrap(), array![1.0]);
-    let recovered = dir.path().join("recovered.safetensors");
-    recover_synced(&path, &recovered, &SaveOptions::new()).unwrap();
-    let r = Reader::open(&recovered).unwrap();
-    let time = r.read::<f64, Ix1>("time").unwrap();
-    assert_eq!(time, Array1::from_iter((0..30).map(f64::from)));
-    let u = r.read::<f64, Ix3>("u").unwrap();
-    assert_eq!(u.dim(), (30, 20, 300));
-    assert_eq!(u.slice(s![.., 19, 299]), time);
-    let columns = r.read::<f64, Ix2>("columns").unwrap();
-    assert_eq!(columns.dim(), (2, 30));
-    assert_eq!(columns.row(1), time);
-    assert_eq!(r.attribute("u", "units"), Some("m/s"));
-    // An array that had not grown yet comes back without steps.
-    assert_eq!(r.read::<f32, Ix1>("late").unwrap().dim(), 0);
-    assert_eq!(r.attribute("late", "units"), Some("s"));
-
-    // Nothing is lost by starting again too soon.
-    let error = Writer::create(&path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-    drop(first);
-    fs::remove_dir_all(synced).unwrap();
-    Writer::create(&path).unwrap().finish().unwrap();
-    // And the temporary files of the killed run are gone.
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-}
-
-/// Appends 35 steps, syncs every 10, and is killed.
-fn killed_run(path: &Path) -> ! {
-    let w = Writer::create(path).unwrap().sync_every(10);
-    w.add("x", &array![1.0_f32]).unwrap();
-    let time = w.grow("time", Axis(0), &[]).unwrap();
-    let u = w.grow("u", Axis(0), &[20, 300]).unwrap();
-    let columns = w.grow("columns", Axis(1), &[2]).unwrap();
-    w.grow::<f32>("late", Axis(0), &[]).unwrap();
-    w.attribute("u", "units", "m/s").unwrap();
-    w.attribute("late", "units", "s").unwrap();
-    for step in 0..35 {
-        let step = f64::from(step);
-        time.push(step).unwrap();
-        // In Fortran order.
-        u.append(&Array2::from_elem((300, 20), step).t()).unwrap();
-        columns.append(&array![0.0, step]).unwrap();
-    }
-    std::process::abort();
 }
 
 #[test]
@@ -354,10 +280,7 @@ fn a_finished_file_is_appended_to() {
     let path = dir.path().join("run.safetensors");
     let rows = Array2::from_shape_fn((6, 3), |(row, column)| (10 * row + column) as f32);
     for part in [0..2, 2..3, 3..6] {
-        let w = match part.start {
-            0 => Writer::create(&path).unwrap(),
-            _ => Writer::append_to(&path).unwrap(),
-        };
+        let w = Writer::resume(&path).unwrap();
         let u = w.grow("u", Axis(0), &[3]).unwrap();
         let columns = w.grow("columns", Axis(1), &[3]).unwrap();
         assert_eq!((u.steps(), columns.steps()), (part.start as u64, part.start as u64));
@@ -372,7 +295,7 @@ fn a_finished_file_is_appended_to() {
         assert_eq!(r.read::<f32, Ix2>("columns").unwrap(), rows.slice(s![..part.end, ..]).t());
         assert_eq!(r.dimensions("u").unwrap(), ["t", "x"]);
     }
-    let w = Writer::append_to(&path).unwrap();
+    let w = Writer::resume(&path).unwrap();
     let error = w.grow::<f64>("u", Axis(0), &[3]).unwrap_err();
     assert!(error.to_string().ends_with("expected dtype F32, found F64"), "{error}");
 }

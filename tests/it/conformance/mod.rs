@@ -59,6 +59,7 @@ macro_rules! conformance {
             saving::tied_tensors_are_saved_once,
             saving::tied_tensors_of_any_layout,
             saving::shards,
+            saving::metadata_is_passed_on_without_the_records_of_another_file,
             loading::floats_come_in_the_asked_dtype,
             scaled::weights_are_converted_with_their_scales,
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use safetensors_bridge::digest::{self, DigestOptions};
+use safetensors_bridge::edit::Edit;
 use safetensors_bridge::framework::{Support, load, save, save_sharded};
 use safetensors_bridge::tied::{Tied, Views};
 use safetensors_bridge::{
@@ -217,4 +219,31 @@ pub(crate) fn shards<F: Fixture>(device: &F::Device) {
         );
     }
     assert_eq!(written::<F>(&loaded["again"]).unwrap(), written::<F>(&tensors["F32"]).unwrap());
+}
+
+/// A program loads a file that records digests, changes a tensor, and saves with the metadata that
+/// it has read.
+pub(crate) fn metadata_is_passed_on_without_the_records_of_another_file<F: Fixture>(
+    device: &F::Device,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let buf = |value: f32| TensorBuf::from_vec(vec![2], vec![value; 2]).unwrap();
+    let first = save_file(&dir, "first.safetensors", [("w", &buf(1.0))]);
+    let sha256 = ("modelspec.hash_sha256", format!("0x{}", "0".repeat(64)));
+    let edit = Edit::open(&first).unwrap().set_metadata([("k", "v".into()), sha256]);
+    edit.record_digests(&DigestOptions::new()).unwrap().apply().unwrap();
+    let verify = |path: &std::path::Path| {
+        let file = Checkpoint::open(path).unwrap();
+        let verified = digest::verify(&file, &DigestOptions::new()).unwrap().remove(0);
+        (verified.checked.len(), verified.sha256.is_some(), file.metadata().len())
+    };
+    let metadata = Checkpoint::open(&first).unwrap().metadata().clone();
+    assert_eq!(metadata.len(), 3, "{}", F::NAME);
+    let changed = F::from_buf(buf(2.0), device, Widening::Refuse).unwrap();
+    let options = SaveOptions::new().metadata(metadata);
+    let second = dir.path().join("second.safetensors");
+    save::<F>(&second, [("w", &changed)], &options).unwrap();
+    assert_eq!(verify(&second), (0, false, 1), "{}", F::NAME);
+    save::<F>(&second, [("w", &changed)], &options.digests(true)).unwrap();
+    assert_eq!(verify(&second), (1, false, 2), "{}", F::NAME);
 }

@@ -1,5 +1,10 @@
 //! Epochs that are not what was saved are refused, and the error says why.
 
+use std::path::Path;
+
+use safetensors_core::edit::Edit;
+use safetensors_core::{Checkpoint as File, Rewrite, SaveOptions};
+
 use super::*;
 
 /// Restores each record of epoch 1. Returns the error, which all must give.
@@ -210,4 +215,27 @@ fn an_epoch_that_is_replaced_between_two_records() {
     model.restore(1).unwrap();
     optimizer.restore(1).unwrap();
     scheduler.restore(1).unwrap();
+}
+
+/// The manifest has a digest of the header of each file.
+#[test]
+fn the_files_of_an_epoch_are_not_edited() {
+    let (dir, epochs) = saved(1);
+    let before = files(&epochs, 1);
+    let edit = |path: &Path| Edit::open(path)?.set_metadata([("license", "mit")]).apply();
+    for name in before.iter().map(|(name, _)| name).filter(|name| name.ends_with(".safetensors")) {
+        let path = epochs.path(1).join(name);
+        let error = edit(&path).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{error}");
+        let checkpoint = File::open(&path).unwrap();
+        let rewrite = Rewrite::of(&checkpoint);
+        let error = rewrite.save(&path, &SaveOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{error}");
+        // A copy is another file.
+        let copy = dir.path().join(name);
+        fs::copy(path, &copy).unwrap();
+        edit(&copy).unwrap();
+    }
+    assert_eq!(files(&epochs, 1), before);
+    assert_eq!(epochs.newest().unwrap(), Some(1));
 }

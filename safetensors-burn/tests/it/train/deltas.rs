@@ -2,74 +2,12 @@
 
 use std::path::Path;
 
+use safetensors_core::edit::Edit;
 use safetensors_core::{Checkpoint as File, digest};
 use safetensors_delta::{Options, open_linked};
 
+use super::long::{Run, restored};
 use super::*;
-
-/// A model most of which is not trained any more.
-#[derive(Module, Debug)]
-struct Large {
-    frozen: Linear,
-    head: Linear,
-}
-
-#[derive(Clone)]
-struct Run {
-    model: Large,
-    optimizer: ModuleOptimizer,
-    scheduler: ModuleLrScheduler,
-}
-
-impl Run {
-    /// A model and an optimizer that has a state of all of it.
-    fn new() -> Self {
-        let device = Device::default().autodiff();
-        let Training { scheduler, .. } = Training::new();
-        let model = Large {
-            frozen: LinearConfig::new(32, 64).init(&device),
-            head: LinearConfig::new(64, 2).init(&device),
-        };
-        let mut run = Self { model, optimizer: AdamWConfig::new().init(), scheduler };
-        let input = Tensor::<2>::ones([1, 32], &device);
-        run.step(run.model.head.forward(run.model.frozen.forward(input)));
-        run
-    }
-
-    fn step(&mut self, output: Tensor<2>) {
-        let grads = (output - 0.7).powi_scalar(2).mean().backward();
-        let grads = GradientsParams::from_grads(grads, &self.model);
-        self.model = self.optimizer.step(self.scheduler.step(), self.model.clone(), grads);
-    }
-
-    /// A step that changes the head alone.
-    fn next(&mut self) {
-        let input = Tensor::<2>::ones([1, 64], &Device::default().autodiff());
-        self.step(self.model.head.forward(input));
-    }
-
-    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
-        model.save(epoch, self.model.clone().into_record()).unwrap();
-        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
-        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
-    }
-
-    fn contents(&self) -> [Content; 3] {
-        [
-            content(self.model.clone().into_record()),
-            content(self.optimizer.to_record()),
-            content(self.scheduler.to_record()),
-        ]
-    }
-}
-
-fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> [Content; 3] {
-    [
-        content(model.restore(epoch).unwrap()),
-        content(optimizer.restore(epoch).unwrap()),
-        content(scheduler.restore(epoch).unwrap()),
-    ]
-}
 
 /// Epochs from 1 on, each third of which is whole, and what each has.
 fn saved(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>) {
@@ -149,8 +87,8 @@ fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
     }
     for name in ["model", "optimizer"] {
         let (base, chain) = open_linked(epochs.path(3).join(format!("{name}.delta"))).unwrap();
-        let out = epochs.path(3).join("out");
-        chain.apply(&base, &out, &Options::new().overwrite(true)).unwrap();
+        let out = epochs.path(3).join(format!("out-{name}"));
+        chain.apply(&base, &out, &Options::new()).unwrap();
         let expected = fs::read(whole.path(3).join(format!("{name}.safetensors"))).unwrap();
         assert!(fs::read(out.join("model.safetensors")).unwrap() == expected);
     }
@@ -313,6 +251,24 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
     }
 }
 
+/// A new file would take the place of the base below the epoch, which needs the old one.
+#[test]
+fn the_files_of_a_delta_and_its_base_are_not_edited() {
+    let (_dir, epochs, contents, _) = run(3);
+    let delta = model_delta(&epochs, 3);
+    let files = names_in(&delta).into_iter().filter(|name| name.ends_with(".safetensors"));
+    let files: Vec<_> = files.chain(["epoch-1/model.safetensors".into()]).collect();
+    assert!(files.len() > 1, "{files:?}");
+    for name in files {
+        for in_place in [false, true] {
+            let edit = Edit::open(delta.join(&name)).unwrap().in_place(in_place);
+            let error = edit.set_metadata([("license", "mit")]).apply().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{name}: {error}");
+        }
+    }
+    assert_eq!(restored(&epochs.checkpointers(), 3), contents[2]);
+}
+
 /// The length and the digest of its header are those of the manifest, and it cannot be opened.
 #[test]
 fn an_epoch_whose_base_is_damaged_is_whole() {
@@ -384,57 +340,4 @@ fn what_is_made_of_deltas_can_lie_in_memory() {
     assert_eq!(content(optimizer.restore(2).unwrap()), contents[1][1]);
     drop((model, optimizer));
     assert!(names_in(&staging).is_empty());
-}
-
-/// Not a test of its own: saves epochs, and deletes the one before each.
-#[cfg(unix)]
-#[test]
-fn child() {
-    let Some(directory) = std::env::var_os("DELTAS_DIRECTORY") else { return };
-    let epochs = Epochs::new(directory).whole_every(3);
-    let (mut run, checkpointers) = (Run::new(), epochs.checkpointers());
-    let (model, optimizer, scheduler) = &checkpointers;
-    let next = epochs.newest().unwrap().unwrap_or(0) + 1;
-    for epoch in next..next + 3 {
-        run.next();
-        println!("saving");
-        run.save(&checkpointers, epoch);
-        if epoch > 2 {
-            model.delete(epoch - 2).unwrap();
-            optimizer.delete(epoch - 2).unwrap();
-            scheduler.delete(epoch - 2).unwrap();
-        }
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
-    use std::io::{BufRead, BufReader};
-    use std::process::Stdio;
-    use std::time::Duration;
-
-    let (_dir, epochs, _) = saved(1);
-    for round in 0..6_u64 {
-        let mut child = safetensors_testing::process::command_of(child)
-            .env("DELTAS_DIRECTORY", epochs.path(1).parent().unwrap())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
-        // Where in the save it is killed is left to chance.
-        if saves.take(1 + round as usize % 3).count() > 0 {
-            std::thread::sleep(Duration::from_micros(round * 3970 % 20_030));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let list = epochs.list().unwrap();
-        assert!(!list.is_empty());
-        for epoch in list {
-            assert!(epoch.problem().is_none(), "{:?}", epoch.problem());
-            epochs.verify(epoch.number()).unwrap();
-        }
-        restored(&epochs.checkpointers(), epochs.newest().unwrap().unwrap());
-    }
 }

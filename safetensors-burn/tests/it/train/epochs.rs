@@ -94,13 +94,71 @@ fn the_last_epochs_and_the_best_are_kept() {
     let checkpointers = epochs.checkpointers();
     (1..=6).for_each(|epoch| training.save(&checkpointers, epoch));
     fs::create_dir(epochs.path(4).join("x")).unwrap();
-    fs::remove_file(epochs.path(4).join("manifest.json")).unwrap();
+    fs::remove_file(epochs.path(4).join("model.safetensors")).unwrap();
     fs::create_dir(epochs.path(9)).unwrap();
     assert_eq!(epochs.newest().unwrap(), Some(6));
     // Epoch 4 is not complete. Epoch 9 may be one that is being copied.
     assert_eq!(epochs.keep(2, &[1]).unwrap(), [2, 3, 4]);
     assert_eq!(listed(&epochs), [(1, true), (5, true), (6, true), (9, false)]);
     assert!(epochs.keep(5, &[]).unwrap().is_empty());
+}
+
+/// As after a change by another program. It may be the newest state.
+#[test]
+fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    (1..=5).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    assert!(epochs.passed_over().unwrap().is_empty());
+    for epoch in [2, 4, 5] {
+        let path = epochs.path(epoch).join("model.safetensors");
+        fs::write(&path, [fs::read(&path).unwrap(), vec![0]].concat()).unwrap();
+    }
+    for last in [1, 0] {
+        let passed_over = epochs.passed_over().unwrap();
+        assert_eq!(passed_over.iter().map(|epoch| epoch.number()).collect::<Vec<_>>(), [4, 5]);
+        for epoch in passed_over {
+            assert!(matches!(reason(epoch.problem().unwrap()), EpochError::Length { .. }));
+        }
+        assert_eq!(epochs.keep(last, &[]).unwrap(), [[3].as_slice(), &[1, 2]][last]);
+    }
+    assert_eq!(listed(&epochs), [(4, false), (5, false)]);
+}
+
+/// A disk was full, so an epoch was moved to another one, and linked.
+#[cfg(unix)]
+#[test]
+fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
+    let (dir, epochs) = empty();
+    let [first, second] = [1, 2].map(Training::trained);
+    let checkpointers = epochs.checkpointers();
+    (1..=3).for_each(|epoch| first.save(&checkpointers, epoch));
+    let elsewhere = dir.path().join("elsewhere");
+    fs::rename(epochs.path(3), &elsewhere).unwrap();
+    let (target, nothing) = (dir.path().join("elsewhere"), dir.path().join("nothing"));
+    for target in [&target, &nothing] {
+        std::os::unix::fs::symlink(target, epochs.path(3)).unwrap();
+        assert_eq!(listed(&epochs), [(1, true), (2, true), (3, false)]);
+        let passed_over = epochs.passed_over().unwrap();
+        assert_eq!(passed_over.len(), 1);
+        assert!(matches!(reason(passed_over[0].problem().unwrap()), EpochError::Link));
+        assert_eq!(epochs.newest().unwrap(), Some(2));
+        // As `keep_last` and burn's strategies ask.
+        assert!(epochs.keep(2, &[]).unwrap().is_empty());
+        assert!(!epochs.delete(3).unwrap());
+        checkpointers.0.delete(3).unwrap();
+        checkpointers.1.delete(3).unwrap();
+        checkpointers.2.delete(3).unwrap();
+        assert!(epochs.delete_after(2).unwrap().is_empty());
+        // The training that is resumed repeats the epoch.
+        second.save(&epochs.checkpointers(), 3);
+        assert_eq!(listed(&epochs), [(1, true), (2, true), (3, true)]);
+        epochs.verify(3).unwrap();
+        assert!(epochs.delete(3).unwrap());
+    }
+    let names =
+        ["manifest.json", "model.safetensors", "optimizer.safetensors", "scheduler.safetensors"];
+    assert_eq!(names_in(&elsewhere), names);
 }
 
 /// An error of the system says nothing about the epoch. As root, not all of them can be caused.
@@ -140,24 +198,25 @@ fn an_epoch_of_another_version_is_not_deleted() {
     assert_eq!(listed(&epochs), [(1, false), (4, true)]);
 }
 
-/// The manifest is read before the files. Both must be of the same save.
-#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+/// The manifest is read before the files. Both must be of the same save. For a moment, there is only
+/// the epoch before.
 #[test]
-fn an_epoch_that_is_replaced_again_and_again_is_always_complete() {
+fn a_reader_of_an_epoch_that_is_replaced_finds_a_complete_one() {
     let (_dir, epochs) = saved(1);
     let trainings = [Training::trained(1), Training::trained(2)];
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let checkpointers = epochs.checkpointers();
             for training in trainings.iter().cycle().take(30) {
-                training.save(&checkpointers, 1);
+                training.save(&checkpointers, 2);
             }
         });
         while !writer.is_finished() {
-            assert_eq!(epochs.newest().unwrap(), Some(1));
-            assert!(epochs.keep(1, &[]).unwrap().is_empty());
+            assert!(epochs.newest().unwrap().is_some());
+            assert!(epochs.keep(2, &[]).unwrap().is_empty());
         }
     });
+    assert_eq!(listed(&epochs), [(1, true), (2, true)]);
 }
 
 #[test]
@@ -166,21 +225,10 @@ fn a_run_that_goes_back_can_delete_what_it_abandons() {
     assert!(epochs.delete_after(0).unwrap().is_empty());
     let training = Training::trained(1);
     (1..=5).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
-    fs::remove_file(epochs.path(4).join("manifest.json")).unwrap();
+    fs::remove_file(epochs.path(4).join("model.safetensors")).unwrap();
     assert_eq!(epochs.delete_after(3).unwrap(), [5, 4]);
     assert_eq!(epochs.newest().unwrap(), Some(3));
     assert!(epochs.delete_after(3).unwrap().is_empty());
-}
-
-/// A user's own copy is no epoch, and is neither renamed nor removed.
-#[test]
-fn a_copy_of_an_epoch_is_left_alone() {
-    let (_dir, epochs) = saved(5);
-    let copy = epochs.path(5).with_file_name("epoch-5.previous");
-    fs::rename(epochs.path(5), &copy).unwrap();
-    assert_eq!(listed(&epochs), []);
-    (0..2).for_each(|_| Training::trained(1).save(&epochs.checkpointers(), 5));
-    assert!(copy.join("manifest.json").exists());
 }
 
 /// Also of epochs that no run saves or deletes any more.
@@ -192,6 +240,7 @@ fn a_save_removes_what_killed_processes_left() {
     let others = [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp"];
     for name in others.into_iter().chain([".epoch-1.aB3dE6.tmp", ".epoch-7.aB3dE7.tmp"]) {
         fs::create_dir_all(directory.join(name).join("old")).unwrap();
+        fs::write(directory.join(name).join(".lock"), "").unwrap();
     }
     Training::trained(1).save(&epochs.checkpointers(), 3);
     let expected =
@@ -203,13 +252,15 @@ fn a_save_removes_what_killed_processes_left() {
 fn names_that_are_no_epochs_are_left_alone() {
     let (_dir, epochs) = saved(2);
     let directory = epochs.path(2).parent().unwrap().to_owned();
-    for name in ["epoch-", "epoch-02", "epoch--1", "epoch-1x", "epochs", "EPOCH-1"] {
+    for name in
+        ["epoch-", "epoch-02", "epoch--1", "epoch-1x", "epochs", "EPOCH-1", "epoch-5.previous"]
+    {
         fs::create_dir(directory.join(name)).unwrap();
     }
     fs::write(directory.join("epoch-7"), "a file").unwrap();
     assert_eq!(listed(&epochs), [(2, true)]);
     assert_eq!(epochs.keep(0, &[]).unwrap(), [2]);
-    assert_eq!(names_in(&directory).len(), 7);
+    assert_eq!(names_in(&directory).len(), 8);
 }
 
 /// All three checkpointers must ask, as burn lets them.

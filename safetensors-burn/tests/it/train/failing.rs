@@ -1,5 +1,7 @@
 //! Saves that fail leave the epochs as they were.
 
+use std::path::Path;
+
 use burn::tensor::DType;
 use safetensors_burn::burn_pack::{MAX_TENSOR_COUNT, Tensor as PackTensor};
 
@@ -99,14 +101,59 @@ fn a_directory_that_cannot_be_created_is_an_error() {
     assert_eq!(epochs.newest().unwrap(), Some(1));
 }
 
-/// A file is where the directory of the epoch should be.
+/// Such as `train/epoch-1/Loss.log`, which burn's own logger writes.
 #[test]
-fn a_file_in_the_place_of_an_epoch_is_left_alone() {
-    let (_dir, epochs) = saved(1);
-    fs::write(epochs.path(2), "notes").unwrap();
-    let (model, ..) = epochs.checkpointers();
-    let error = of(model.save(2, Model::new().into_record()));
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-    assert_eq!(error.file(), epochs.path(2).to_str());
-    assert_eq!(fs::read_to_string(epochs.path(2)).unwrap(), "notes");
+fn what_is_not_ours_is_neither_replaced_nor_deleted() {
+    let make: [(&str, &dyn Fn(&Path)); 5] = [
+        ("found a file", &|path| fs::write(path, "notes").unwrap()),
+        ("found a directory with \"Loss.log\"", &|path| write(path, "Loss.log", "0.5,1")),
+        ("found a directory with \"Loss.log\"", &|path| {
+            fs::create_dir(path).unwrap();
+            write(path, "Loss.log/x", "");
+        }),
+        // Manifests of other programs.
+        ("manifest.json", &|path| write(path, "manifest.json", r#"{"format":"of mine"}"#)),
+        ("manifest.json", &|path| write(path, "manifest.json", "")),
+    ];
+    for (found, make) in make {
+        let (_dir, epochs) = saved(1);
+        let path = epochs.path(2);
+        let training = Training::trained(1);
+        let before = |path: &Path| (path.is_dir().then(|| names_in(path)), fs::read(path).ok());
+        make(&path);
+        let seen = before(&path);
+        let (model, optimizer, scheduler) = epochs.checkpointers();
+        let error = of(model.save(2, training.model.clone().into_record()));
+        assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
+        assert!(error.to_string().contains(found), "{error}");
+        assert!(error.to_string().contains("run/checkpoints"), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        of(optimizer.save(2, training.optimizer.to_record()));
+        of(scheduler.save(2, training.scheduler.to_record()));
+        assert!(matches!(reason(&epochs.delete(2).unwrap_err()), EpochError::Foreign { .. }));
+        if path.is_dir() {
+            training.save(&epochs.checkpointers(), 3);
+            let error = epochs.delete_after(0).unwrap_err();
+            assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
+            assert_eq!(epochs.keep(1, &[]).unwrap(), [1]);
+            assert_eq!(epochs.newest().unwrap(), Some(3));
+        }
+        assert_eq!(before(&path), seen);
+
+        // It appears while the epoch is saved.
+        fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)).unwrap();
+        model.save(2, training.model.clone().into_record()).unwrap();
+        optimizer.save(2, training.optimizer.to_record()).unwrap();
+        make(&path);
+        let error = of(scheduler.save(2, training.scheduler.to_record()));
+        assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
+        assert_eq!(before(&path), seen);
+    }
+}
+
+/// Writes a file and the directory that it is in.
+fn write(directory: &Path, name: &str, text: &str) {
+    let path = directory.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
 }

@@ -9,6 +9,7 @@ mod failing;
 mod foreign;
 mod interop;
 mod interrupted;
+mod long;
 mod looping;
 mod records;
 mod reloaded;

@@ -38,7 +38,8 @@ fn all_records_are_saved_again_after_one_failed() {
         let training = Training::trained(steps);
         of(save_in_order(&checkpointers, &training, broken()));
         // A failed attempt gives back its room on the disk.
-        let left = names_in(epochs.path(1).parent().unwrap());
+        let directory = epochs.path(1).parent().unwrap().to_owned();
+        let left = if directory.exists() { names_in(&directory) } else { vec![] };
         assert_eq!(left, ["epoch-1"][..(steps - 1).min(1)]);
         let again = Training::trained(steps + 3);
         save_in_order(&checkpointers, &again, again.optimizer.to_record()).unwrap();

@@ -105,6 +105,7 @@ fn what_killed_processes_left_is_removed() {
     let left = staging.path().join(".safetensors-record.aB3dE6.tmp");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("record.bpk"), "half").unwrap();
+    fs::write(left.join(".lock"), "").unwrap();
     let (_dir, epochs) = empty();
     Training::trained(1).save(&epochs.staging(staging.path()).checkpointers(), 1);
     assert!(names_in(staging.path()).is_empty());

@@ -3,6 +3,8 @@
 use candle_core::{DType, Device, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW, StateOptions};
+use safetensors_core::digest::{self, DigestOptions};
+use safetensors_core::edit::Edit;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Checkpoint, Dtype, Metadata, TensorBuf};
 
@@ -55,6 +57,31 @@ fn the_file_has_pytorchs_names_and_readable_settings() {
     assert_eq!(state(&fresh), state(&saved));
     assert_eq!(fresh.params().beta1.to_bits(), f64::NAN.to_bits());
     assert_eq!(fresh.params().beta2.to_bits(), (-0.0_f64).to_bits());
+}
+
+/// A training that is resumed saves with the metadata that the load has found.
+#[test]
+fn metadata_of_a_load_has_no_digests_and_can_be_given_to_the_next_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    train::save(&path, &trained(3).1, &quick().metadata([("epoch", "2")])).unwrap();
+    let sha256 = format!("0x{}", "0".repeat(64));
+    let entries = [("safetensors_bridge.attempt", "step-3"), ("modelspec.hash_sha256", &sha256)];
+    let edit = Edit::open(&path).unwrap().set_metadata(entries);
+    edit.record_digests(&DigestOptions::new()).unwrap().apply().unwrap();
+
+    let mut resumed = optimizer(&model(1));
+    let loaded = train::load(&path, &mut resumed).unwrap();
+    assert_eq!(loaded.metadata, Metadata::from([("epoch".into(), "2".into())]));
+    let old = Checkpoint::open(&path).unwrap().metadata().clone();
+    for metadata in [loaded.metadata, old] {
+        train::save(&path, &trained(4).1, &quick().metadata(metadata)).unwrap();
+        let saved = Checkpoint::open(&path).unwrap();
+        let verified = digest::verify(&saved, &DigestOptions::new()).unwrap().remove(0);
+        assert_eq!((verified.checked.len(), verified.sha256), (0, None));
+        assert!(!saved.metadata().contains_key("safetensors_bridge.attempt"));
+        assert_eq!(saved.metadata()["epoch"], "2");
+    }
 }
 
 #[test]

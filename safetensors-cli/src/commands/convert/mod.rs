@@ -50,6 +50,7 @@ use source::Source;
 
 use super::Run;
 use crate::input::{self, Rewrite};
+use crate::output::edit::warn_of_notes;
 use crate::output::existing::{Content, Writing};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
@@ -237,6 +238,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         args.writing.permit(existing, &content).map_err(|error| output.advise(error, 0))?;
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
+    warn_of_notes(output.path(), &plan.notes);
     let summary = plan.summary() + &adapters.summary();
     if args.writing.dry_run {
         plan.show(&rewrite, out)?;

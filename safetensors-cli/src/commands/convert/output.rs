@@ -165,6 +165,7 @@ impl Output {
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
         let mut preview = Preview::of(&plan);
         preview.has_config = self.config.is_some();
+        preview.notes = plan.notes(&self.path)?;
         if address::of(&self.path).is_some() {
             return Ok(preview);
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
+use safetensors_core::digest::Note;
 use safetensors_core::{Metadata, TensorSource};
 
 use crate::input::{Rewrite, Source};
@@ -27,6 +28,8 @@ pub(super) struct Preview {
     pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
     pub(super) has_config: bool,
+    /// What the output does to the records of the inputs and of the files that it replaces.
+    pub(super) notes: Vec<Note>,
 }
 
 impl Preview {

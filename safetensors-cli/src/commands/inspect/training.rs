@@ -7,29 +7,19 @@
 //! | `train/epoch-N/NAME.log`, `valid/…` here or one level up | a metric, as burn's loop logs it |
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
-use safetensors_core::shape;
-use safetensors_delta::{Change, open_linked};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::commands::inputs::ShownInput;
-use crate::input::{self, Opening};
+use crate::model::epochs::{self, names};
 use crate::model::totals::Totals;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
-/// The most entries of a directory that are looked at.
-const ENTRIES: usize = 100_000;
-
-/// The format that the manifest of an epoch says.
-const FORMAT: &str = "safetensors-bridge epoch";
-
-/// The most bytes of a manifest, and of the log of a metric.
-const MANIFEST: u64 = 1 << 20;
+/// The most bytes of the log of a metric.
 const LOG: u64 = 256 << 20;
 
 /// The epochs of one training.
@@ -43,8 +33,6 @@ pub(super) struct Training {
 struct Epoch {
     epoch: u64,
     path: String,
-    #[serde(skip)]
-    has_manifest: bool,
     /// Why it is not complete.
     problem: Option<String>,
     /// The lengths of all its files.
@@ -65,26 +53,6 @@ struct EpochFile {
     parameters: u128,
 }
 
-/// What is read of the manifest. safetensors-burn checks more of it when an epoch is restored.
-#[derive(Deserialize)]
-struct Manifest {
-    format: String,
-    files: BTreeMap<String, Described>,
-}
-
-#[derive(Deserialize)]
-struct Described {
-    bytes: u64,
-    delta: Option<DescribedDelta>,
-}
-
-/// A delta that is there in place of a file.
-#[derive(Deserialize)]
-struct DescribedDelta {
-    epoch: u64,
-    files: BTreeMap<String, Described>,
-}
-
 /// The trainings in a directory, if it is the directory of epochs, or has such directories.
 pub(super) fn find(directory: &Path) -> Vec<Training> {
     if let Some(training) = Training::of(directory) {
@@ -94,22 +62,12 @@ pub(super) fn find(directory: &Path) -> Vec<Training> {
     below.filter_map(|name| Training::of(&directory.join(name))).collect()
 }
 
-/// The names in a directory, sorted; none if it cannot be read.
-fn names(directory: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-}
-
 impl Training {
     /// The epochs that are in a directory. `None` if there are none.
     fn of(directory: &Path) -> Option<Self> {
-        let number = |name: &String| name.strip_prefix("epoch-")?.parse::<u64>().ok();
-        let numbers: BTreeSet<u64> = names(directory).iter().filter_map(number).collect();
-        let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
-        let paths = paths.filter(|(_, path)| path.is_dir());
-        let mut epochs: Vec<_> = paths.map(|(number, path)| Epoch::of(number, &path)).collect();
-        // burn's own directories of logs have such names, too.
-        if !epochs.iter().any(|epoch| epoch.has_manifest) {
+        let found = epochs::in_directory(directory).into_iter();
+        let mut epochs: Vec<_> = found.map(Epoch::new).collect();
+        if epochs.is_empty() {
             return None;
         }
         let logs = [Some(directory), directory.parent()];
@@ -180,16 +138,15 @@ impl Training {
 }
 
 impl Epoch {
-    fn of(epoch: u64, path: &Path) -> Self {
-        let manifest = manifest(path);
-        let has_manifest = manifest.is_ok();
-        let (files, problem) = match manifest.and_then(|manifest| files(path, manifest)) {
-            Ok(files) => (files, None),
-            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    fn new(epoch: epochs::Epoch) -> Self {
+        let file = |file: epochs::EpochFile| {
+            let Totals { tensors, parameters, .. } = file.totals;
+            EpochFile { name: file.name, bytes: file.bytes, base: file.base, tensors, parameters }
         };
+        let files: Vec<_> = epoch.files.into_iter().map(file).collect();
         let bytes = files.iter().map(|file| file.bytes).sum();
-        let (path, metrics) = (shown(path), BTreeMap::new());
-        Self { epoch, path, has_manifest, problem, bytes, files, metrics }
+        let (path, metrics) = (shown(&epoch.path), BTreeMap::new());
+        Self { epoch: epoch.number, path, problem: epoch.problem, bytes, files, metrics }
     }
 
     /// The newest epoch that a file is a delta of.
@@ -221,77 +178,6 @@ impl Epoch {
             metrics.iter().map(cell)
         })
     }
-}
-
-/// Reads the manifest of an epoch.
-fn manifest(epoch: &Path) -> anyhow::Result<Manifest> {
-    let path = epoch.join("manifest.json");
-    let read = || {
-        let file = BufReader::new(File::open(&path)?.take(MANIFEST));
-        let manifest: Manifest = serde_json::from_reader(file)?;
-        anyhow::ensure!(manifest.format == FORMAT, "this is no manifest of an epoch");
-        Ok(manifest)
-    };
-    read().with_context(|| shown(&path))
-}
-
-/// The files that the manifest of an epoch names. Only their headers are read.
-fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
-    let file = |(name, described): (String, Described)| {
-        let path = named(epoch, &name)?;
-        let Some(delta) = described.delta else {
-            let bytes = checked(&path, described.bytes)?;
-            let checkpoint = input::open_file(&path, Opening::default())?;
-            let Totals { tensors, parameters, .. } = Totals::of(checkpoint.tensors());
-            return Ok(EpochFile { name, bytes, base: None, tensors, parameters });
-        };
-        let directory = path.with_extension("delta");
-        let parts = delta.files.iter();
-        let parts = parts.map(|(part, it)| checked(&named(&directory, part)?, it.bytes));
-        let bytes = parts.sum::<anyhow::Result<u64>>()?;
-        let Totals { tensors, parameters, .. } = totals_of_delta(&directory)?;
-        Ok(EpochFile { name, bytes, base: Some(delta.epoch), tensors, parameters })
-    };
-    manifest.files.into_iter().map(file).collect()
-}
-
-/// The path of a file that a manifest names.
-fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    let path = directory.join(name);
-    // A name with a separator would lead elsewhere.
-    anyhow::ensure!(
-        Path::new(name).components().count() == 1 && path.file_name().is_some(),
-        "{}: it names a file elsewhere: {}",
-        shown(directory),
-        text::name(name)
-    );
-    Ok(path)
-}
-
-/// The length of a file, if it is that of the manifest.
-fn checked(path: &Path, expected: u64) -> anyhow::Result<u64> {
-    let found = fs::metadata(path).with_context(|| shown(path))?.len();
-    anyhow::ensure!(
-        found == expected,
-        "{}: the file should have {expected} bytes, found {found}",
-        shown(path)
-    );
-    Ok(found)
-}
-
-/// The sums over the tensors that a delta makes of its base.
-fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
-    let (base, chain) = open_linked(directory)?;
-    let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());
-    let others: BTreeSet<_> =
-        changes().filter(|(_, change)| *change != Change::Changed).map(|(name, _)| name).collect();
-    let kept = Totals::of(base.tensors().filter(|tensor| !others.contains(tensor.name())));
-    let whole = changes().filter_map(|(_, change)| {
-        let (_, shape) = change.whole()?;
-        let parameters = shape::element_count(shape).ok()?.into();
-        Some(Totals { tensors: 1, parameters, bytes: 0 })
-    });
-    Ok([kept].into_iter().chain(whole).sum())
 }
 
 /// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be

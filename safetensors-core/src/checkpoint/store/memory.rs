@@ -159,13 +159,21 @@ impl WritableDirectory for MemoryStore {
     fn place(
         &mut self,
         name: &str,
-        check: impl FnOnce(&Self) -> Result<()>,
+        others: &[(&str, Option<&MemoryFile>)],
     ) -> Result<Option<MemoryFile>> {
-        check(self)?;
+        self.check_versions(others)?;
         let written = self.written.remove(name);
         let bytes = written.ok_or_else(|| ErrorKind::Io(io::ErrorKind::NotFound.into()))?;
         self.insert(name, bytes);
         self.version_of(name)
+    }
+
+    fn take_back(&mut self, name: &str, version: &MemoryFile) -> Result<()> {
+        if self.files.get(name) == Some(version) {
+            self.files.remove(name);
+            self.written.insert(name.into(), version.as_ref().to_vec());
+        }
+        Ok(())
     }
 
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {

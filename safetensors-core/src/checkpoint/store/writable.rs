@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Store;
 use crate::checkpoint::FilePattern;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -78,18 +78,43 @@ pub trait WritableDirectory {
     /// The errors of the store.
     fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
 
-    /// Gives a written file its name, in place of an older file. `check` is called as late as
-    /// possible before, and nothing changes if it fails. Returns the version; `None` if the store
-    /// does not say.
+    /// Gives a written file its name, in place of an older file, if other files still have these
+    /// versions: [`check_versions`](Self::check_versions) is asked as late as possible before.
+    /// Returns the version; `None` if the store does not say.
     ///
     /// # Errors
     ///
-    /// The errors of `check` and of the store.
+    /// The errors of `check_versions` and of the store.
     fn place(
         &mut self,
         name: &str,
-        check: impl FnOnce(&Self) -> Result<()>,
+        others: &[(&str, Option<&Self::Version>)],
     ) -> Result<Option<Self::Version>>;
+
+    /// Fails if a file does not have its version any more; `None` stands for no file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Overtaken`]; the errors of the store.
+    fn check_versions(&self, files: &[(&str, Option<&Self::Version>)]) -> Result<()> {
+        for &(name, version) in files {
+            if self.version_of(name)?.as_ref() != version {
+                let overtaken = Error::from(ErrorKind::Overtaken { file: name.into() });
+                return Err(overtaken.in_path(self.path()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the name of a [placed](Self::place) file away, if it still has this version. A store
+    /// that keeps the file can place it again; by default it is removed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the store.
+    fn take_back(&mut self, name: &str, version: &Self::Version) -> Result<()> {
+        self.remove(name, version)
+    }
 
     /// Gives files second names, as pairs of a name and a second name, which is free: all of them
     /// or, after an error, none.
@@ -128,6 +153,10 @@ pub trait WritableDirectory {
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }
+
+    /// Ends what [`begin`](Self::begin) has begun, whether the commit has succeeded or not. The
+    /// directory may begin again.
+    fn release(&mut self) {}
 
     /// Is called at the end, when the new checkpoint is in place.
     ///

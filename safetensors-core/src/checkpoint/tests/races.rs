@@ -257,7 +257,7 @@ fn a_save_that_is_not_to_meet_another_fails_if_it_does() {
         let options = options(shards, false).contention(Contention::Fail);
         let own = options.clone();
         // The step that writes the first file, after the save has begun.
-        let (saved, other, _) = meet(path, 1, &options, move |path| save_shards(path, 3, &own));
+        let (saved, other, _) = meet(path, 2, &options, move |path| save_shards(path, 3, &own));
         other.unwrap().unwrap();
         assert!(is(&saved, |kind| matches!(kind, ErrorKind::DirectoryBusy)), "{saved:?}");
         assert_eq!(saved.unwrap_err().file(), path.to_str());

@@ -298,25 +298,31 @@ fn give_away(path: &Path) -> bool {
 #[test]
 fn the_file_of_another_user_is_not_edited_in_place() {
     use crate::edit::Edited;
-    use crate::io::failpoint::without;
+    use crate::io::failpoint::{interrupt_everywhere, without};
 
-    for n in 0.. {
+    let setup = || {
         let directory = tempdir().unwrap();
         let path = directory.path().join(NAME);
         create(&path);
-        if !give_away(&path) {
-            return;
-        }
-        let edit = || Edit::open(&path)?.in_place(true).set_metadata([("k", "w")]).apply();
-        let (edited, step) = crash_at(n, || without("files of other users", edit));
-        Checkpoint::open(&path).unwrap_or_else(|error| panic!("{step:?}: {error}"));
-        if step.is_none() {
-            assert_eq!(edited.unwrap(), Edited::Rewritten);
-            assert_eq!(Checkpoint::open(&path).unwrap().metadata()["k"], "w");
-            assert_eq!(names_in(directory.path()), [NAME]);
-            break;
-        }
+        give_away(&path).then_some((directory, path))
+    };
+    if setup().is_none() {
+        return;
     }
+    let edit = |place: &Option<(tempfile::TempDir, PathBuf)>| {
+        let (_, path) = place.as_ref().unwrap();
+        let edit = || Edit::open(path)?.in_place(true).set_metadata([("k", "w")]).apply();
+        without("files of other users", edit)
+    };
+    interrupt_everywhere(setup, edit, |place, interrupted, edited| {
+        let (directory, path) = place.unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap_or_else(|e| panic!("{interrupted:?}: {e}"));
+        if interrupted.is_none() {
+            assert_eq!(edited.unwrap(), Edited::Rewritten);
+            assert_eq!(checkpoint.metadata()["k"], "w");
+            assert_eq!(names_in(directory.path()), [NAME]);
+        }
+    });
 }
 
 #[cfg(unix)]

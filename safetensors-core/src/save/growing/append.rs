@@ -3,177 +3,145 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::body::{BodyPlace, Home};
-use super::kept::Kept;
 use super::series::Series;
 use super::sync::Synced;
 use super::synced::is_of_steps;
-use super::{GrowingEntry, GrowingWriter, Whole};
+use super::{GrowingEntry, GrowingWriter, Tensors, Whole, Writing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash;
+use crate::header::{Header, Metadata};
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::catalog::alias_of;
 use crate::save::SaveOptions;
 
-/// The finished file that is appended to.
+/// The finished file that is appended to. Its bytes are copied when the new file is finished.
 #[derive(Debug)]
 pub(super) struct Before {
-    file: Arc<FileSource>,
-    /// Whether the new file takes its place.
-    is_replaced: bool,
-    /// Other names of its tensors.
-    aliases: BTreeSet<String>,
+    header: Header,
+    /// `None` on a system that does not replace an open file, while the new file is put in place.
+    file: Option<FileSource>,
 }
 
 impl GrowingWriter {
-    /// Opens a finished file to append to it. All of its tensors and metadata stay.
-    /// [`grow`](Self::grow) goes on with a tensor of the file:
-    /// [`steps`](super::GrowingTensor::steps) says how many steps it has already.
-    /// [`add`](Self::add) adds other tensors.
-    ///
-    /// The path keeps the old file until [`finish`](Self::finish) puts the new one in its place, so
-    /// every reader finds the one or the other, whenever the process is killed. Appending costs the
-    /// time of the new steps only. `finish` copies what the file had, once for all steps that were
-    /// appended, and the kernel does so where it can. [Synced](Self::sync) steps survive a killed
-    /// process: [`recover_synced`](super::recover_synced) then appends them to the file.
-    ///
-    /// ```
-    /// use safetensors_core::save::GrowingWriter;
-    /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("run.safetensors");
-    /// # let options = SaveOptions::new();
-    /// let append = |writer: GrowingWriter, values: &[f64]| {
-    ///     let time = writer.grow("time", Dtype::F64, 0, &[])?;
-    ///     time.extend(&TensorView::from_slice(&[values.len()], values)?)?;
-    ///     writer.finish()
-    /// };
-    /// append(GrowingWriter::create(&path, &options)?, &[0.0, 0.5])?;
-    /// append(GrowingWriter::append_to(&path, &options)?, &[1.0])?;
-    ///
-    /// let time = Checkpoint::open(&path)?.tensor("time")?.read()?;
-    /// assert_eq!(time.into_vec::<f64>()?, [0.0, 0.5, 1.0]);
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    ///
-    /// Metadata in the options replaces entries of the file with the same keys. If the file has
-    /// recorded [digests](crate::digest) of its tensors, the new one does, too. A recorded SHA-256
-    /// of all data is left out; [`Edit::record_digests`](crate::edit::Edit::record_digests) makes a
-    /// new one.
-    ///
-    /// No tensor gets the name of an [alias](crate::Checkpoint::aliases) of the file
-    /// ([`ErrorKind::DuplicateTensor`]). If a tensor grows, its aliases are names of the grown one.
-    ///
-    /// Only the file is appended to, not the index of a sharded checkpoint that it may belong to.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`create`](Self::create) and of [`Header::parse`](crate::header::Header::parse);
-    /// [`ErrorKind::Io`] if there is no file. [`finish`](Self::finish) fails with
-    /// [`ErrorKind::Io`] if the file was changed or replaced meanwhile.
-    pub fn append_to(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
-        let path = path.as_ref();
-        let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;
-        Self::append_with(path, path, options, synced)
-    }
-
-    /// A writer of `to` that has what the file at `from` has.
-    pub(super) fn append_with(
-        from: &Path,
-        to: &Path,
-        options: &SaveOptions,
-        synced: Synced,
-    ) -> Result<Self> {
-        let file = SafeTensors::from_source(FileSource::open(from)?);
-        let file = file.map_err(|error| error.in_path(from))?;
-        let mut metadata = file.metadata().clone();
-        let is_replaced = is_same_path(from, to);
-        let overwrite = options.overwrite || is_replaced;
-        let mut options = SaveOptions { overwrite, ..options.clone() };
-        options.digests |= metadata.contains_key(hash::KEY);
-        hash::remove_record(&mut metadata);
-        metadata.retain(|key, _| !is_of_steps(key));
-        metadata.extend(options.metadata);
-        options.metadata = metadata;
-        let mut writer = Self::create_with(to, &options, synced)?;
-        let header = file.header().clone();
-        let is_alias = |(key, value): &(&String, &String)| {
-            alias_of(key, value, |name| header.position(name)).is_some()
-        };
-        let aliases = options.metadata.iter().filter(is_alias).map(|(key, _)| key.clone());
-        let aliases = aliases.collect();
-        let file = Arc::new(file.into_source());
+    /// A writer that appends to the file at a path.
+    pub(super) fn append_to(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
+        let before = Before::open(path).map_err(|error| error.in_path(path))?;
+        let header = before.header.clone();
+        let options = SaveOptions { overwrite: true, ..options.clone() };
+        let writing = Writing::create(path, &options, synced, Some(before))?;
+        let mut tensors = Tensors::default();
         for tensor in header.iter() {
-            writer.enter(tensor.name(), || {
-                let start = header.data_start() + tensor.data_offsets().start;
-                let home = Home::Before(file.clone());
+            tensors.enter(tensor.name(), || {
                 Ok(GrowingEntry::Whole(Whole {
                     name: tensor.name().into(),
                     dtype: tensor.dtype(),
                     shape: tensor.shape().into(),
-                    place: BodyPlace { home, start, len: tensor.byte_len() },
+                    place: BodyPlace { home: Home::Before, start: 0, len: tensor.byte_len() },
                     written: AtomicBool::new(true),
                     synced: AtomicBool::new(true),
                 }))
             })?;
         }
-        writer.before = Some(Before { file, is_replaced, aliases });
-        Ok(writer)
-    }
-
-    /// Whether the file that is appended to has a tensor of which this is another name.
-    pub(super) fn is_alias(&self, name: &str) -> bool {
-        self.before.as_ref().is_some_and(|before| before.aliases.contains(name))
+        let mut metadata = header.metadata().clone();
+        metadata.extend(options.metadata.clone());
+        let is_alias = |(key, value): &(&String, &String)| {
+            alias_of(key, value, |name| header.position(name)).is_some()
+        };
+        tensors.aliases = metadata.iter().filter(is_alias).map(|(key, _)| key.clone()).collect();
+        Ok(Self::new(path, options, writing, tensors))
     }
 
     /// Lets a tensor of the file that is appended to grow, or a new one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
+        let mut tensors = self.lock();
+        let Tensors { list, names, .. } = &mut *tensors;
+        let found = names.find(&series.name, |i| list[i].name());
+        if let Some(entry) = found.and_then(|i| list.get_mut(i))
+            && let GrowingEntry::Whole(whole) = &**entry
+            && matches!(whole.place.home, Home::Before)
         {
-            let mut tensors = self.lock();
-            let super::Tensors { list, names, .. } = &mut *tensors;
-            let found = names.find(&series.name, |i| list[i].name());
-            if let Some(entry) = found.and_then(|i| list.get_mut(i))
-                && let GrowingEntry::Whole(whole) = &**entry
-                && let Home::Before(file) = &whole.place.home
-            {
-                series.go_on(whole.dtype, &whole.shape, |steps| Kept {
-                    file: file.clone(),
-                    start: whole.place.start,
-                    steps,
-                })?;
-                let series = Arc::new(series);
-                *entry = Arc::new(GrowingEntry::Growing(series.clone()));
-                return Ok(series);
-            }
+            series.go_on(whole.dtype, &whole.shape)?;
+            let series = Arc::new(series);
+            *entry = Arc::new(GrowingEntry::Growing(series.clone()));
+            return Ok(series);
         }
-        let name = series.name.clone();
         let series = Arc::new(series);
-        self.enter(&name, || Ok(GrowingEntry::Growing(series.clone())))?;
+        tensors.enter(&series.name, || Ok(GrowingEntry::Growing(series.clone())))?;
         Ok(series)
     }
 }
 
-/// Whether two paths lead to one name in one directory, by whichever links.
-fn is_same_path(a: &Path, b: &Path) -> bool {
-    let canonical = [a, b].map(fs::canonicalize);
-    a == b || matches!(&canonical, [Ok(a), Ok(b)] if a == b)
-}
-
 impl Before {
+    fn open(path: &Path) -> Result<Self> {
+        let file = SafeTensors::from_source(FileSource::open(path)?)?;
+        Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
+    }
+
+    /// Where a tensor begins.
+    pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
+        let offset = self.header.get(name)?.data_offsets().start;
+        Some((self.file.as_ref()?.file(), self.header.data_start() + offset))
+    }
+
+    /// Opens the file again if it has changed or another has replaced it, and returns its metadata.
+    /// Fails if the tensors are others now.
+    pub(super) fn refresh(&mut self, path: &Path) -> Result<Metadata> {
+        if self.check().is_err() {
+            match Self::open(path) {
+                // A file that was removed is still open.
+                Err(error) if is_missing(&error) && self.file.is_some() => {}
+                opened => {
+                    let opened = opened?;
+                    if !opened.has_tensors_of(&self.header) {
+                        let problem = "it has other tensors than when it was opened to append to \
+                                       it: sync the new steps, and resume with the file as it is";
+                        return Err(ErrorKind::Io(std::io::Error::other(problem)).into());
+                    }
+                    *self = opened;
+                }
+            }
+        }
+        let mut metadata = self.header.metadata().clone();
+        metadata.retain(|key, _| !is_of_steps(key));
+        Ok(metadata)
+    }
+
+    fn has_tensors_of(&self, other: &Header) -> bool {
+        self.header.len() == other.len()
+            && self.header.iter().all(|tensor| {
+                other.get(tensor.name()).is_some_and(|old| {
+                    (old.dtype(), old.shape()) == (tensor.dtype(), tensor.shape())
+                })
+            })
+    }
+
     /// Fails if the file has changed, or another has taken its place. The new file would lose that.
-    pub(super) fn check(&self) -> Result<()> {
-        self.file.check_unchanged().map_err(ErrorKind::Io)?;
-        if self.is_replaced && self.file.is_replaced().map_err(ErrorKind::Io)? {
-            let replaced = "the file has been replaced since it was opened to append to it";
+    fn check(&self) -> Result<()> {
+        let Some(file) = &self.file else {
+            return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());
+        };
+        file.check_unchanged().map_err(ErrorKind::Io)?;
+        if file.is_replaced().map_err(ErrorKind::Io)? {
+            let replaced = "another file replaced it at this moment: finish again";
             return Err(Error::from(ErrorKind::Io(std::io::Error::other(replaced))));
         }
         Ok(())
     }
+
+    /// Lets the new file take the place of this one, unless this one has changed.
+    pub(super) fn release(&mut self) -> Result<()> {
+        self.check()?;
+        // Other systems than Unix may not replace an open file.
+        self.file.take_if(|_| !cfg!(unix));
+        Ok(())
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::NotFound)
 }

@@ -6,13 +6,13 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::waiting::Waiting;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
-use crate::io::FileSource;
-use crate::io::positional::write_all_at;
+use crate::error::Result;
+use crate::io::reserve::insert_at_start;
 use crate::save::SaveOptions;
 use crate::save::atomic::AtomicFile;
 use crate::save::temporary::TempFile;
@@ -27,13 +27,15 @@ pub(super) const ALIGN: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Body {
     file: AtomicFile,
+    /// The length of the room for the header. Only [`make_room`](Self::make_room) changes it.
+    room: AtomicU64,
     waiting: Waiting,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// Where the next tensor goes, from the start of the file; always a multiple of [`ALIGN`].
+    /// Where the next tensor goes, from the end of the room; always a multiple of [`ALIGN`].
     end: u64,
     /// Whether a growing tensor begins at `end`, so that no other tensor can.
     has_tail: bool,
@@ -56,7 +58,7 @@ pub(super) struct SpillFile {
     waiting: Waiting,
 }
 
-/// Where the bytes of a tensor lie.
+/// Where the bytes of a tensor lie. In the new file, `start` counts from the end of the room.
 #[derive(Debug)]
 pub(super) struct BodyPlace {
     pub(super) home: Home,
@@ -72,15 +74,14 @@ pub(super) enum Home {
     /// In a second hidden file.
     Spill(Arc<SpillFile>),
     /// In the finished file that is appended to.
-    Before(Arc<FileSource>),
+    Before,
 }
 
 impl Body {
     /// Creates the hidden file.
     pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
-        let file = AtomicFile::create(path, options)?;
-        let state = State { end: ROOM, has_tail: false, spills: Default::default() };
-        Ok(Self { file, waiting: Waiting::default(), state: Mutex::new(state) })
+        let (file, room) = (AtomicFile::create(path, options)?, AtomicU64::new(ROOM));
+        Ok(Self { file, room, waiting: Waiting::default(), state: Mutex::default() })
     }
 
     /// Reserves a place for a tensor of `len` bytes.
@@ -124,12 +125,11 @@ impl Body {
     /// [`flush`](Self::flush).
     pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
         let waiting = match home {
-            Home::Body => &self.waiting,
             Home::Spill(spill) => &spill.waiting,
-            // Nothing is written to the old file.
-            Home::Before(_) => return Err(io::ErrorKind::Unsupported.into()),
+            _ => &self.waiting,
         };
-        waiting.write(self.file_of(home), bytes, start)
+        let (file, start) = self.locate(home, start)?;
+        waiting.write(file, bytes, start)
     }
 
     /// Writes all bytes that wait. They can be read then.
@@ -143,12 +143,13 @@ impl Body {
             .try_for_each(|Spill { file, .. }| file.waiting.flush(file.file()))
     }
 
-    /// The open file of a place.
-    pub(super) fn file_of<'a>(&'a self, home: &'a Home) -> &'a File {
+    /// The open file of a place, and the offset in it.
+    pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
-            Home::Body => self.file(),
-            Home::Spill(spill) => spill.file(),
-            Home::Before(file) => file.file(),
+            Home::Body => Ok((self.file(), self.room() + start)),
+            Home::Spill(spill) => Ok((spill.file(), start)),
+            // Nothing is written to the old file.
+            Home::Before => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -157,16 +158,29 @@ impl Body {
         self.file.file()
     }
 
-    /// Where the tensors that were placed in the file end.
-    pub(super) fn end(&self) -> u64 {
-        self.lock().end
+    /// The new file, to be put in place.
+    pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
+        &mut self.file
     }
 
-    /// Writes the header, and gives the file its name if the check succeeds.
-    pub(super) fn commit(self, prefix: &[u8], check: impl FnOnce() -> Result<()>) -> Result<()> {
-        write_all_at(self.file(), prefix, 0)
-            .map_err(|error| Error::from(crate::error::ErrorKind::Io(error)))?;
-        self.file.commit_if(check)
+    /// The length of the room for the header.
+    pub(super) fn room(&self) -> u64 {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// Enlarges the room, if the file system can insert blocks (ext4, XFS). Nothing is copied.
+    pub(super) fn make_room(&self, len: u64) -> bool {
+        let more = len.checked_sub(self.room());
+        let is_made = more.is_some_and(|more| more == 0 || insert_at_start(self.file(), more));
+        if is_made {
+            self.room.store(len, Ordering::Relaxed);
+        }
+        is_made
+    }
+
+    /// Where the tensors that were placed in the file end, from the end of the room.
+    pub(super) fn end(&self) -> u64 {
+        self.lock().end
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -3,20 +3,23 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
+use std::{io, mem};
 
 use super::append::Before;
-use super::body::{ALIGN, Body, Home, ROOM};
-use super::kept::Spread;
+use super::body::{ALIGN, Body, Home};
+use super::kept::{Spread, put_kept};
 use super::series::{Series, SeriesState};
-use super::{GrowingEntry, GrowingWriter, Whole};
+use super::sync::Synced;
+use super::{GrowingEntry, GrowingWriter, State, Tensors, Whole, Writing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::RunningDigest;
-use crate::header::{LENGTH_BYTES, NameTable};
+use crate::hash::{self, RunningDigest};
+use crate::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::io::copy::copy_range;
 use crate::io::positional::write_all_at;
-use crate::io::shift::shift;
+use crate::save::atomic::AtomicFile;
 use crate::save::layout::Layout;
 use crate::save::sequential::prefix_with_digests;
 use crate::save::spec::Spec;
@@ -25,7 +28,7 @@ use crate::save::{Order, SaveOptions};
 /// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
 
-/// A header longer than [`ROOM`] ends at a multiple of this. Most file systems have such blocks.
+/// A header longer than its room ends at a multiple of this. Most file systems have such blocks.
 const BLOCK: u64 = 4096;
 
 /// A tensor in the order of the file.
@@ -52,84 +55,213 @@ enum Rank {
 
 impl GrowingWriter {
     /// Writes the header and gives the file its name, replacing the old file. Then removes the
-    /// directory of [synced](Self::sync) steps, if there is one.
+    /// directory of [synced](Self::sync) steps, if there is one, and lets other writers begin.
+    ///
+    /// An error loses nothing. Call this again, for example when the disk has space again; tensors
+    /// can be added and appended to before that. Once the file is finished, this does nothing, and
+    /// all other methods fail with [`ErrorKind::AlreadyFinished`].
+    ///
+    /// Whatever another program has done meanwhile to the metadata of a file that is [appended
+    /// to](Self::resume) stays.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
     /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
-    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
-    /// temporary file stays behind. So it is if the file that is [appended
-    /// to](Self::append_to) was changed meanwhile. After [`ErrorKind::NotDurable`] the path has the
-    /// new file.
-    /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
-    /// The next [`create`](Self::create) removes them.
-    pub fn finish(self) -> Result<()> {
-        let Self { path, options, body, before, tensors, synced, .. } = self;
-        let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let synced = synced.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let finish = || {
-            body.flush().map_err(ErrorKind::Io)?;
-            let parts = tensors.list.iter().map(|entry| FinishedTensor::of(entry));
-            let mut parts = parts.collect::<Result<Vec<_>>>()?;
-            parts.sort_by_key(FinishedTensor::rank);
-            let metadata = tensors.metadata.clone();
-            let options =
-                SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
-            let prefix = assemble(&body, &parts, &options)?;
-            drop(parts);
-            drop(tensors);
-            synced.mark_finishing(options.durable)?;
-            let mut before = before;
-            body.commit(&prefix, || {
-                before.as_ref().map_or(Ok(()), Before::check)?;
-                // Other systems than Unix may not replace an open file.
-                before = before.take().filter(|_| cfg!(unix));
-                Ok(())
-            })
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if a file
+    /// that is appended to has other tensors by now. The path then keeps the old file.
+    ///
+    /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
+    /// a power cut may undo that, or the synced steps are still there. The next call, or the next
+    /// writer of this path, does what is missing.
+    pub fn finish(&self) -> Result<()> {
+        self.finish_and_keep_lock().map(drop)
+    }
+
+    /// [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
+    /// finished before.
+    pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
+        let durable = self.options.durable;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let placed = match &mut *state {
+            State::Writing(writing) => self.put_in_place(writing),
+            State::Placed(synced) => synced.sync_name(durable),
+            State::Finished => return Ok(None),
         };
-        finish().map_err(|error: Error| error.in_path(&path))?;
-        synced.remove()
+        let placed = placed.map_err(|error| self.locate(error));
+        if placed.as_ref().err().is_none_or(is_in_place) {
+            *state = match mem::take(&mut *state) {
+                State::Writing(writing) => State::Placed(writing.into_synced()),
+                other => other,
+            };
+        }
+        placed?;
+        let State::Placed(synced) = mem::take(&mut *state) else { return Ok(None) };
+        if let Err(error) = synced.retire(durable) {
+            let error = error.left_behind().in_path(synced.directory());
+            *state = State::Placed(synced);
+            return Err(error);
+        }
+        Ok(Some(synced))
+    }
+
+    fn put_in_place(&self, writing: &mut Writing) -> Result<()> {
+        let Writing { body, before, synced } = writing;
+        let synced = synced.get_mut().unwrap_or_else(PoisonError::into_inner);
+        body.flush().map_err(ErrorKind::Io)?;
+        let mut metadata = match before {
+            Some(before) => before.refresh(&self.path)?,
+            None => Metadata::new(),
+        };
+        let digests = self.options.digests || metadata.contains_key(hash::KEY);
+        let Tensors { list, metadata: new, .. } = &*self.lock();
+        metadata.extend(new.clone());
+        let options = SaveOptions {
+            metadata,
+            digests,
+            order: Order::Given,
+            tied: None,
+            ..self.options.clone()
+        };
+        let parts = list.iter().map(|entry| FinishedTensor::of(entry));
+        let mut parts = parts.collect::<Result<Vec<_>>>()?;
+        parts.sort_by_key(FinishedTensor::rank);
+        let assembly = Assembly { path: &self.path, body, before: before.as_ref(), parts };
+        let mut moved = assembly.put(&options)?;
+        drop(assembly);
+        synced.mark_finishing(options.durable)?;
+        let file = moved.as_mut().unwrap_or(body.file_mut());
+        file.begin_commit()?;
+        if let Some(before) = before {
+            before.release().inspect_err(|_| file.end_commit())?;
+        }
+        file.commit_held()
     }
 }
 
-/// Moves the data to its final place. Returns the bytes that come before it.
-fn assemble<'a>(
+/// Whether the new file is in its place, in spite of an error.
+fn is_in_place(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotDurable(_))
+}
+
+/// The tensors on their way to the finished file, and where their bytes are. Nothing that they are
+/// read from is overwritten, so that all of this can be done again.
+struct Assembly<'a> {
+    path: &'a Path,
     body: &'a Body,
-    parts: &[FinishedTensor<'a>],
-    options: &SaveOptions,
-) -> Result<Vec<u8>> {
-    let specs: Vec<_> = parts.iter().map(FinishedTensor::spec).collect();
-    // The names were compared when the tensors were added.
-    let layout = Layout::plan_named(&specs, options, NameTable::default())?;
-    let (mut prefix, needed) = (layout.prefix, layout.places);
-    let shortest = prefix.len() as u64;
-    let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
-    let start =
-        if data_len < SMALL { shortest } else { ROOM.max(shortest.next_multiple_of(BLOCK)) };
-    let file = body.file();
-    let tail = parts.iter().find_map(FinishedTensor::tail_len);
-    let in_place = body.end() - ROOM + tail.unwrap_or(0);
-    shift(file, ROOM, start, in_place).map_err(ErrorKind::Io)?;
-    let mut copies = Copies { to: file, waiting: None };
-    for (part, (_, range)) in parts.iter().zip(&needed) {
-        let offset = range.start - shortest + start;
-        part.put(body, offset, &mut copies)?;
+    before: Option<&'a Before>,
+    parts: Vec<FinishedTensor<'a>>,
+}
+
+impl<'a> Assembly<'a> {
+    /// Writes the finished file. Returns it if the body could not become that file.
+    fn put(&self, options: &SaveOptions) -> Result<Option<AtomicFile>> {
+        let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
+        // The names were compared when the tensors were added.
+        let layout = Layout::plan_named(&specs, options, NameTable::default())?;
+        let (mut prefix, needed) = (layout.prefix, layout.places);
+        let shortest = prefix.len() as u64;
+        let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
+        let start = match data_len < SMALL {
+            true => shortest,
+            false => self.body.room().max(shortest.next_multiple_of(BLOCK)),
+        };
+        let moved = self.move_data(start, options)?;
+        let file = moved.as_ref().map_or(self.body.file(), AtomicFile::file);
+        let mut copies = Copies { to: file, waiting: None };
+        for (part, (_, range)) in self.parts.iter().zip(&needed) {
+            self.put_tensor(part, range.start - shortest + start, &mut copies)?;
+        }
+        copies.flush()?;
+        file.set_len(start + data_len).map_err(ErrorKind::Io)?;
+        if options.digests {
+            let mut buffer = Vec::new();
+            let digests = needed.iter().map(|(_, range)| {
+                let place = range.start - shortest + start..range.end - shortest + start;
+                RunningDigest::default().finish(file, place, &mut buffer)
+            });
+            prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
+        }
+        // Spaces at the end of the header fill the rest of its room.
+        prefix.resize(start as usize, b' ');
+        prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
+        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
+        Ok(moved)
     }
-    copies.flush()?;
-    file.set_len(start + data_len).map_err(ErrorKind::Io)?;
-    if options.digests {
-        let mut buffer = Vec::new();
-        let digests = needed.iter().map(|(_, range)| {
-            let place = range.start - shortest + start..range.end - shortest + start;
-            RunningDigest::default().finish(file, place, &mut buffer)
-        });
-        prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
+
+    /// Makes the data of the body begin at `start`. If the file system cannot insert that room,
+    /// another file gets the data.
+    fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
+        let body = self.body;
+        if body.make_room(start) {
+            return Ok(None);
+        }
+        let moved = AtomicFile::create(self.path, options)?;
+        let copy = || {
+            let tail = self.parts.iter().find_map(FinishedTensor::tail_len).unwrap_or(0);
+            let written = body.file().metadata()?.len().saturating_sub(body.room());
+            let len = written.min(body.end() + tail);
+            copy_range(body.file(), body.room(), moved.file(), start, len)
+        };
+        copy().map_err(ErrorKind::Io)?;
+        Ok(Some(moved))
     }
-    // Spaces at the end of the header fill the rest of its room.
-    prefix.resize(start as usize, b' ');
-    prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
-    Ok(prefix)
+
+    /// Writes a tensor at `offset` of the file, unless it is there.
+    fn put_tensor(
+        &self,
+        part: &FinishedTensor<'a>,
+        offset: u64,
+        copies: &mut Copies<'a>,
+    ) -> Result<()> {
+        let name = part.entry.name();
+        match (part.entry, &part.state) {
+            (GrowingEntry::Whole(Whole { place, .. }), _) => {
+                let (from, start) = match place.home {
+                    Home::Body => return Ok(()),
+                    Home::Before => self.before_place(name),
+                    _ => self.body.locate(&place.home, place.start),
+                }
+                .map_err(ErrorKind::Io)?;
+                copies.copy(Range { from, start, offset, len: part.len, tensor: name })
+            }
+            (GrowingEntry::Growing(series), Some(state)) => {
+                let put = self.put_steps(series, state, copies.to, offset);
+                put.map_err(|error| error.in_tensor(name))
+            }
+            (GrowingEntry::Growing(_), None) => Ok(()),
+        }
+    }
+
+    fn put_steps(
+        &self,
+        series: &Series,
+        state: &SeriesState,
+        to: &File,
+        offset: u64,
+    ) -> Result<()> {
+        let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
+        if kept > 0 {
+            let (from, start) = self.before_place(&series.name).map_err(ErrorKind::Io)?;
+            let spread = Spread::new(layers, 0, kept, all);
+            put_kept(layers, &spread, (from, start), (to, offset)).map_err(ErrorKind::Io)?;
+        }
+        let spread = Spread::new(layers, kept, all - kept, all);
+        if series.is_in_order() {
+            let put = state.stored.put(to, offset + series.byte_len(kept));
+            return Ok(put.map_err(ErrorKind::Io)?);
+        }
+        series.write_steps(state, self.body, kept..all, &mut |at, bytes| {
+            let at = offset + spread.place(at);
+            Ok(write_all_at(to, bytes, at).map_err(ErrorKind::Io)?)
+        })
+    }
+
+    /// Where a tensor of the file that is appended to begins.
+    fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
+        let place = self.before.and_then(|before| before.place(name));
+        place.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 impl<'a> FinishedTensor<'a> {
@@ -177,41 +309,6 @@ impl<'a> FinishedTensor<'a> {
         };
         Spec { name: self.entry.name(), dtype, shape: &self.shape }
     }
-
-    /// Writes the tensor at `offset` of the file, unless it is there.
-    fn put(&self, body: &'a Body, offset: u64, copies: &mut Copies<'a>) -> Result<()> {
-        match (self.entry, &self.state) {
-            (GrowingEntry::Whole(Whole { place, .. }), _) => match &place.home {
-                Home::Body => Ok(()),
-                home => {
-                    let from = body.file_of(home);
-                    let (start, len, tensor) = (place.start, self.len, self.entry.name());
-                    copies.copy(Range { from, start, offset, len, tensor })
-                }
-            },
-            (GrowingEntry::Growing(series), Some(state)) => {
-                let put = put_steps(series, state, body, offset);
-                put.map_err(|error| error.in_tensor(self.entry.name()))
-            }
-            (GrowingEntry::Growing(_), None) => Ok(()),
-        }
-    }
-}
-
-fn put_steps(series: &Series, state: &SeriesState, body: &Body, offset: u64) -> Result<()> {
-    let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
-    if let Some(kept) = &series.kept {
-        kept.put(layers, all, body.file(), offset).map_err(ErrorKind::Io)?;
-    }
-    let spread = Spread::new(layers, kept, all - kept, all);
-    if series.is_in_order() {
-        let put = state.stored.put(body.file(), offset + series.byte_len(kept));
-        return Ok(put.map_err(ErrorKind::Io)?);
-    }
-    series.write_steps(state, body, kept..all, &mut |at, bytes| {
-        let at = offset + spread.place(at);
-        Ok(write_all_at(body.file(), bytes, at).map_err(ErrorKind::Io)?)
-    })
 }
 
 impl Whole {

@@ -4,25 +4,27 @@
 //! So a run that is about to put the file in place first writes a mark to the directory of synced
 //! steps. From then on the values decide: a file that has all that was synced has nothing to gain
 //! from it. Its header says nothing, because the file may have been edited since, and an earlier
-//! run may have had the same one.
+//! run may have had the same one. A file that was written after the steps is compared, too, in case
+//! another program has removed the mark.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::synced::{Growth, continues, file_name, last_file};
+use super::synced::{Growth, Listed, file_name, open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, Hasher};
-use crate::io::remove::unless_missing;
-use crate::io::{FileSource, ReadAt, SafeTensors, failpoint};
+use crate::header::CONTINUES_KEY;
+use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::LazyTensor;
 use crate::save::{AtomicFile, SaveOptions};
 use crate::slice::TensorPart;
 use crate::tensor::TensorSource;
 
 /// The name of the mark. It has the number of synced files.
-const MARK: &str = "finishing";
+pub(super) const MARK: &str = "finishing";
 
 /// Says that the file that has what these synced files have is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
@@ -32,67 +34,70 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// The number of synced files that the mark says; `None` if there is no mark. Fewer are left after
-/// a removal that was interrupted.
+/// The number of synced files that the mark says; 0 if it is malformed.
 pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
     match fs::read_to_string(directory.join(MARK)) {
-        Ok(mark) => Ok(mark.parse().ok()),
+        Ok(mark) => Ok(Some(mark.parse().unwrap_or(0))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io(error, directory)),
     }
 }
 
-/// Whether the file at a path is the one that the run with these synced steps has finished.
-pub(super) fn is_finished(path: &Path, directory: &Path) -> Result<bool> {
-    // A file that was appended to has the new steps only if the run, or a recovery, has put it
-    // there.
-    if marked_files(directory)?.is_none() && !continues(directory)? {
+/// Whether the file at a path has all steps of a directory, because the run that has synced them,
+/// or a recovery, has finished it.
+pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Result<bool> {
+    let may_be_finished = listed.marked.is_some()
+        || age(path, directory, listed).is_some_and(Ordering::is_ge)
+        || continues(directory, listed)?;
+    if !may_be_finished {
         return Ok(false);
     }
     match FileSource::open(path).and_then(SafeTensors::from_source) {
-        Ok(file) => has_all(&file, directory).map_err(|error| error.in_path(path)),
+        Ok(file) => has_all(&file, directory, listed).map_err(|error| error.in_path(path)),
         // A missing file and one of another format have nothing.
-        Err(error) if !may_be_finished(&error) => Ok(false),
-        Err(error) => Err(error.in_path(path)),
+        Err(error) => match error.kind() {
+            ErrorKind::Io(io) if io.kind() != io::ErrorKind::NotFound => Err(error.in_path(path)),
+            ErrorKind::TornHeader | ErrorKind::TornData => Err(error.in_path(path)),
+            _ => Ok(false),
+        },
     }
 }
 
-/// Whether a file that fails to be opened like this can still be the finished one.
-fn may_be_finished(error: &Error) -> bool {
+/// When the file at a path was written, compared with the last of the synced steps; `None` if there
+/// is no file.
+pub(super) fn age(path: &Path, directory: &Path, listed: &Listed) -> Option<Ordering> {
+    let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let steps = [file_name(listed.last), MARK.into()].map(|name| written(&directory.join(name)));
+    Some(written(path)?.cmp(&steps.into_iter().flatten().max()?))
+}
+
+/// Whether the steps in a directory continue those of a finished file.
+pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
+    match open(directory, listed.last) {
+        Ok(file) => Ok(file.metadata().contains_key(CONTINUES_KEY)),
+        Err(error) if is_damage(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error of opening a synced file means that it is missing or damaged.
+pub(super) fn is_damage(error: &Error) -> bool {
     match error.kind() {
-        ErrorKind::Io(error) => error.kind() != io::ErrorKind::NotFound,
-        kind => matches!(kind, ErrorKind::TornHeader | ErrorKind::TornData),
+        ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
+        _ => true,
     }
-}
-
-/// Removes the synced files, counted from 1, and their directory. What is missing is no error.
-///
-/// The last file goes first, and the mark goes last. So if this is interrupted, the rest is still
-/// recognised.
-pub(super) fn remove(directory: &Path, files: u32) -> io::Result<()> {
-    remove_files(directory, files)?;
-    step(|| fs::remove_file(directory.join(MARK)))?;
-    step(|| fs::remove_dir(directory))
-}
-
-/// Removes the synced files, counted from 1.
-pub(super) fn remove_files(directory: &Path, files: u32) -> io::Result<()> {
-    let remove = |number| step(|| fs::remove_file(directory.join(file_name(number))));
-    (1..=files).rev().try_for_each(remove)
-}
-
-fn step(remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    failpoint::hit("remove synced steps")?;
-    unless_missing(remove())
 }
 
 /// Whether a file has all tensors and steps that were synced, with the same values.
-fn has_all(finished: &SafeTensors<FileSource>, directory: &Path) -> Result<bool> {
+fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed) -> Result<bool> {
     let mut steps: HashMap<String, usize> = HashMap::new();
-    for number in 1..=last_file(directory)?.unwrap_or(0) {
+    for number in 1..=listed.last {
         let path = directory.join(file_name(number));
-        let part = SafeTensors::from_source(FileSource::open(&path)?);
-        let part = part.map_err(|error| error.in_path(&path))?;
+        let part = match open(directory, number) {
+            // It has nothing that could be missing in the file.
+            Err(error) if is_damage(&error) => continue,
+            part => part?,
+        };
         for tensor in part.tensors() {
             let Some(whole) = finished.get(tensor.name()) else { return Ok(false) };
             let growth = Growth::of(&part, &tensor).map_err(|error| error.in_path(&path))?;

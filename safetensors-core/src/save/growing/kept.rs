@@ -1,23 +1,13 @@
-//! [`Kept`]: the steps that a tensor has in the finished file that is appended to.
+//! The steps that a tensor has in the finished file that is appended to. Their bytes stay there
+//! until the new file is finished.
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use super::steps::Layers;
-use crate::io::FileSource;
 use crate::io::copy::copy_range;
 use crate::io::positional::{read_exact_at, write_all_at};
 use crate::load::streaming::PIECE;
-
-/// The steps of a tensor in the old file. Their bytes stay there until the new file is finished.
-#[derive(Clone, Debug)]
-pub(super) struct Kept {
-    pub(super) file: Arc<FileSource>,
-    /// Where the tensor begins, from the start of the file.
-    pub(super) start: u64,
-    pub(super) steps: u64,
-}
 
 /// Where some steps lie in the tensor of all steps. Sizes are in bytes.
 pub(super) struct Spread {
@@ -42,31 +32,32 @@ impl Spread {
     }
 }
 
-impl Kept {
-    /// Copies the steps to the tensor of `all` steps that begins at `offset` of `to`.
-    pub(super) fn put(&self, layers: Layers, all: u64, to: &File, offset: u64) -> io::Result<()> {
-        let from = self.file.file();
-        let spread = Spread::new(layers, 0, self.steps, all);
-        let (row, len) = (spread.row, spread.row * layers.outer);
-        if layers.outer <= 1 || row == spread.whole {
-            return copy_range(from, self.start, to, offset, len);
-        }
-        if row >= PIECE as u64 {
-            return (0..layers.outer).try_for_each(|number| {
-                let at = number * row;
-                copy_range(from, self.start + at, to, offset + spread.place(at), row)
-            });
-        }
-        // Many short rows are read together.
-        let Some(rows) = (PIECE as u64).checked_div(row) else { return Ok(()) };
-        let mut buffer = vec![0; (rows * row).min(len) as usize];
-        for first in (0..len).step_by(buffer.len().max(1)) {
-            let piece = &mut buffer[..(len - first).min(rows * row) as usize];
-            read_exact_at(from, piece, self.start + first)?;
-            for (at, line) in (first..).step_by(row as usize).zip(piece.chunks(row as usize)) {
-                write_all_at(to, line, offset + spread.place(at))?;
-            }
-        }
-        Ok(())
+/// Copies the first steps of a tensor to the tensor of all steps. Each begins at an offset of a file.
+pub(super) fn put_kept(
+    layers: Layers,
+    spread: &Spread,
+    (from, start): (&File, u64),
+    (to, offset): (&File, u64),
+) -> io::Result<()> {
+    let (row, len) = (spread.row, spread.row * layers.outer);
+    if layers.outer <= 1 || row == spread.whole {
+        return copy_range(from, start, to, offset, len);
     }
+    if row >= PIECE as u64 {
+        return (0..layers.outer).try_for_each(|number| {
+            let at = number * row;
+            copy_range(from, start + at, to, offset + spread.place(at), row)
+        });
+    }
+    // Many short rows are read together.
+    let Some(rows) = (PIECE as u64).checked_div(row) else { return Ok(()) };
+    let mut buffer = vec![0; (rows * row).min(len) as usize];
+    for first in (0..len).step_by(buffer.len().max(1)) {
+        let piece = &mut buffer[..(len - first).min(rows * row) as usize];
+        read_exact_at(from, piece, start + first)?;
+        for (at, line) in (first..).step_by(row as usize).zip(piece.chunks(row as usize)) {
+            write_all_at(to, line, offset + spread.place(at))?;
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,8 @@ mod body;
 mod finish;
 mod finished;
 mod kept;
-mod recover;
+mod passes;
+mod resume;
 mod series;
 mod steps;
 mod stored;
@@ -15,17 +16,17 @@ mod synced;
 mod tests;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use append::Before;
 use body::{Body, BodyPlace};
-pub use recover::recover_synced;
+use passes::Passes;
 pub use series::GrowingTensor;
 use series::Series;
 use sync::Synced;
-pub use synced::synced_directory;
 
 use super::SaveOptions;
 use super::pieces::Pieces;
@@ -85,25 +86,44 @@ const RESERVED: u64 = 8 << 20;
 /// file in the order of the calls, except for those that would misalign others. The same calls give
 /// the same bytes.
 ///
-/// [`append_to`](Self::append_to) goes on with a finished file.
+/// [`resume`](Self::resume) goes on with a finished file, or with one that a killed run has left.
 #[derive(Debug)]
 pub struct GrowingWriter {
     path: PathBuf,
     options: SaveOptions,
+    sync_every: u64,
+    passes: Mutex<Passes>,
+    tensors: Mutex<Tensors>,
+    /// Held to be read by all who write, and to be written to by `finish`.
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    Writing(Box<Writing>),
+    /// The new file is in its place. The synced steps are not removed yet.
+    Placed(Synced),
+    #[default]
+    Finished,
+}
+
+/// The files that are written to.
+#[derive(Debug)]
+struct Writing {
     body: Body,
     /// The finished file that is appended to.
     before: Option<Before>,
-    tensors: Mutex<Tensors>,
     synced: Mutex<Synced>,
-    sync_every: u64,
 }
 
-/// The tensors so far, and the metadata.
+/// The tensors so far, and the metadata that is new.
 #[derive(Debug, Default)]
 struct Tensors {
     list: Vec<Arc<GrowingEntry>>,
     names: NameTable,
     metadata: Metadata,
+    /// Other names of tensors of the file that is appended to.
+    aliases: BTreeSet<String>,
 }
 
 /// A tensor.
@@ -134,22 +154,13 @@ impl GrowingEntry {
     }
 }
 
-impl GrowingWriter {
-    /// Creates the file, without its name yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::FileBusy`] if another writer of this path is alive, also in another program;
-    /// [`ErrorKind::SyncedStepsLeft`] if an earlier run was killed before it finished and left
-    /// [synced](Self::sync) steps; [`ErrorKind::NotAFile`] if the path has something else than a
-    /// regular file; [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::Io`].
-    pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
-        let path = path.as_ref();
-        let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;
-        Self::create_with(path, options, synced)
-    }
-
-    fn create_with(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
+impl Writing {
+    fn create(
+        path: &Path,
+        options: &SaveOptions,
+        synced: Synced,
+        before: Option<Before>,
+    ) -> Result<Self> {
         let create = || {
             if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
                 return Err(ErrorKind::BadAlignment { found: options.align }.into());
@@ -157,21 +168,61 @@ impl GrowingWriter {
             Body::create(path, options)
         };
         let body = create().map_err(|error: Error| error.in_path(path))?;
-        let tensors = Tensors { metadata: options.metadata.clone(), ..Tensors::default() };
-        Ok(Self {
-            path: path.into(),
-            options: options.clone(),
-            body,
-            before: None,
-            tensors: Mutex::new(tensors),
-            synced: Mutex::new(synced),
-            sync_every: 0,
-        })
+        Ok(Self { body, before, synced: Mutex::new(synced) })
     }
 
-    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The call comes
-    /// just before the tensor's next step, so that all tensors of one loop have the same number of
-    /// steps. The default, 0, never calls it.
+    fn into_synced(self) -> Synced {
+        self.synced.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GrowingWriter {
+    /// Begins a new file, without its name yet. [`finish`](Self::finish) replaces the file that the
+    /// path has then, if there is one, with all of its steps. [`resume`](Self::resume) appends to it
+    /// instead.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileBusy`] if another writer of this path is alive, also in another program;
+    /// [`ErrorKind::SyncedStepsLeft`] if an earlier run was killed before it finished and left
+    /// [synced](Self::sync) steps, which stay; [`ErrorKind::NotAFile`] if the path has something
+    /// else than a regular file; [`ErrorKind::FileExists`]; [`ErrorKind::ReadOnlyFile`];
+    /// [`ErrorKind::BadAlignment`]; [`ErrorKind::Io`].
+    pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;
+        if synced.find()?.is_some() {
+            return Err(synced.left().in_path(path));
+        }
+        Self::create_with(path, options, synced)
+    }
+
+    fn create_with(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
+        let writing = Writing::create(path, options, synced, None)?;
+        Ok(Self::new(path, options.clone(), writing, Tensors::default()))
+    }
+
+    fn new(path: &Path, options: SaveOptions, writing: Writing, mut tensors: Tensors) -> Self {
+        tensors.metadata.clone_from(&options.metadata);
+        Self {
+            path: path.into(),
+            options,
+            sync_every: 0,
+            passes: Mutex::default(),
+            tensors: Mutex::new(tensors),
+            state: RwLock::new(State::Writing(Box::new(writing))),
+        }
+    }
+
+    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The default, 0,
+    /// never calls it.
+    ///
+    /// The call comes between two passes of the loop that appends, so that all tensors have the
+    /// steps of the same passes, also if one grows in every tenth pass only. A pass is taken to
+    /// append to each tensor at most once, and always in the order of their first steps. Where it
+    /// is not clear whether a pass ends, as in a loop that also [adds](Self::add) a tensor in each
+    /// pass, the call waits until there are twice as many steps. A loop of another kind calls `sync`
+    /// itself when a pass ends.
     #[must_use]
     pub fn sync_every(mut self, steps: u64) -> Self {
         self.sync_every = steps;
@@ -194,26 +245,39 @@ impl GrowingWriter {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape::byte_len(dtype, shape)?;
         check_ndim(shape.len())?;
-        let entry = self.enter(name, || {
-            let place = self.body.place(dtype, len).map_err(ErrorKind::Io)?;
+        self.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
+    }
+
+    fn write_to(
+        &self,
+        body: &Body,
+        name: &str,
+        tensor: &(impl TensorSource + ?Sized),
+        len: u64,
+    ) -> Result<()> {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let entry = self.lock().enter(name, || {
+            let place = body.place(dtype, len).map_err(ErrorKind::Io)?;
             let (written, synced) = (AtomicBool::new(false), AtomicBool::new(false));
             let (name, shape) = (name.into(), shape.into());
             Ok(GrowingEntry::Whole(Whole { name, dtype, shape, place, written, synced }))
         })?;
         let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
         let BodyPlace { home, start, .. } = &whole.place;
+        self.lock_passes().add();
         if len >= RESERVED {
-            reserve_ahead(self.body.file_of(home), *start, len);
+            let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
+            reserve_ahead(file, start, len);
         }
         Pieces::new(len).write(tensor, &mut |offset, bytes| {
-            Ok(self.body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
+            Ok(body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
         })?;
         whole.written.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
-    /// dimension: the shape of one step. A tensor of a file that is [appended to](Self::append_to)
+    /// dimension: the shape of one step. A tensor of a file that is [appended to](Self::resume)
     /// goes on with the steps that it has.
     ///
     /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
@@ -255,7 +319,8 @@ impl GrowingWriter {
         let grow = || {
             let series = Series::new(name, dtype, axis, step_shape)?;
             check_ndim(step_shape.len() + 1)?;
-            Ok(GrowingTensor { writer: self, series: self.grow_on(series)? })
+            let series = self.while_writing(|_| self.grow_on(series))?;
+            Ok(GrowingTensor { writer: self, series })
         };
         grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
     }
@@ -300,9 +365,9 @@ impl GrowingWriter {
         name: &str,
         value: impl FnOnce(usize) -> Result<String>,
     ) -> Result<()> {
-        let mut tensors = self.lock();
-        let Tensors { list, names, metadata } = &mut *tensors;
-        let entry = || {
+        let set = |_: &Writing| {
+            let mut tensors = self.lock();
+            let Tensors { list, names, metadata, .. } = &mut *tensors;
             let Some(at) = names.find(tensor, |i| list[i].name()) else {
                 return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
             };
@@ -310,36 +375,18 @@ impl GrowingWriter {
                 GrowingEntry::Whole(whole) => whole.shape.len(),
                 GrowingEntry::Growing(series) => series.step_shape.len() + 1,
             };
-            Ok((attribute_key(tensor, name)?, value(ndim)?))
+            metadata.insert(attribute_key(tensor, name)?, value(ndim)?);
+            Ok(())
         };
-        let (key, value) = entry().map_err(|error| self.locate(error.in_tensor(tensor)))?;
-        metadata.insert(key, value);
-        Ok(())
+        self.while_writing(set).map_err(|error| self.locate(error.in_tensor(tensor)))
     }
 
-    /// Adds an entry to the list, unless the name is taken.
-    fn enter(
-        &self,
-        name: &str,
-        entry: impl FnOnce() -> Result<GrowingEntry>,
-    ) -> Result<Arc<GrowingEntry>> {
-        if name == METADATA_KEY {
-            return Err(ErrorKind::ReservedName.into());
+    /// Calls a function with the files that are written to, while the file cannot be finished.
+    fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::Writing(writing) => work(writing),
+            State::Placed(_) | State::Finished => Err(ErrorKind::AlreadyFinished.into()),
         }
-        let mut tensors = self.lock();
-        let Tensors { list, names, .. } = &mut *tensors;
-        if self.is_alias(name) || names.find(name, |i| list[i].name()).is_some() {
-            return Err(ErrorKind::DuplicateTensor.into());
-        }
-        // No header can have more, and no table of names.
-        const MOST: usize = u32::MAX as usize;
-        if list.len() == MOST {
-            return Err(ErrorKind::TooManyTensors { limit: MOST }.into());
-        }
-        let entry = Arc::new(entry()?);
-        list.push(entry.clone());
-        names.insert(name, list.len() - 1, |i| list[i].name());
-        Ok(entry)
     }
 
     fn locate(&self, error: Error) -> Error {
@@ -349,6 +396,43 @@ impl GrowingWriter {
     fn lock(&self) -> MutexGuard<'_, Tensors> {
         // Nothing that can panic happens under the lock, except in a caller's iterator of metadata.
         self.tensors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_passes(&self) -> MutexGuard<'_, Passes> {
+        // Nothing that can panic happens under the lock.
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tensors {
+    /// Whether a tensor has this name, or a tensor of the file that is appended to has it as
+    /// another one.
+    fn has(&self, name: &str) -> bool {
+        self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
+    }
+
+    /// Adds an entry to the list, unless the name is taken.
+    fn enter(
+        &mut self,
+        name: &str,
+        entry: impl FnOnce() -> Result<GrowingEntry>,
+    ) -> Result<Arc<GrowingEntry>> {
+        if name == METADATA_KEY {
+            return Err(ErrorKind::ReservedName.into());
+        }
+        if self.has(name) {
+            return Err(ErrorKind::DuplicateTensor.into());
+        }
+        // No header can have more, and no table of names.
+        const MOST: usize = u32::MAX as usize;
+        let Self { list, names, .. } = self;
+        if list.len() == MOST {
+            return Err(ErrorKind::TooManyTensors { limit: MOST }.into());
+        }
+        let entry = Arc::new(entry()?);
+        list.push(entry.clone());
+        names.insert(name, list.len() - 1, |i| list[i].name());
+        Ok(entry)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::GrowingWriter;
 use super::body::{ALIGN, Body};
-use super::kept::Kept;
+use super::passes::Rank;
 use super::steps::{Layers, write_layers};
 use super::stored::StoredSteps;
 use crate::dtype::Dtype;
@@ -73,8 +73,15 @@ impl GrowingTensor<'_> {
             })?;
             let overflow = || ErrorKind::ShapeOverflow { shape: source.shape().to_vec() };
             let len = series.step_len.checked_mul(steps).ok_or_else(overflow)?;
-            self.writer.sync_if_due(series)?;
-            series.lock().append(series, source, steps, len, &self.writer.body)
+            self.writer.while_writing(|writing| {
+                self.writer.sync_if_due(series, writing)?;
+                let mut state = series.lock();
+                state.append(series, source, steps, len, &writing.body)?;
+                let new_steps = series.new_steps(&state);
+                let new_steps = new_steps.end - new_steps.start;
+                state.rank = Some(self.writer.lock_passes().append(state.rank, new_steps));
+                Ok(())
+            })
         };
         append().map_err(|error: Error| self.writer.locate(error.in_tensor(&series.name)))
     }
@@ -90,8 +97,8 @@ pub(super) struct Series {
     pub(super) axis: usize,
     step_len: u64,
     pub(super) layers: Layers,
-    /// The first steps, if the tensor is one of the file that is appended to.
-    pub(super) kept: Option<Kept>,
+    /// The number of steps that are in the file that is appended to.
+    kept: u64,
     state: Mutex<SeriesState>,
 }
 
@@ -101,6 +108,8 @@ pub(super) struct SeriesState {
     pub(super) steps: u64,
     /// How many of them were synced; `None` if no synced file has the tensor.
     pub(super) synced: Option<u64>,
+    /// `None` before the first append.
+    pub(super) rank: Option<Rank>,
     pub(super) stored: StoredSteps,
 }
 
@@ -126,19 +135,13 @@ impl Series {
             axis,
             step_len,
             layers,
-            kept: None,
+            kept: 0,
             state: Mutex::default(),
         })
     }
 
-    /// Goes on with a tensor of this dtype and shape. `kept` says, given their number, where its
-    /// steps are.
-    pub(super) fn go_on(
-        &mut self,
-        dtype: Dtype,
-        shape: &[usize],
-        kept: impl FnOnce(u64) -> Kept,
-    ) -> Result<(), ErrorKind> {
+    /// Goes on with a tensor of this dtype and shape.
+    pub(super) fn go_on(&mut self, dtype: Dtype, shape: &[usize]) -> Result<(), ErrorKind> {
         if dtype != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: self.dtype });
         }
@@ -146,14 +149,14 @@ impl Series {
         if self.shape(steps) != shape {
             return Err(ErrorKind::WrongShape { expected: shape.into(), found: self.shape(steps) });
         }
-        self.kept = Some(kept(steps));
+        self.kept = steps;
         self.state = Mutex::new(SeriesState { steps, synced: Some(steps), ..Default::default() });
         Ok(())
     }
 
     /// The number of steps that are in the file that is appended to.
     pub(super) fn kept_steps(&self) -> u64 {
-        self.kept.as_ref().map_or(0, |kept| kept.steps)
+        self.kept
     }
 
     /// The steps that were not synced yet.

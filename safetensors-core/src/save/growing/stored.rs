@@ -30,7 +30,7 @@ pub(super) struct StoredSteps {
 
 #[derive(Debug)]
 enum Target {
-    /// The end of the new file, from this offset on. Nothing is copied later.
+    /// The end of the new file, from this offset behind the room. Nothing is copied later.
     Tail(u64),
     Spill(TempFile),
 }
@@ -97,7 +97,7 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Copies all bytes to `offset` of `file`. The flushed bytes of a tail are already there.
+    /// Copies all bytes to `offset` of `file`, but for the flushed bytes of a tail.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
@@ -115,7 +115,7 @@ impl Target {
     /// The file, and where in it the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
-            Self::Tail(start) => (body.file(), *start),
+            Self::Tail(start) => (body.file(), body.room() + start),
             Self::Spill(spill) => (spill.file(), 0),
         }
     }

@@ -13,27 +13,33 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use super::body::Home;
+use super::finished::{MARK, is_finished, mark};
 use super::series::{Series, SeriesState};
-use super::synced::{Growth, file_name, last_file, synced_directory};
-use super::{GrowingEntry, GrowingWriter, Whole, finished};
+use super::synced::{Growth, Listed, file_name, incomplete_directory, list, synced_directory};
+use super::{GrowingEntry, GrowingWriter, Whole, Writing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
+use crate::io::failpoint;
 use crate::io::hidden::directory;
 use crate::io::lock::GrowingLock;
 use crate::io::positional::read_exact_at;
+use crate::io::remove::unless_missing;
 use crate::load::streaming::PIECE;
 use crate::save::SaveOptions;
 use crate::save::atomic::{destination, sync_directory};
 use crate::save::spec::Spec;
 use crate::save::stream::StreamWriter;
+use crate::save::temporary::TempDirectory;
 use crate::save::tensor_writer::TensorWriter;
 
 /// The directory of synced steps, and the right to write to it and to its file.
 #[derive(Debug)]
 pub(super) struct Synced {
+    /// The path of the file, after links.
+    destination: PathBuf,
     directory: PathBuf,
     _lock: GrowingLock,
-    /// Whether this run has created it.
+    /// Whether the files in it belong to this run.
     made: bool,
     /// The number of files in it.
     files: u32,
@@ -48,20 +54,26 @@ enum News<'a> {
 impl GrowingWriter {
     /// Writes all tensors and steps that are new since the last call to a separate file, and waits
     /// until the file has reached the disk (unless [`durable`](SaveOptions::durable) is off). If
-    /// the process is killed afterwards, [`recover_synced`](super::recover_synced) restores them.
+    /// the process is killed afterwards, [`resume`](Self::resume) goes on with them.
     ///
-    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Each is a complete file that every reader can open. It has the tensors that were added or
-    /// began to grow since the file before it, and the new steps of each growing tensor.
-    /// [`finish`](Self::finish) removes the directory. Until then, all synced steps are on the disk
-    /// twice. If another program removes the directory, the next call writes everything again.
+    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on;
+    /// a long name is shortened. Each is a complete file that every reader can open. It has the
+    /// tensors that were added or began to grow since the file before it, and the new steps of each
+    /// growing tensor. [`finish`](Self::finish) removes the directory. Until then, all synced steps
+    /// are on the disk twice. If another program removes the directory, the next call writes
+    /// everything again.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the same directory;
-    /// [`ErrorKind::Io`]. Earlier files stay. The next sync writes what this one did not.
+    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay. The next sync writes
+    /// what this one did not.
     pub fn sync(&self) -> Result<()> {
-        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        self.while_writing(|writing| self.sync_files(writing)).map_err(|error| self.locate(error))
+    }
+
+    fn sync_files(&self, writing: &Writing) -> Result<()> {
+        let mut synced = writing.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let (entries, mut metadata) = {
             let tensors = self.lock();
             (tensors.list.clone(), tensors.metadata.clone())
@@ -77,7 +89,7 @@ impl GrowingWriter {
         let shapes: Vec<_> = news.iter().map(News::shape).collect();
         let specs: Vec<_> =
             news.iter().zip(&shapes).map(|(news, shape)| news.spec(shape)).collect();
-        if self.before.is_some() {
+        if writing.before.is_some() {
             metadata.insert(CONTINUES_KEY.into(), String::new());
         }
         for news in &news {
@@ -87,53 +99,48 @@ impl GrowingWriter {
             }
         }
         let options = SaveOptions { metadata, durable: self.options.durable, ..SaveOptions::new() };
-        let write = |synced: &mut Synced| {
-            self.body.flush().map_err(ErrorKind::Io)?;
-            synced.begin(options.durable)?;
-            let path = synced.directory.join(file_name(synced.files + 1));
-            let writer = StreamWriter::create_for(&path, &specs, &options)?;
-            for news in &news {
-                let tensor = writer.tensor(news.name())?;
-                self.write_news(news, tensor).map_err(|error| error.in_tensor(news.name()))?;
-            }
-            writer.finish()?;
-            synced.files += 1;
-            Ok(())
-        };
-        write(&mut synced).map_err(|error: Error| error.in_path(&self.path))?;
+        writing.body.flush().map_err(ErrorKind::Io)?;
+        synced.begin(options.durable)?;
+        let path = synced.directory.join(file_name(synced.files + 1));
+        let writer = StreamWriter::create_for(&path, &specs, &options)?;
+        for news in &news {
+            let tensor = writer.tensor(news.name())?;
+            write_news(writing, news, tensor).map_err(|error| error.in_tensor(news.name()))?;
+        }
+        writer.finish()?;
+        synced.files += 1;
         news.iter_mut().for_each(News::mark);
+        self.lock_passes().sync();
         Ok(())
     }
 
-    /// Syncs if this tensor, which is about to grow, has grown enough since it was synced.
-    pub(super) fn sync_if_due(&self, series: &Series) -> Result<()> {
+    /// Syncs if a pass ends before the next step of this tensor, and there are enough new steps.
+    pub(super) fn sync_if_due(&self, series: &Series, writing: &Writing) -> Result<()> {
         if self.sync_every == 0 {
             return Ok(());
         }
-        let is_due = {
-            let state = series.lock();
-            state.steps - series.new_steps(&state).start >= self.sync_every
-        };
-        if is_due { self.sync() } else { Ok(()) }
+        let next = series.lock().rank;
+        let is_due = self.lock_passes().is_due(next, self.sync_every);
+        if is_due { self.sync_files(writing) } else { Ok(()) }
     }
+}
 
-    fn write_news(&self, news: &News<'_>, tensor: TensorWriter<'_>) -> Result<()> {
-        match news {
-            News::Whole(whole) => {
-                let file = self.body.file_of(&whole.place.home);
-                let mut buffer = vec![0; whole.place.len.min(PIECE as u64) as usize];
-                for start in (0..whole.place.len).step_by(PIECE) {
-                    let piece = &mut buffer[..(whole.place.len - start).min(PIECE as u64) as usize];
-                    let from = whole.place.start + start;
-                    read_exact_at(file, piece, from).map_err(ErrorKind::Io)?;
-                    tensor.write_bytes_at(start, piece)?;
-                }
-                Ok(())
+fn write_news(writing: &Writing, news: &News<'_>, tensor: TensorWriter<'_>) -> Result<()> {
+    match news {
+        News::Whole(Whole { place, .. }) => {
+            let (file, start) =
+                writing.body.locate(&place.home, place.start).map_err(ErrorKind::Io)?;
+            let mut buffer = vec![0; place.len.min(PIECE as u64) as usize];
+            for offset in (0..place.len).step_by(PIECE) {
+                let piece = &mut buffer[..(place.len - offset).min(PIECE as u64) as usize];
+                read_exact_at(file, piece, start + offset).map_err(ErrorKind::Io)?;
+                tensor.write_bytes_at(offset, piece)?;
             }
-            News::Steps(series, state) => {
-                let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
-                series.write_steps(state, &self.body, series.new_steps(state), write)
-            }
+            Ok(())
+        }
+        News::Steps(series, state) => {
+            let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
+            series.write_steps(state, &writing.body, series.new_steps(state), write)
         }
     }
 }
@@ -141,25 +148,34 @@ impl GrowingWriter {
 impl Synced {
     /// The directory of a run that writes to `path`, or an error if another run is alive.
     pub(super) fn new(path: &Path) -> Result<Self> {
-        let lock = GrowingLock::try_for(&destination(path)?).map_err(ErrorKind::Io)?;
+        let destination = destination(path)?;
+        let lock = GrowingLock::try_for(&destination).map_err(ErrorKind::Io)?;
         let lock = lock.ok_or(ErrorKind::FileBusy)?;
-        Ok(Self { directory: synced_directory(path), _lock: lock, made: false, files: 0 })
+        let directory = synced_directory(&destination);
+        Ok(Self { destination, directory, _lock: lock, made: false, files: 0 })
     }
 
-    /// [`new`](Self::new), or an error if an earlier run has left steps there.
-    pub(super) fn in_place_of(path: &Path) -> Result<Self> {
-        let synced = Self::new(path)?;
-        // A run that was killed before its first sync leaves an empty directory.
-        if fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir() {
-            return Ok(synced);
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Looks for steps of an earlier run that are not in the file. If they are in it, or there are
+    /// none, the directory is removed.
+    pub(super) fn find(&mut self) -> Result<Option<Listed>> {
+        let Some(listed) = list(&self.directory)? else { return Ok(None) };
+        self.files = listed.last;
+        let is_empty = listed.last == 0 && listed.marked.is_none();
+        if is_empty || is_finished(&self.destination, &self.directory, &listed)? {
+            self.retire(false).map_err(|error| error.in_path(&self.directory))?;
+            self.files = 0;
+            return Ok(None);
         }
-        if !finished::is_finished(path, &synced.directory)? {
-            return Err(synced.left());
-        }
-        let files = last_file(&synced.directory)?.unwrap_or(0);
-        finished::remove(&synced.directory, files)
-            .map_err(|error| Error::io(error, &synced.directory))?;
-        Ok(synced)
+        Ok(Some(listed))
+    }
+
+    /// Lets this run go on with the files of an earlier one.
+    pub(super) fn take_over(&mut self) {
+        self.made = true;
     }
 
     /// Whether this run has synced steps, and another program has removed them. Without the first
@@ -174,10 +190,9 @@ impl Synced {
 
     /// Forgets what this run has synced.
     fn restart(&mut self) -> Result<()> {
-        finished::remove_files(&self.directory, self.files)
-            .map_err(|error| Error::io(error, &self.directory))?;
+        self.retire(false).map_err(|error| error.in_path(&self.directory))?;
         self.files = 0;
-        self.made = self.directory.is_dir();
+        self.made = false;
         Ok(())
     }
 
@@ -186,10 +201,15 @@ impl Synced {
         if self.made {
             return Ok(());
         }
-        fs::create_dir(&self.directory).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => self.left(),
-            _ => Error::io(error, &self.directory),
-        })?;
+        match fs::create_dir(&self.directory) {
+            // Something else than steps can be there.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if list(&self.directory)?.is_some_and(|listed| listed.last > 0) {
+                    return Err(self.left());
+                }
+            }
+            created => created.map_err(|error| Error::io(error, &self.directory))?,
+        }
         self.made = true;
         if durable {
             sync_directory(directory(&self.directory))
@@ -198,7 +218,7 @@ impl Synced {
         Ok(())
     }
 
-    fn left(&self) -> Error {
+    pub(super) fn left(&self) -> Error {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
@@ -207,16 +227,42 @@ impl Synced {
         if !self.made || self.is_lost() {
             return Ok(());
         }
-        finished::mark(&self.directory, self.files, durable)
+        mark(&self.directory, self.files, durable)
     }
 
-    /// Removes the files. The finished file has all of their tensors.
-    pub(super) fn remove(self) -> Result<()> {
-        if !self.made {
-            return Ok(());
-        }
-        let removed = finished::remove(&self.directory, self.files);
-        removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(&self.directory))
+    /// Waits until the name of the finished file has reached the disk, if it is to be durable.
+    pub(super) fn sync_name(&self, durable: bool) -> Result<()> {
+        let synced = if durable { sync_directory(directory(&self.destination)) } else { Ok(()) };
+        Ok(synced.map_err(ErrorKind::NotDurable)?)
+    }
+
+    /// Removes the directory. It gets another name first, because a part of it must never be taken
+    /// for all of it. Only if others have files in it, it stays, and its files go one by one: the
+    /// first ones and the mark last.
+    pub(super) fn retire(&self, durable: bool) -> Result<()> {
+        let Some(listed) = list(&self.directory)? else { return Ok(()) };
+        let retire = || {
+            failpoint::hit("remove synced steps")?;
+            if listed.has_others {
+                let names = (1..=listed.last).rev().map(file_name).chain([MARK.into()]);
+                let mut files = names.map(|name| self.directory.join(name));
+                return files.try_for_each(|file| unless_missing(fs::remove_file(file)));
+            }
+            let trash = TempDirectory::create(&self.destination)?;
+            fs::rename(&self.directory, trash.path().join("synced"))?;
+            if durable { sync_directory(directory(&self.destination)) } else { Ok(()) }
+        };
+        Ok(retire().map_err(ErrorKind::Io)?)
+    }
+
+    /// Gives the directory another name, because its steps cannot be recovered. Returns the name.
+    pub(super) fn set_aside(&self) -> Result<PathBuf> {
+        let mut names = (1..).map(|number| incomplete_directory(&self.destination, number));
+        let free = names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default();
+        failpoint::hit("set synced steps aside")
+            .and_then(|()| fs::rename(&self.directory, &free))
+            .map_err(|error| Error::io(error, &self.directory))?;
+        Ok(free)
     }
 }
 
@@ -274,7 +320,7 @@ impl<'a> News<'a> {
 fn forget(entry: &GrowingEntry) {
     match entry {
         GrowingEntry::Whole(whole) => {
-            whole.synced.store(matches!(whole.place.home, Home::Before(_)), Ordering::Relaxed);
+            whole.synced.store(matches!(whole.place.home, Home::Before), Ordering::Relaxed);
         }
         GrowingEntry::Growing(series) => series.lock().synced = None,
     }

@@ -3,22 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-#[cfg(doc)]
-use super::GrowingWriter;
+use super::finished::{MARK, marked_files};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
+use crate::io::hidden::{is_temporary_name, with_suffix};
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
 
 /// How the names of synced files end.
 const SUFFIX: &str = ".safetensors";
 
-/// The directory in which a [`GrowingWriter`] of a path [syncs](GrowingWriter::sync): that path
-/// with `.synced` at its end.
-pub fn synced_directory(path: impl AsRef<Path>) -> PathBuf {
-    let mut directory = path.as_ref().as_os_str().to_owned();
-    directory.push(".synced");
-    directory.into()
+/// The directory in which a writer of a path syncs.
+pub(super) fn synced_directory(path: &Path) -> PathBuf {
+    with_suffix(path, ".synced")
+}
+
+/// The name that the directory gets if its steps cannot be recovered.
+pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
+    with_suffix(path, &format!(".incomplete-{number}"))
 }
 
 /// The name of a synced file, counted from 1.
@@ -69,29 +71,51 @@ pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
 }
 
-/// Whether the steps in a directory continue those of a finished file.
-pub(super) fn continues(directory: &Path) -> Result<bool> {
-    let first = directory.join(file_name(1));
-    match FileSource::open(&first).and_then(SafeTensors::from_source) {
-        Ok(file) => Ok(file.metadata().contains_key(CONTINUES_KEY)),
-        // What is missing is reported by those who need it.
-        Err(error) if is_missing(&error) => Ok(false),
-        Err(error) => Err(error.in_path(&first)),
+/// Opens a synced file, counted from 1.
+pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSource>> {
+    let path = directory.join(file_name(number));
+    let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
+    opened.map_err(|error| error.in_path(path))
+}
+
+/// What a directory of synced steps has.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// The number of the last file; 0 if there is none.
+    pub(super) last: u32,
+    count: u32,
+    /// The number of files that the mark says, if there is a mark.
+    pub(super) marked: Option<u32>,
+    /// Whether something is there that no run writes.
+    pub(super) has_others: bool,
+}
+
+impl Listed {
+    /// Whether files are missing.
+    pub(super) fn has_gap(&self) -> bool {
+        self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }
 }
 
-fn is_missing(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
-}
-
-/// The number of the last file; `None` if there is no file.
-pub(super) fn last_file(directory: &Path) -> Result<Option<u32>> {
+/// Lists a directory of synced steps; `None` if there is none.
+pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
     let failed = |error| Error::io(error, directory);
-    let mut last = None;
-    for entry in fs::read_dir(directory).map_err(failed)? {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.map_err(failed)?,
+    };
+    let mut listed = Listed { last: 0, count: 0, marked: None, has_others: false };
+    for entry in entries {
         let name = entry.map_err(failed)?.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
-        last = last.max(number.filter(|&number| name == *file_name(number)));
+        match number.filter(|&number| number > 0 && name == *file_name(number)) {
+            Some(number) => {
+                listed.last = listed.last.max(number);
+                listed.count += 1;
+            }
+            None if name == MARK => listed.marked = marked_files(directory)?,
+            None => listed.has_others |= !is_temporary_name(&name),
+        }
     }
-    Ok(last)
+    Ok(Some(listed))
 }

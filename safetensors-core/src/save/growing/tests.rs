@@ -6,18 +6,24 @@ use std::path::Path;
 use proptest::prelude::*;
 use tempfile::tempdir;
 
+use super::GrowingWriter;
 use super::body::ROOM;
-use super::{GrowingWriter, recover_synced, synced_directory};
+use super::synced::{file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::SafeTensors;
-use crate::io::failpoint::{fail_at, without};
+use crate::io::failpoint::{interrupt_everywhere, without};
+use crate::io::testing::names_in;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorBuf, TensorView};
 
 fn create(path: &Path) -> GrowingWriter {
     GrowingWriter::create(path, &SaveOptions::new()).unwrap()
+}
+
+fn resume(path: &Path) -> GrowingWriter {
+    GrowingWriter::resume(path, &SaveOptions::new()).unwrap()
 }
 
 /// Bytes that are valid for every dtype.
@@ -239,11 +245,10 @@ proptest! {
         prop_assert!(!path.exists());
         let error = GrowingWriter::create(&path, &SaveOptions::new()).unwrap_err();
         prop_assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{}", error);
-        recover_synced(&path, &path, &SaveOptions::new()).unwrap();
         // A tensor without steps comes back, too.
+        resume(&path);
         check_grown(&path, &tensors, |tensor| tensor.steps);
-        fs::remove_dir_all(synced_directory(&path)).unwrap();
-        create(&path).finish().unwrap();
+        prop_assert_eq!(names_in(dir.path()), ["a.safetensors"]);
     }
 }
 
@@ -255,7 +260,8 @@ fn finishing_removes_what_was_synced() {
         Grown { dtype: Dtype::F32, axis: 1, step_shape: vec![3, 2], steps: 7 },
         Grown { dtype: Dtype::F64, axis: 0, step_shape: vec![], steps: 7 },
     ];
-    let writer = create(&path).sync_every(2);
+    // Each pass adds a tensor, so a sync takes twice as many steps.
+    let writer = create(&path).sync_every(1);
     append_all(&writer, &tensors, 1).unwrap();
     let synced = synced_directory(&path);
     let files: Vec<_> = fs::read_dir(&synced).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -269,8 +275,21 @@ fn finishing_removes_what_was_synced() {
     assert!(!synced.exists());
     check_grown(&path, &tensors, |tensor| tensor.steps);
     assert!(Checkpoint::open(&path).unwrap().metadata().is_empty());
-    let error = recover_synced(&path, &path, &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+
+    // Another writer may begin. This one takes nothing more, and finishes once.
+    create(&path);
+    let one = TensorBuf::from_vec(vec![], vec![1_u8]).unwrap();
+    for error in [
+        writer.add("more", &one).unwrap_err(),
+        writer.grow("more", Dtype::U8, 0, &[]).unwrap_err(),
+        writer.attribute("0", "units", "m").unwrap_err(),
+        writer.sync().unwrap_err(),
+    ] {
+        assert!(matches!(error.kind(), ErrorKind::AlreadyFinished), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+    writer.finish().unwrap();
+    check_grown(&path, &tensors, |tensor| tensor.steps);
 }
 
 #[test]
@@ -323,65 +342,270 @@ fn what_is_refused_leaves_the_file_as_it_was() {
     assert_eq!(found.into_vec::<f32>().unwrap(), [1.0, 2.0]);
 }
 
-/// A run with large and small tensors, of which each step of the work can fail.
-fn run(path: &Path) -> Result<()> {
-    let writer = GrowingWriter::create(path, &SaveOptions::new())?.sync_every(2);
-    let data = bytes(300 << 10, 1);
-    let shape = [data.len()];
-    let large = TensorView::new(Dtype::U8, &shape, &data)?;
-    let first = writer.grow("first", Dtype::U8, 0, &shape)?;
-    let second = writer.grow("second", Dtype::U8, 0, &shape)?;
-    for step in 0..3_u8 {
-        first.append(&large)?;
-        second.append(&large)?;
-        writer.add(&format!("{step}"), &TensorView::from_slice(&[1], &[step])?)?;
-    }
-    writer.finish()
+/// Calls a function again if it fails.
+fn twice<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    f().or_else(|_| f())
 }
 
+type Open = fn(&Path, &SaveOptions) -> Result<GrowingWriter>;
+
+const SMALL: usize = 8;
+
+/// A run that tries everything twice. Two of three steps are synced.
+fn run(path: &Path, large: usize, open: Open) -> Result<()> {
+    // Only the small file waits for the disk.
+    let options = SaveOptions::new().durable(large == SMALL);
+    let writer = twice(|| open(path, &options))?;
+    let data = bytes(large, 1);
+    let shape = [large];
+    let view = TensorView::new(Dtype::U8, &shape, &data)?;
+    let tensors = [
+        writer.grow("tail", Dtype::U8, 0, &[large])?,
+        writer.grow("spill", Dtype::U8, 0, &[large])?,
+        writer.grow("columns", Dtype::U8, 1, &[2, large / 2])?,
+    ];
+    twice(|| writer.add("small", &TensorView::from_slice(&[3], &[1_u8; 3])?))?;
+    let shape = [2, large / 2];
+    let rows = TensorView::new(Dtype::U8, &shape, &data)?;
+    for step in 0..3 {
+        for (tensor, step) in tensors.iter().zip([&view, &view, &rows]) {
+            twice(|| tensor.append(step))?;
+        }
+        if step == 1 {
+            twice(|| writer.sync())?;
+        }
+    }
+    twice(|| writer.finish())
+}
+
+/// The number of steps in the finished file, if it is whole.
+fn steps_of_run(path: &Path, large: usize) -> usize {
+    let file = SafeTensors::parse(fs::read(path).unwrap()).unwrap();
+    let steps = file.view("tail").unwrap().shape()[0];
+    let data = bytes(large, 1);
+    for name in ["tail", "spill"] {
+        assert!(file.view(name).unwrap().data() == data.repeat(steps), "{name}");
+    }
+    let columns: Vec<u8> = data.chunks(large / 2).flat_map(|row| row.repeat(steps)).collect();
+    assert!(file.view("columns").unwrap().data() == columns);
+    assert_eq!(file.view("small").unwrap().data(), [1; 3]);
+    steps
+}
+
+/// One failure does not end a run, whatever fails. A killed run leaves the old file or the new one,
+/// and what it has synced.
 #[test]
-fn the_old_file_or_the_new_one_wherever_a_run_is_interrupted() {
-    for system in [(|f| f()) as fn(&dyn Fn()), |f| without("files without a name", f)] {
-        system(&|| {
-            let mut done = 0;
-            for step in 0.. {
-                let dir = tempdir().unwrap();
-                let path = dir.path().join("a.safetensors");
-                fs::write(&path, "old").unwrap();
-                let (result, reached) = fail_at(step, || run(&path));
-                let Some(_) = reached else {
-                    result.unwrap();
-                    break;
-                };
-                let is_finished = match fs::read(&path).unwrap() {
-                    old if old == b"old" => {
-                        assert!(result.is_err());
-                        false
-                    }
-                    new => {
-                        let new = SafeTensors::parse(new).unwrap();
-                        assert_eq!(new.view("second").unwrap().shape(), [3, 300 << 10]);
-                        done += 1;
-                        true
-                    }
-                };
-                // Whatever was synced can be read. A run that was finished keeps all of its steps,
-                // also those that were not synced.
-                let synced = synced_directory(&path);
-                let has_steps = ["00000001.safetensors", "finishing"]
-                    .iter()
-                    .any(|name| synced.join(name).exists());
-                let result = recover_synced(&path, &path, &SaveOptions::new());
-                if has_steps && result.is_ok() {
-                    let recovered = Checkpoint::open(&path).unwrap();
-                    let steps = if is_finished { 3 } else { 2 };
-                    assert_eq!(recovered.tensor("first").unwrap().shape(), [steps, 300 << 10]);
-                    fs::remove_dir_all(&synced).unwrap();
-                }
-                assert!(fs::read_dir(dir.path()).unwrap().count() <= 2);
+fn a_run_that_is_interrupted_anywhere_loses_nothing() {
+    let begin: Open = |path, options| GrowingWriter::create(path, options);
+    let go_on: Open = |path, options| GrowingWriter::resume(path, options);
+    // The data of the first two move to the start of the file. Those of the last stay.
+    for (large, system, open) in
+        [(SMALL, "", begin), (SMALL + 1024, "files without a name", go_on), (600 << 10, "", go_on)]
+    {
+        let (mut finished, mut recovered) = (0, 0);
+        let setup = || {
+            let dir = tempdir().unwrap();
+            if large == SMALL {
+                fs::write(dir.path().join("a.safetensors"), "old").unwrap();
             }
-            assert!(done > 0);
+            dir
+        };
+        let act = |dir: &tempfile::TempDir| {
+            without(system, || run(&dir.path().join("a.safetensors"), large, open))
+        };
+        interrupt_everywhere(setup, act, |dir, interrupted, result| {
+            let path = dir.path().join("a.safetensors");
+            let is_new = fs::read(&path).is_ok_and(|file| file != b"old");
+            let is_killed = interrupted.is_some_and(|at| at.killed);
+            assert!(is_killed || result.is_ok(), "{interrupted:?} {result:?}");
+            let is_synced = synced_directory(&path).join(file_name(1)).exists();
+            if is_new || is_synced {
+                drop(resume(&path));
+                let steps = steps_of_run(&path, large);
+                assert_eq!(steps, if is_new { 3 } else { 2 }, "{interrupted:?}");
+                finished += usize::from(is_killed && is_new);
+                recovered += usize::from(!is_new);
+                drop(create(&path));
+                assert_eq!(names_in(dir.path()), ["a.safetensors"], "{interrupted:?}");
+            }
         });
+        assert!(finished > 0 && recovered > 2, "{finished} {recovered}");
+    }
+}
+
+/// A file that was there must stay, and what cannot be finished can still be synced.
+#[test]
+fn a_writer_that_cannot_finish_goes_on() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let writer = GrowingWriter::create(&path, &SaveOptions::new().overwrite(false)).unwrap();
+    let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
+    let append = |step: u8| time.append(&TensorView::from_slice(&[], &[step]).unwrap()).unwrap();
+    append(0);
+    fs::write(&path, "another file").unwrap();
+    for step in 1..3 {
+        let error = writer.finish().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        append(step);
+        writer.sync().unwrap();
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"another file");
+    fs::remove_file(&path).unwrap();
+    append(3);
+    writer.finish().unwrap();
+    assert_eq!(names_in(dir.path()), ["a.safetensors"]);
+    let found = Checkpoint::open(&path).unwrap().tensor("time").unwrap().read().unwrap();
+    assert_eq!(found.into_vec::<u8>().unwrap(), [0, 1, 2, 3]);
+}
+
+/// The data move when the header outgrows its room, and can still be appended to.
+#[test]
+fn a_large_file_whose_header_outgrows_its_room_goes_on_after_a_failure() {
+    for system in ["", "inserting"] {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("a.safetensors");
+        let writer = GrowingWriter::create(&path, &SaveOptions::new().overwrite(false)).unwrap();
+        let data = bytes(3 << 20, 1);
+        let view = TensorView::new(Dtype::U8, &[3 << 20], &data).unwrap();
+        let tail = writer.grow("tail", Dtype::U8, 0, &[3 << 20]).unwrap();
+        let add = |name: &str| {
+            writer
+                .add(name, &TensorView::from_slice(&[8], &[name.len() as u8; 8]).unwrap())
+                .unwrap();
+        };
+        (0..300).for_each(|i| add(&format!("before {i}")));
+        tail.extend(&TensorView::new(Dtype::U8, &[1, 3 << 20], &data).unwrap()).unwrap();
+        tail.append(&view).unwrap();
+        fs::write(&path, "another file").unwrap();
+        for attempt in 0..2 {
+            without(system, || writer.finish()).unwrap_err();
+            tail.append(&view).unwrap();
+            (0..300).for_each(|i| add(&format!("after {attempt} {i}")));
+        }
+        fs::remove_file(&path).unwrap();
+        without(system, || writer.finish()).unwrap();
+        let file = SafeTensors::parse(fs::read(&path).unwrap()).unwrap();
+        assert!(file.view("tail").unwrap().data() == data.repeat(4), "{system}");
+        assert_eq!(file.tensors().len(), 901);
+        for tensor in file.views().filter(|(name, _)| *name != "tail") {
+            assert_eq!(tensor.1.data(), [tensor.0.len() as u8; 8], "{}", tensor.0);
+        }
+    }
+}
+
+/// A loop that appends to arrays of unlike rates, each with the number of the pass.
+type Pass = fn(&mut dyn FnMut(&str, u8), u8);
+
+/// However the arrays grow, a run that goes on where the last sync was writes what one run does.
+#[test]
+fn a_sync_never_cuts_a_pass_in_two() {
+    let passes: [Pass; 8] = [
+        |push, i| push("time", i),
+        |push, i| ["time", "heat", "flow"].iter().for_each(|name| push(name, i)),
+        // Slow arrays before and after fast ones, also if the first pass does not have them.
+        |push, i| {
+            if i % 10 == 0 {
+                push("snap", i);
+            }
+            push("time", i);
+        },
+        |push, i| {
+            push("time", i);
+            if i % 10 == 0 {
+                push("snap", i);
+            }
+        },
+        |push, i| {
+            if i % 10 == 9 {
+                push("snap", i);
+            }
+            push("time", i);
+        },
+        |push, i| {
+            if i % 7 == 6 {
+                push("snap", i);
+            }
+            push("time", i);
+            push("heat", i);
+            if i % 10 == 9 {
+                push("mean", i);
+            }
+        },
+        |push, i| {
+            if i % 20 == 0 {
+                push("rare", i);
+            }
+            if i % 3 == 0 {
+                push("snap", i);
+            }
+            push("time", i);
+        },
+        // Whole tensors, of which none may be missing or come twice.
+        |push, i| {
+            if i % 8 == 5 {
+                push("whole", i);
+            }
+            push("time", i);
+        },
+    ];
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    for (number, pass) in passes.into_iter().enumerate() {
+        for killed_at in 0..60 {
+            let every = (killed_at + number) as u64 % 5 + 1;
+            let mut left = killed_at;
+            let mut firsts = Vec::new();
+            for _ in 0..2 {
+                let options = SaveOptions::new().durable(false);
+                let writer = GrowingWriter::resume(&path, &options).unwrap().sync_every(every);
+                let names = ["time", "heat", "flow", "snap", "mean", "rare"];
+                let tensors = names.map(|name| writer.grow(name, Dtype::U8, 0, &[]).unwrap());
+                let first = tensors[0].steps() as u8;
+                firsts.push(first);
+                'run: for i in first..40 {
+                    let mut is_killed = false;
+                    pass(
+                        &mut |name, i| {
+                            is_killed |= left == 0;
+                            if is_killed {
+                                return;
+                            }
+                            left -= 1;
+                            let step =
+                                TensorView::from_slice(&[], std::slice::from_ref(&i)).unwrap();
+                            match names.iter().position(|&known| known == name) {
+                                Some(at) => tensors[at].append(&step).unwrap(),
+                                None => writer.add(&format!("whole {i}"), &step).unwrap(),
+                            }
+                        },
+                        i,
+                    );
+                    if is_killed {
+                        break 'run;
+                    }
+                }
+                if left > 0 {
+                    writer.finish().unwrap();
+                }
+                left = usize::MAX;
+            }
+            let mut expected = std::collections::BTreeMap::<_, Vec<u8>>::new();
+            for i in 0..40 {
+                pass(
+                    &mut |name, i| match name {
+                        "whole" => _ = expected.insert(format!("whole {i}"), vec![i]),
+                        name => expected.entry(name.to_owned()).or_default().push(i),
+                    },
+                    i,
+                );
+            }
+            let file = SafeTensors::parse(fs::read(&path).unwrap()).unwrap();
+            let found = file.views().filter(|(_, view)| !view.data().is_empty());
+            let found = found.map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect();
+            assert_eq!(expected, found, "{number}: {every}, {killed_at}, {firsts:?}");
+            fs::remove_file(&path).unwrap();
+        }
     }
 }
 

@@ -233,13 +233,3 @@ fn digests_that_do_not_fit_into_the_header_make_a_new_file() {
     verify(&path).unwrap();
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
 }
-
-#[test]
-fn changed_data_that_is_forgotten() {
-    let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-    assert!(!digest::remove_record(&mut metadata));
-    metadata.insert("modelspec.hash_sha256".into(), "0x".into());
-    metadata.insert(KEY.into(), "malformed".into());
-    assert!(digest::remove_record(&mut metadata));
-    assert_eq!(metadata, Metadata::from([("format".into(), "pt".into())]));
-}

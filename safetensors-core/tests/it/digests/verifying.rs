@@ -70,7 +70,7 @@ fn every_flipped_byte_is_found_and_its_tensor_named() {
 fn a_changed_header_is_not_changed_data() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let options = recording([("w", Digest::of(b"data"))]).metadata([("note", "old")]).align(512);
+    let options = SaveOptions::new().digests(true).metadata([("note", "old")]).align(512);
     save(&path, [("w", u8_tensor(b"data"))], &options).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let data = bytes.len() - 4;
@@ -151,8 +151,8 @@ fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
 fn a_record_of_a_tensor_that_is_not_there() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let options = recording([("w", Digest::of(b"1")), ("gone", Digest::of(b"2"))]);
-    save(&path, [("w", u8_tensor(b"1"))], &options).unwrap();
+    let record = record_of([("w", Digest::of(b"1")), ("gone", Digest::of(b"2"))]);
+    save_with(&path, &[("w", b"1")], record);
     let error = verify(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DigestWithoutTensor), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("gone"), path.to_str()));
@@ -231,9 +231,10 @@ fn names_of_any_kind_are_recorded() {
     let others: TensorDigests = names.iter().map(|name| (*name, Digest::from([0; 16]))).collect();
     assert_eq!(others.to_string().len(), digests.to_string().len());
 
-    let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
-    let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
-    let file = Checkpoint::from_source(file, "bytes").unwrap();
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    save_with(&path, &names.map(|name| (name, name.as_bytes())), metadata);
+    let file = Checkpoint::open(&path).unwrap();
     let verified = digest::verify(&file, &DigestOptions::new().require_digests(true)).unwrap();
     assert_eq!(verified[0].checked.len(), names.len());
 }
@@ -244,8 +245,8 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
     let path = directory.path().join("model.safetensors");
     // sha256("abcdef"), by Python's hashlib.
     let sha256 = "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721";
-    let options = SaveOptions::new().metadata([("modelspec.hash_sha256", format!("0x{sha256}"))]);
-    save(&path, [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def"))], &options).unwrap();
+    let entry = ("modelspec.hash_sha256", format!("0x{sha256}"));
+    save_with(&path, &[("a", b"abc"), ("b", b"def")], [entry]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let files = digest::verify(&checkpoint, &DigestOptions::new()).unwrap();
     assert_eq!(files[0].sha256.unwrap().to_string(), sha256);
@@ -266,10 +267,10 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
 #[test]
 fn a_sha256_in_another_form() {
     for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
-        let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
-        let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
-        let file = Checkpoint::from_source(file, "bytes").unwrap();
-        let error = digest::verify(&file, &DigestOptions::new()).unwrap_err();
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        save_with(&path, &[("a", b"abcdef")], [("modelspec.hash_sha256", text.to_owned())]);
+        let error = verify(&path).unwrap_err();
         let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
             panic!("{error}")
         };

@@ -129,7 +129,7 @@ fn an_index_over_the_limits() {
     let error = save_sharded(&to, [("a", unread(1)), ("b", unread(1))], &options).unwrap_err();
     assert!(too_many(&error) && error.file() == to.to_str(), "{error}");
     let (mut store, tensors) = (MemoryStore::default(), [("a", unread(1)), ("b", unread(1))]);
-    let error = save_sharded_to(&mut store, tensors, &options, || Ok(())).unwrap_err();
+    let error = save_sharded_to(&mut store, tensors, &options).unwrap_err();
     assert!(too_many(&error), "{error}");
     assert!(!to.exists());
 }

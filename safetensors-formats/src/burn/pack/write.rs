@@ -51,7 +51,7 @@ const MOST_CONTENT: u64 = 64 << 20;
 /// let checkpoint = Checkpoint::open(&model)?;
 /// let rewrite = Rewrite::of(&checkpoint);
 /// let writer = burn::Writer::of(&rewrite)?;
-/// let file = AtomicFile::create(&path, &SaveOptions::new())?;
+/// let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
 /// writer.write(&file, |_| ())?;
 /// file.commit()?;
 ///

@@ -73,7 +73,7 @@ static ARCHITECTURES: [&Architecture; 8] = [
 /// let (writer, notes) = model.writer(tensors, Type::Q8_0)?;
 /// assert!(notes.not_quantised.is_empty());
 ///
-/// let file = AtomicFile::create("llama.gguf", &SaveOptions::new())?;
+/// let mut file = AtomicFile::create("llama.gguf", &SaveOptions::new())?;
 /// writer.write(&file, |_| ())?;
 /// file.commit()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -41,7 +41,7 @@ const MOST_DIMS: usize = 4;
 /// let weight = TensorView::from_slice(&[2, 32], &numbers)?;
 /// writer.add("token_embd.weight", gguf::Type::Q8_0, weight)?;
 ///
-/// let file = AtomicFile::create(&path, &SaveOptions::new())?;
+/// let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
 /// writer.write(&file, |_| ())?;
 /// file.commit()?;
 ///

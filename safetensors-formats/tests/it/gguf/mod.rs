@@ -22,7 +22,7 @@ fn written(writer: &Writer<'_>, path: &Path) -> Checkpoint<TensorFile> {
 }
 
 fn write(writer: &Writer<'_>, path: &Path) -> Result<()> {
-    let file = AtomicFile::create(path, &SaveOptions::new().durable(false)).unwrap();
+    let mut file = AtomicFile::create(path, &SaveOptions::new().durable(false)).unwrap();
     writer.write(&file, |_| ())?;
     file.commit()
 }

@@ -109,9 +109,9 @@ impl WritableDirectory for BucketDirectory {
     fn place(
         &mut self,
         name: &str,
-        check: impl FnOnce(&Self) -> Result<()>,
+        others: &[(&str, Option<&ObjectVersion>)],
     ) -> Result<Option<ObjectVersion>> {
-        check(self)?;
+        self.check_versions(others)?;
         let missing = || failed(io::ErrorKind::NotFound.into());
         let sent = self.sent.remove(name).ok_or_else(missing)?.commit().map_err(failed)?;
         Ok(Some(sent.into()))

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bucket::BucketDirectory;
 use object_store::path::Path as Key;
 use problem::failed;
-use safetensors_core::checkpoint::{SavedShards, save_sharded_to};
+use safetensors_core::checkpoint::{SavedShards, save_sharded_to, stage_sharded_to};
 use safetensors_core::save::write_to;
 use safetensors_core::{
     ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
@@ -63,7 +63,8 @@ impl RemoteOptions {
         if let Some(path) = local_path(address)? {
             return safetensors_core::save(path, tensors, options);
         }
-        save_if(address, tensors, options, self, || Ok(()))
+        let staged = stage(address, tensors, options, self)?;
+        staged.commit()
     }
 
     /// Saves everything that a rewrite has to one file, as [`save`](Self::save) does. The sources
@@ -98,7 +99,9 @@ impl RemoteOptions {
         }
         rewrite.plan(options)?;
         let options = rewrite.complete_options(options);
-        save_if(address, rewrite.tensors(), &options, self, || rewrite.check_unchanged())
+        let staged = stage(address, rewrite.tensors(), &options, self)?;
+        rewrite.check_unchanged().map_err(|error| error.in_file(&staged.place.shown))?;
+        staged.commit()
     }
 
     /// Saves tensors to a directory of a remote store, as one file, or as several and their index
@@ -161,7 +164,7 @@ impl RemoteOptions {
             return safetensors_core::save_sharded(directory, tensors, options);
         }
         let place = RemotePlace::writable(address, self)?;
-        save_to(&place, tensors, options, || Ok(()))
+        save_to(&place, tensors, options)
     }
 
     /// Saves everything that a rewrite has to a directory, as [`save_sharded`](Self::save_sharded)
@@ -184,38 +187,60 @@ impl RemoteOptions {
         let place = RemotePlace::writable(address, self)?;
         rewrite.plan_sharded(options)?;
         let options = rewrite.complete_shard_options(options);
-        save_to(&place, rewrite.tensors(), &options, || rewrite.check_unchanged())
+        let save = || {
+            let mut directory = BucketDirectory::of(&place, options.pattern())?;
+            let mut staged = stage_sharded_to(&mut directory, rewrite.tensors(), &options)?;
+            staged.begin()?;
+            rewrite.check_unchanged()?;
+            staged.commit()
+        };
+        save().map_err(|error| error.in_file(&place.shown))
     }
 }
 
-/// Saves to one file, if `check` succeeds before the file takes its place.
-fn save_if<N: AsRef<str>, S: TensorSource>(
+/// A file that is sent, and not visible yet.
+struct StagedFile {
+    upload: Upload,
+    place: RemotePlace,
+    overwrites: bool,
+}
+
+/// Sends one file.
+fn stage<N: AsRef<str>, S: TensorSource>(
     address: &str,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
     remote: &RemoteOptions,
-    check: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+) -> Result<StagedFile> {
     let place = RemotePlace::writable(address, remote)?;
-    let save = || {
+    let overwrites = options.overwrites();
+    let stage = || {
         if place.key.as_ref().is_empty() || address.ends_with('/') {
             let message = "expected the address of a file, found that of a directory";
             let error = io::Error::new(io::ErrorKind::InvalidInput, message);
             return Err(ErrorKind::Io(error).into());
         }
-        unless_refused(&place, options)?;
-        let upload = send(&place.service, place.key.clone(), tensors, options)?;
-        check()?;
-        unless_refused(&place, options)?;
-        upload.commit().map(drop).map_err(failed)
+        unless_refused(&place, overwrites)?;
+        send(&place.service, place.key.clone(), tensors, options)
     };
-    save().map_err(|error| error.in_file(&place.shown))
+    let upload = stage().map_err(|error| error.in_file(&place.shown))?;
+    Ok(StagedFile { upload, place, overwrites })
+}
+
+impl StagedFile {
+    /// Makes the file visible.
+    fn commit(self) -> Result<()> {
+        let Self { upload, place, overwrites } = self;
+        let committed = unless_refused(&place, overwrites)
+            .and_then(|()| upload.commit().map(drop).map_err(failed));
+        committed.map_err(|error| error.in_file(&place.shown))
+    }
 }
 
 /// Fails if there is a file, and the options do not let a save replace it. Uploads in parts know no
 /// condition, so this is a look just before.
-fn unless_refused(place: &RemotePlace, options: &SaveOptions) -> Result<()> {
-    if options.overwrites() || place.service.head(place.key.clone()).map_err(failed)?.is_none() {
+fn unless_refused(place: &RemotePlace, overwrites: bool) -> Result<()> {
+    if overwrites || place.service.head(place.key.clone()).map_err(failed)?.is_none() {
         Ok(())
     } else {
         Err(ErrorKind::FileExists.into())
@@ -241,15 +266,12 @@ fn send<N: AsRef<str>, S: TensorSource>(
     Ok(upload)
 }
 
-/// Saves to a directory, if `check` succeeds before the first file takes its place.
 fn save_to<N: AsRef<str>, S: TensorSource>(
     place: &RemotePlace,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
-    check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
-    let directory = BucketDirectory::of(place, options.pattern());
-    let saved = directory
-        .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options, check));
+    let saved = BucketDirectory::of(place, options.pattern())
+        .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options));
     saved.map_err(|error| error.in_file(&place.shown))
 }

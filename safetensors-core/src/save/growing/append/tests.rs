@@ -2,27 +2,30 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proptest::prelude::*;
-use tempfile::{TempDir, tempdir};
+use tempfile::tempdir;
 
-use super::super::sync::Synced;
+use super::super::synced::{file_name, synced_directory};
 use super::super::tests::{Grown, check_grown, grown};
-use super::super::{recover_synced, synced_directory};
 use super::GrowingWriter;
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::edit::Edit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, TensorDigests};
-use crate::io::failpoint::crash_at;
+use crate::io::failpoint::interrupt_everywhere;
 use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 fn options() -> SaveOptions {
     SaveOptions::new().durable(false)
+}
+
+fn resume(path: &Path) -> GrowingWriter {
+    GrowingWriter::resume(path, &options()).unwrap()
 }
 
 /// Appends steps to all tensors in turn, and adds a whole tensor.
@@ -60,17 +63,16 @@ proptest! {
         let mut begin = 0;
         for (run, count) in runs.into_iter().enumerate() {
             let end = begin + count;
-            let open = if run == 0 { GrowingWriter::create } else { GrowingWriter::append_to };
-            let writer = open(&path, &options()).unwrap();
+            let writer = resume(&path);
             append(&writer, &tensors, begin..end).unwrap();
             if is_killed {
                 writer.sync().unwrap();
                 drop(writer);
-                recover_synced(&path, &path, &options()).unwrap();
+                // Only the first recovers something.
+                drop(resume(&path));
                 let once = fs::read(&path).unwrap();
-                recover_synced(&path, &path, &options()).unwrap();
+                drop(resume(&path));
                 prop_assert!(once == fs::read(&path).unwrap());
-                fs::remove_dir_all(synced_directory(&path)).unwrap();
             } else {
                 writer.finish().unwrap();
             }
@@ -98,69 +100,45 @@ fn first_run(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// A file of one step, and the step after it, which is only synced.
-fn synced_run(dir: &TempDir) -> PathBuf {
-    let path = dir.path().join("a.safetensors");
-    first_run(&path);
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
-    append(&writer, &tensors(), 1..2).unwrap();
-    writer.sync().unwrap();
-    path
-}
-
 fn second_run(path: &Path) -> Result<()> {
-    let writer = GrowingWriter::append_to(path, &options())?.sync_every(1);
+    let writer = GrowingWriter::resume(path, &options())?.sync_every(1);
     append(&writer, &tensors(), 1..3)?;
     writer.finish()
 }
 
 #[test]
-fn the_old_file_or_the_new_one_wherever_a_run_is_killed() {
+fn the_old_file_or_the_new_one_wherever_a_run_is_interrupted() {
     let (mut old_files, mut recovered, mut new_files) = (0, 0, 0);
     let tensors = tensors();
-    let all = |steps| tensors.iter().map(move |tensor| tensor.expected(steps));
-    let expected = [1, 2, 3].map(|steps| all(steps).collect::<Vec<_>>());
-    let check = |path: &Path| {
+    let setup = || {
+        let dir = tempdir().unwrap();
+        first_run(&dir.path().join("a.safetensors"));
+        dir
+    };
+    let act = |dir: &tempfile::TempDir| second_run(&dir.path().join("a.safetensors"));
+    let steps = |path: &Path| {
         let file = Checkpoint::open(path).unwrap();
-        let steps = file.tensor("0").unwrap().shape()[0];
-        for (i, (shape, data)) in expected[steps - 1].iter().enumerate() {
-            let found = file.tensor(&i.to_string()).unwrap().read().unwrap();
-            let mut stored = Vec::new();
-            found
-                .write_to(&mut |bytes| {
-                    stored.extend_from_slice(bytes);
-                    Ok(())
-                })
-                .unwrap();
-            assert!(found.shape() == shape && stored == *data, "{i} {steps}");
-        }
         assert_eq!(file.metadata()["attribute:0#units"], "m");
+        let steps = file.tensor("0").unwrap().shape()[0];
+        check_grown(path, &tensors, |_| steps);
         steps
     };
-    for step in 0.. {
-        let dir = tempdir().unwrap();
+    interrupt_everywhere(setup, act, |dir, interrupted, result| {
         let path = dir.path().join("a.safetensors");
-        first_run(&path);
-        let before = fs::read(&path).unwrap();
-        let (result, reached) = crash_at(step, || second_run(&path));
-        let Some(reached) = reached else {
-            result.unwrap();
-            break;
-        };
-        let is_new = fs::read(&path).unwrap() != before;
-        assert_eq!(check(&path), if is_new { 3 } else { 1 }, "{reached}");
-        new_files += usize::from(is_new);
-        if synced_directory(&path).join("00000001.safetensors").exists() {
-            recover_synced(&path, &path, &options()).unwrap();
-            assert_eq!(check(&path), if is_new { 3 } else { 2 }, "{reached}");
-            recovered += usize::from(!is_new);
-        } else {
-            old_files += usize::from(!is_new);
+        let found = steps(&path);
+        assert!(matches!(found, 1 | 3), "{interrupted:?}");
+        assert!(interrupted.is_some() || result.is_ok() && found == 3, "{result:?}");
+        let is_synced = synced_directory(&path).join(file_name(1)).exists();
+        drop(resume(&path));
+        match (found, is_synced) {
+            (1, false) => old_files += 1,
+            (1, true) => recovered += 1,
+            _ => new_files += 1,
         }
-        // What was recovered is in the file, so the next run removes the synced steps.
-        drop(GrowingWriter::append_to(&path, &options()).unwrap());
-        assert_eq!(names_in(dir.path()), ["a.safetensors"], "{reached}");
-    }
+        let expected = if found == 1 && is_synced { 2 } else { found };
+        assert_eq!(steps(&path), expected, "{interrupted:?}");
+        assert_eq!(names_in(dir.path()), ["a.safetensors"], "{interrupted:?}");
+    });
     assert!(old_files > 2 && recovered > 2 && new_files > 2, "{old_files} {recovered} {new_files}");
 }
 
@@ -172,15 +150,20 @@ fn appending_writes_the_new_steps_only() {
     let shape = [1 << 20, 8];
     let view = TensorView::new(Dtype::U8, &shape, &large).unwrap();
     save(&path, [("large", view), ("other", view)], &options()).unwrap();
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    let writer = resume(&path);
     let growing = writer.grow("large", Dtype::U8, 0, &[8]).unwrap();
     growing.extend(&TensorView::new(Dtype::U8, &[1 << 16, 8], &large[..8 << 16]).unwrap()).unwrap();
     // The hidden file has a hole where the old steps come.
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::fs::MetadataExt;
-        let written = writer.body.file().metadata().unwrap().blocks() * 512;
-        assert!(written <= 1 << 20, "{written}");
+        writer
+            .while_writing(|writing| {
+                let written = writing.body.file().metadata().unwrap().blocks() * 512;
+                assert!(written <= 1 << 20, "{written}");
+                Ok(())
+            })
+            .unwrap();
     }
     writer.finish().unwrap();
     let file = Checkpoint::open(&path).unwrap();
@@ -197,7 +180,8 @@ fn recorded_digests_are_made_anew() {
     let tensors = [("t", TensorBuf::from_vec(vec![2], vec![1.0_f64, 2.0]).unwrap())];
     let metadata = [("modelspec.hash_sha256", "0x00"), ("k", "old"), ("kept", "yes")];
     save(&path, tensors, &options().digests(true).metadata(metadata)).unwrap();
-    let writer = GrowingWriter::append_to(&path, &options().metadata([("k", "new")])).unwrap();
+    let options = options().metadata([("k", "new")]);
+    let writer = GrowingWriter::resume(&path, &options).unwrap();
     let t = writer.grow("t", Dtype::F64, 0, &[]).unwrap();
     t.append(&TensorBuf::from_vec(vec![], vec![3.0_f64]).unwrap()).unwrap();
     writer.finish().unwrap();
@@ -217,12 +201,13 @@ fn recorded_digests_are_made_anew() {
 fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let error = GrowingWriter::append_to(&path, &options()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(), "{error}");
+    fs::write(&path, "no file of tensors").unwrap();
+    let error = GrowingWriter::resume(&path, &options()).unwrap_err();
+    assert_eq!(error.file(), path.to_str(), "{error}");
     let view = TensorView::from_slice(&[2, 3], &[0_u8; 6]).unwrap();
     save(&path, [("t", view), ("u", view)], &options()).unwrap();
     let before = fs::read(&path).unwrap();
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    let writer = resume(&path);
     let check = |error: Error, expected: &str| {
         assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("t")));
         assert!(error.to_string().ends_with(expected), "{error}");
@@ -241,28 +226,60 @@ fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
     assert_eq!(names_in(dir.path()), ["a.safetensors"]);
 }
 
-/// What another program does between opening and finishing would be lost.
+/// Another program edits the metadata, sets the time or an attribute, replaces or removes the file.
 #[test]
-fn a_file_that_changes_meanwhile_is_not_replaced() {
+fn what_another_program_does_meanwhile_stays() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let view = TensorView::from_slice(&[2], &[0_u8; 2]).unwrap();
-    let other = TensorView::from_slice(&[4], &[1_u8; 4]).unwrap();
-    let overwrite = |path: &Path| fs::OpenOptions::new().append(true).open(path).unwrap();
-    let changes: [&dyn Fn(); 3] = [
-        &|| save(&path, [("v", other)], &options()).unwrap(),
-        &|| _ = Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap(),
-        &|| std::io::Write::write_all(&mut overwrite(&path), b"x").unwrap(),
-    ];
-    for change in changes {
-        save(&path, [("t", view)], &options()).unwrap();
-        let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    let touch = || {
+        let file = fs::File::options().append(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    };
+    let edit = || _ = Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap();
+    let remove = || fs::remove_file(&path).unwrap();
+    let changes: [(&dyn Fn(), _); 3] = [(&touch, None), (&edit, Some("v")), (&remove, None)];
+    for (change, expected) in changes {
+        first_run(&path);
+        let writer = resume(&path);
+        append(&writer, &tensors(), 1..2).unwrap();
         change();
-        let changed = fs::read(&path).unwrap();
+        writer.finish().unwrap();
+        check_grown(&path, &tensors(), |_| 2);
+        let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
+        assert_eq!(metadata["title"], "a run");
+        assert_eq!(metadata.get("k").map(|value| &**value), expected);
+    }
+}
+
+/// The new file would lose the tensors of another program. The synced steps are not lost, either.
+#[test]
+fn a_file_that_has_other_tensors_by_now_is_not_replaced() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    first_run(&path);
+    let writer = resume(&path);
+    append(&writer, &tensors(), 1..2).unwrap();
+    let mask = TensorBuf::from_vec(vec![1], vec![7_u8]).unwrap();
+    Edit::open(&path).unwrap().append([("mask", mask)]).apply().unwrap();
+    let changed = fs::read(&path).unwrap();
+    for _ in 0..2 {
         let error = writer.finish().unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert!(error.to_string().contains("sync the new steps, and resume"), "{error}");
+        assert_eq!(error.file(), path.to_str());
         assert_eq!(fs::read(&path).unwrap(), changed);
     }
+    // Others can write to the directory.
+    save(
+        dir.path().join("b.safetensors"),
+        [("v", TensorView::from_slice(&[1], &[1_u8]).unwrap())],
+        &options(),
+    )
+    .unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    drop(resume(&path));
+    check_grown(&path, &tensors(), |_| 2);
+    assert_eq!(Checkpoint::open(&path).unwrap().tensor("mask").unwrap().shape(), [1]);
 }
 
 /// Of two live writers of one path, the one that finishes first would lose its steps.
@@ -272,60 +289,62 @@ fn a_second_writer_is_refused_before_it_loses_a_step() {
     let path = dir.path().join("a.safetensors");
     let same = dir.path().join(".").join("a.safetensors");
     let refuse_all = || {
-        let results = [
-            GrowingWriter::create(&path, &options()).map(drop),
-            GrowingWriter::append_to(&same, &options()).map(drop),
-            recover_synced(&path, &path, &options()),
-        ];
-        for error in results.map(Result::unwrap_err) {
+        for error in
+            [GrowingWriter::create(&path, &options()), GrowingWriter::resume(&same, &options())]
+                .map(Result::unwrap_err)
+        {
             assert!(matches!(error.kind(), ErrorKind::FileBusy), "{error}");
             assert!(error.file().is_some_and(|file| file.ends_with("a.safetensors")), "{error}");
         }
     };
-    // A file that is created, and one that is appended to.
+    // A file that begins, and one that is appended to.
     for steps in [1..2, 2..3] {
-        let open = if path.exists() { GrowingWriter::append_to } else { GrowingWriter::create };
-        let writer = open(&path, &options()).unwrap();
+        let writer = resume(&path);
         refuse_all();
         append(&writer, &tensors(), steps.start - 1..steps.start).unwrap();
         writer.sync().unwrap();
         refuse_all();
-        // A copy of what was synced so far goes elsewhere, and other files are written meanwhile.
-        let other = dir.path().join("b.safetensors");
-        recover_synced(&path, &other, &options()).unwrap();
-        check_grown(&other, &tensors(), |_| steps.start);
+        // The next writer begins when this one has finished, and not when it is dropped.
         writer.finish().unwrap();
+        drop(resume(&path));
         check_grown(&path, &tensors(), |_| steps.start);
     }
     // A killed process leaves the file of the lock, which locks nothing.
     fs::write(dir.path().join(".a.safetensors.growth.tmp"), "").unwrap();
-    drop(GrowingWriter::append_to(&path, &options()).unwrap());
-    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
+    drop(resume(&path));
+    assert_eq!(names_in(dir.path()), ["a.safetensors"]);
     fs::write(dir.path().join(".a.safetensors.growth.tmp"), "").unwrap();
     save(&path, [("t", TensorView::from_slice(&[1], &[0_u8]).unwrap())], &options()).unwrap();
-    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["a.safetensors"]);
 }
 
 /// Synced steps continue one file and no other.
 #[test]
 fn steps_are_not_appended_to_another_file() {
     let dir = tempdir().unwrap();
-    let path = synced_run(&dir);
-    let error = GrowingWriter::append_to(&path, &options()).unwrap_err();
+    let path = dir.path().join("a.safetensors");
+    first_run(&path);
+    let right = fs::read(&path).unwrap();
+    let writer = resume(&path);
+    append(&writer, &tensors(), 1..2).unwrap();
+    writer.sync().unwrap();
+    drop(writer);
+    let error = GrowingWriter::create(&path, &options()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-    // The file goes to another path; the steps come with it.
-    let other = dir.path().join("b.safetensors");
-    recover_synced(&path, &other, &options()).unwrap();
-    check_grown(&other, &tensors(), |_| 2);
-    check_grown(&path, &tensors(), |_| 1);
-    let synced = Synced::new(&path).unwrap();
-    let writer = GrowingWriter::create_with(&path, &options(), synced).unwrap();
+    // A file of two steps.
+    let wrong = dir.path().join("b.safetensors");
+    let writer = resume(&wrong);
     append(&writer, &tensors(), 0..2).unwrap();
     writer.finish().unwrap();
-    let before = fs::read(&path).unwrap();
-    let error = recover_synced(&path, &path, &options()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongShape { .. }), "{error}");
-    assert_eq!(fs::read(&path).unwrap(), before);
+    fs::copy(&wrong, &path).unwrap();
+    for _ in 0..2 {
+        let error = GrowingWriter::resume(&path, &options()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::WrongShape { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), fs::read(&wrong).unwrap());
+    }
+    fs::write(&path, right).unwrap();
+    drop(resume(&path));
+    check_grown(&path, &tensors(), |_| 2);
 }
 
 #[test]
@@ -335,7 +354,7 @@ fn aliases_are_names_that_no_other_tensor_gets() {
     let view = TensorView::from_slice(&[2], &[0_u8; 2]).unwrap();
     let metadata = [("b", "a"), ("attribute:b#units", "m"), ("c", "none")];
     save(&path, [("a", view)], &options().metadata(metadata)).unwrap();
-    let writer = GrowingWriter::append_to(&path, &options()).unwrap();
+    let writer = resume(&path);
     for error in
         [writer.add("b", &view).unwrap_err(), writer.grow("b", Dtype::U8, 0, &[]).unwrap_err()]
     {
@@ -346,19 +365,27 @@ fn aliases_are_names_that_no_other_tensor_gets() {
     writer.grow("a", Dtype::U8, 0, &[]).unwrap().extend(&view).unwrap();
     writer.sync().unwrap();
     drop(writer);
-    recover_synced(&path, &path, &options()).unwrap();
+    drop(resume(&path));
     let file = Checkpoint::open(&path).unwrap();
     assert_eq!(file.tensor("b").unwrap().shape(), [4]);
     assert_eq!(file.metadata()["attribute:b#units"], "m");
 }
 
-/// A path by another way leads to the file that is appended to, which is replaced.
+/// The steps belong to the file, whichever way leads to it.
+#[cfg(unix)]
 #[test]
-fn a_file_is_recovered_by_another_path() {
+fn a_run_goes_on_by_another_path() {
     let dir = tempdir().unwrap();
-    let path = synced_run(&dir);
+    let path = dir.path().join("a.safetensors");
     fs::create_dir(dir.path().join("below")).unwrap();
-    let same = dir.path().join("below/../a.safetensors");
-    recover_synced(&path, &same, &options().overwrite(false)).unwrap();
-    check_grown(&path, &tensors(), |_| 2);
+    let (same, link) = (dir.path().join("below/../a.safetensors"), dir.path().join("below/link"));
+    std::os::unix::fs::symlink("../a.safetensors", &link).unwrap();
+    for (step, path) in [&path, &link, &same].into_iter().enumerate() {
+        let writer = GrowingWriter::resume(path, &options().overwrite(step == 0)).unwrap();
+        append(&writer, &tensors(), step..step + 1).unwrap();
+        writer.sync().unwrap();
+    }
+    drop(resume(&path));
+    check_grown(&path, &tensors(), |_| 3);
+    assert_eq!(names_in(&dir.path().join("below")), ["link"]);
 }

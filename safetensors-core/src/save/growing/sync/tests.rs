@@ -4,17 +4,16 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
-use super::{file_name, synced_directory};
+use super::{MARK, file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::edit::Edit;
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{crash_at, fail_at};
-use crate::io::remove::unless_missing;
+use crate::io::failpoint::{crash_at, interrupt_everywhere};
 use crate::io::testing::names_in;
-use crate::save::growing::{GrowingWriter, recover_synced};
+use crate::save::growing::GrowingWriter;
 use crate::save::{SaveOptions, save};
 use crate::tensor::{TensorBuf, TensorView};
 
@@ -22,13 +21,22 @@ fn options() -> SaveOptions {
     SaveOptions::new().durable(false)
 }
 
-/// Three steps of two tensors that grow, of which two are synced, and a whole tensor.
-fn run(path: &Path, fill: u8) -> Result<()> {
-    let writer = GrowingWriter::create(path, &options())?.sync_every(1);
+fn resume(path: &Path) -> GrowingWriter {
+    GrowingWriter::resume(path, &options()).unwrap()
+}
+
+type Open = fn(&Path, &SaveOptions) -> Result<GrowingWriter>;
+
+const CREATE: Open = |path, options| GrowingWriter::create(path, options);
+const RESUME: Open = |path, options| GrowingWriter::resume(path, options);
+
+/// Adds three steps to two tensors that grow, of which two are synced, and a whole tensor.
+fn run(path: &Path, open: Open, fill: u8) -> Result<()> {
+    let writer = open(path, &options())?.sync_every(1);
     writer.metadata([("title", "a run")]);
-    writer.add("x", &TensorView::from_slice(&[2], &[fill; 2])?)?;
     let rows = writer.grow("rows", Dtype::U8, 0, &[2])?;
     let columns = writer.grow("columns", Dtype::U16, 1, &[2])?;
+    writer.add(&format!("x {}", rows.steps()), &TensorView::from_slice(&[2], &[fill; 2])?)?;
     for step in 0..3_u8 {
         rows.append(&TensorView::from_slice(&[2], &[fill + step; 2])?)?;
         columns.append(&TensorBuf::from_vec(vec![2], vec![u16::from(fill + step); 2])?)?;
@@ -44,213 +52,275 @@ fn steps(path: &Path) -> usize {
     rows
 }
 
-/// Whichever step is the last of a killed process, recovery never replaces the finished file, and a
-/// new run is refused only if there is something to recover.
-#[test]
-fn a_finished_run_is_not_replaced_by_its_synced_steps() {
-    let (mut recognised, mut recovered, mut unsynced) = (0, 0, 0);
-    // What was there before: nothing, another run, and a run with the same header.
-    for before in [None, Some(7), Some(1)] {
-        for n in 0.. {
-            let dir = tempdir().unwrap();
-            let path = dir.path().join("run.safetensors");
-            if let Some(fill) = before {
-                run(&path, fill).unwrap();
-            }
-            let old = fs::read(&path).ok();
-            let (result, step) = crash_at(n, || run(&path, 1));
-            let Some(step) = step else {
-                result.unwrap();
-                break;
-            };
-            let is_finished = path.exists() && fs::read(&path).ok() != old;
-            let directory = synced_directory(&path);
-            if directory.join(file_name(1)).exists() {
-                recover_synced(&path, &path, &options()).unwrap();
-                let found = steps(&path);
-                // An old file that has all that was synced stays, too.
-                let expected = found == 3 || (!is_finished && found < 3);
-                assert!(expected, "{before:?} {step}: {found}");
-                let is_left = fs::read(&path).ok() == old || is_finished;
-                recognised += usize::from(is_finished);
-                recovered += usize::from(!is_left);
-                // With the mark, what was just recovered is known to have all that was synced.
-                let is_marked = directory.join("finishing").exists();
-                match GrowingWriter::create(&path, &options()) {
-                    Ok(_) => assert!(is_left || is_marked, "{before:?} {step}"),
-                    Err(error) => {
-                        let is_left = matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. });
-                        assert!(is_left && !is_finished, "{before:?} {step}: {error}");
-                        fs::remove_dir_all(&directory).unwrap();
-                    }
-                }
-            } else if directory.exists() && !is_finished {
-                // Killed in the first sync: there is nothing to recover.
-                recover_synced(&path, &path, &options()).unwrap();
-                assert_eq!(fs::read(&path).ok(), old, "{before:?} {step}");
-                unsynced += 1;
-            }
-            run(&path, 2).unwrap();
-            assert_eq!(names_in(dir.path()), ["run.safetensors"], "{before:?} {step}");
-        }
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for name in names_in(from) {
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() { copy_all(&from, &to) } else { _ = fs::copy(from, to).unwrap() }
     }
-    let counts = [recognised, recovered, unsynced];
-    assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
 }
 
-#[test]
-fn the_next_run_removes_what_could_not_be_removed() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
-    // A save that replaces a file has one step more on some systems, so every run replaces one.
-    run(&path, 1).unwrap();
-    let mut left = 0;
+/// A directory for each moment at which a run can be killed, after a run of these.
+fn killed(before: &[(Open, u8)], open: Open) -> Vec<(&'static str, TempDir)> {
+    let mut killed = Vec::new();
     for n in 0.. {
-        let (result, step) = fail_at(n, || run(&path, 1));
-        let Some(step) = step else { break };
-        if step != "remove synced steps" {
-            unless_missing(fs::remove_dir_all(synced_directory(&path))).unwrap();
-            continue;
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("run.safetensors");
+        before.iter().for_each(|&(open, fill)| run(&path, open, fill).unwrap());
+        match crash_at(n, || run(&path, open, 1)) {
+            (_, Some(step)) => killed.push((step, dir)),
+            (result, None) => {
+                result.unwrap();
+                break;
+            }
         }
-        let error = result.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::LeftBehind(_)), "{error}");
-        assert_eq!(steps(&path), 3);
-        drop(GrowingWriter::create(&path, &options()).unwrap());
-        assert_eq!(names_in(dir.path()), ["run.safetensors"]);
-        left += 1;
     }
-    // Two files, the mark and the directory.
-    assert_eq!(left, 4);
+    killed
+}
+
+/// Wherever a run is killed, and wherever each of the runs that go on is killed or fails, what was
+/// synced is not lost, a finished file does not get shorter, and the next start succeeds.
+#[test]
+fn whatever_is_left_a_start_goes_on() {
+    let (mut recovered, mut finished) = (0, 0);
+    for (before, open) in [
+        (&[][..], CREATE),
+        (&[(CREATE, 7)], CREATE),
+        // A file with the same header.
+        (&[(CREATE, 1)], CREATE),
+        (&[(CREATE, 7)], RESUME),
+    ] {
+        for (killed_at, dir) in killed(before, open) {
+            let path = dir.path().join("run.safetensors");
+            let directory = synced_directory(&path);
+            let synced =
+                names_in_or_none(&directory).filter(|name| !name.starts_with('.') && name != MARK);
+            let kept = if open as usize == RESUME as usize { 3 } else { 0 };
+            // What the next start has to find, at least.
+            let least = match synced.count() {
+                0 if path.exists() => steps(&path),
+                0 => 0,
+                synced => kept + synced,
+            };
+            let old = path.exists().then(|| steps(&path));
+            let setup = || {
+                let copy = tempdir().unwrap();
+                copy_all(dir.path(), &copy.path().join("copy"));
+                copy
+            };
+            let start = |copy: &TempDir| {
+                GrowingWriter::resume(copy.path().join("copy/run.safetensors"), &options())
+                    .map(drop)
+            };
+            interrupt_everywhere(setup, start, |copy, interrupted, result| {
+                let path = copy.path().join("copy/run.safetensors");
+                assert!(interrupted.is_some() || result.is_ok(), "{killed_at}: {result:?}");
+                drop(resume(&path));
+                let found = if path.exists() { steps(&path) } else { 0 };
+                assert!(found >= least, "{killed_at} {interrupted:?}: {found}, {least}");
+                let is_grown =
+                    open as usize != RESUME as usize || old.is_none_or(|old| found >= old);
+                assert!(is_grown, "{killed_at} {interrupted:?}: {found}, {old:?}");
+                let names = names_in(&copy.path().join("copy"));
+                assert!(names.iter().all(|name| name == "run.safetensors"), "{names:?}");
+                recovered += usize::from(old != Some(found));
+                finished += usize::from(old == Some(found));
+            });
+        }
+    }
+    assert!(recovered > 20 && finished > 20, "{recovered} {finished}");
+}
+
+fn names_in_or_none(directory: &Path) -> impl Iterator<Item = String> {
+    if directory.exists() { names_in(directory) } else { Vec::new() }.into_iter()
+}
+
+/// A failure after the new file is in its place leaves steps that the next call, or the next start,
+/// removes.
+#[test]
+fn what_could_not_be_removed_is_removed_by_the_next_call() {
+    let mut left = 0;
+    let setup = || tempdir().unwrap();
+    let act = |dir: &TempDir| {
+        let writer = GrowingWriter::create(dir.path().join("run.safetensors"), &options())?;
+        writer.add("x", &TensorView::from_slice(&[1], &[7_u8])?)?;
+        writer.sync()?;
+        let first = writer.finish();
+        if first.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::LeftBehind(_))) {
+            assert_eq!(names_in(dir.path()).len(), 3);
+            writer.add("y", &TensorView::from_slice(&[1], &[7_u8])?).unwrap_err();
+            left += 1;
+            _ = writer.finish();
+        }
+        first
+    };
+    interrupt_everywhere(setup, act, |dir, at, _| {
+        let path = dir.path().join("run.safetensors");
+        if at.is_some_and(|at| at.step == "remove synced steps" && !at.killed) {
+            assert_eq!(names_in(dir.path()), ["run.safetensors"]);
+        }
+        drop(resume(&path));
+        assert!(names_in(dir.path()).iter().all(|name| name == "run.safetensors"), "{at:?}");
+    });
+    assert_eq!(left, 2);
 }
 
 /// The values decide: an old file of the same header is not the one that was about to be finished.
+/// And the header of the one that was finished may have changed since.
 #[test]
-fn an_old_file_with_the_same_header_is_replaced() {
-    let dir = tempdir().unwrap();
-    let (path, other) = (dir.path().join("run.safetensors"), dir.path().join("other.safetensors"));
-    let mut last = None;
-    for n in 0.. {
-        run(&path, 9).unwrap();
-        let (_, step) = crash_at(n, || run(&path, 1));
-        if synced_directory(&path).join("finishing").exists() {
-            last = Some(step);
-            break;
-        }
-        _ = fs::remove_dir_all(synced_directory(&path));
-    }
-    assert!(last.is_some());
-    let error = GrowingWriter::create(&path, &options()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-    recover_synced(&path, &other, &options()).unwrap();
-    assert_eq!((steps(&path), steps(&other)), (3, 2));
-    recover_synced(&path, &path, &options()).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), fs::read(&other).unwrap());
-}
-
-/// The header changes between the end of the run and the removal of its synced steps.
-#[test]
-fn a_finished_file_that_was_edited_is_recognised() {
-    let mut edited = 0;
-    for n in 0.. {
-        let dir = tempdir().unwrap();
+fn the_finished_file_is_known_by_its_values() {
+    let (mut replaced, mut edited) = (0, 0);
+    for (step, dir) in killed(&[(CREATE, 9)], CREATE) {
         let path = dir.path().join("run.safetensors");
-        let (_, step) = crash_at(n, || run(&path, 1));
-        let Some(step) = step else { break };
-        if !path.exists() || !synced_directory(&path).join("finishing").exists() {
+        if !synced_directory(&path).join(MARK).exists() {
             continue;
         }
-        Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap();
-        recover_synced(&path, &path, &options()).unwrap();
-        assert_eq!(steps(&path), 3, "{step}");
-        assert_eq!(Checkpoint::open(&path).unwrap().metadata()["k"], "v", "{step}");
-        drop(GrowingWriter::create(&path, &options()).unwrap());
-        assert_eq!(names_in(dir.path()), ["run.safetensors"], "{step}");
-        edited += 1;
+        let first = Checkpoint::open(&path).unwrap().tensor("rows").unwrap().read().unwrap();
+        let is_old = first.bytes()[0] == 9;
+        if !is_old {
+            Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap();
+        }
+        drop(resume(&path));
+        assert_eq!(steps(&path), if is_old { 2 } else { 3 }, "{step}");
+        let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
+        assert_eq!(metadata.contains_key("k"), !is_old, "{step}");
+        replaced += usize::from(is_old);
+        edited += usize::from(!is_old);
     }
-    // Before each of the two files and the mark is removed.
-    assert_eq!(edited, 3);
+    assert!(replaced > 0 && edited > 0, "{replaced} {edited}");
 }
 
-/// Some synced steps are removed already, so what is left of them would make a shorter file.
+/// Another program has written a file to the path of a killed run.
 #[test]
-fn a_finished_run_is_recovered_whole_at_another_path() {
-    let mut copied = 0;
-    for n in 0.. {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("run.safetensors");
-        let other = dir.path().join("other.safetensors");
-        let (_, step) = crash_at(n, || run(&path, 1));
-        let Some(step) = step else { break };
-        if !path.exists() || !synced_directory(&path).join("finishing").exists() {
-            continue;
-        }
-        recover_synced(&path, &other, &options().metadata([("k", "v")])).unwrap();
-        assert_eq!(steps(&other), 3, "{step}");
-        let metadata = Checkpoint::open(&other).unwrap().metadata().clone();
-        assert_eq!((&*metadata["title"], &*metadata["k"]), ("a run", "v"), "{step}");
-        copied += 1;
-    }
-    assert_eq!(copied, 3);
-}
-
-/// The finished file was moved away, so the steps that are removed already cannot be replaced.
-#[test]
-fn steps_that_are_removed_already_are_missed() {
-    let mut missed = 0;
-    for n in 0.. {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("run.safetensors");
-        let (_, step) = crash_at(n, || run(&path, 1));
-        let Some(step) = step else { break };
-        let directory = synced_directory(&path);
-        if !path.exists() || !directory.join("finishing").exists() {
-            continue;
-        }
-        let is_complete = directory.join(file_name(2)).exists();
-        fs::remove_file(&path).unwrap();
-        match recover_synced(&path, &path, &options()) {
-            Ok(()) => assert!(is_complete && steps(&path) == 2, "{step}"),
-            Err(error) => {
-                assert!(!is_complete && error.file().is_some(), "{step}: {error}");
-                missed += 1;
-            }
-        }
-    }
-    assert_eq!(missed, 2);
-}
-
-/// Neither a file of another format nor one that cannot be read has what was synced.
-#[test]
-fn a_file_of_another_format_is_not_the_finished_one() {
+fn a_file_that_is_newer_than_the_steps_is_not_replaced() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("run.safetensors");
-    let directory = synced_directory(&path);
-    let writer = GrowingWriter::create(&path, &options()).unwrap();
+    let writer = resume(&path);
     writer.add("x", &TensorView::from_slice(&[1], &[7_u8]).unwrap()).unwrap();
     writer.sync().unwrap();
     drop(writer);
-    fs::write(directory.join("finishing"), "1").unwrap();
-    for old in [&b""[..], b"not a file of tensors"] {
-        fs::write(&path, old).unwrap();
-        let error = GrowingWriter::create(&path, &options()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-        recover_synced(&path, &path, &options()).unwrap();
-        assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
+    for content in [&b""[..], b"not a file of tensors"] {
+        fs::write(&path, content).unwrap();
+        let later = std::time::SystemTime::now() + Duration::from_secs(1);
+        fs::File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
+        for _ in 0..2 {
+            let error = GrowingWriter::resume(&path, &options()).unwrap_err();
+            assert!(error.to_string().contains("move one of the two away"), "{error}");
+            assert_eq!(error.file(), path.to_str());
+        }
+        assert_eq!(fs::read(&path).unwrap(), content);
     }
+    fs::remove_file(&path).unwrap();
+    drop(resume(&path));
+    assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
 }
 
+/// Somebody else has removed some of the steps, of a run whose file is in its place or is not.
 #[test]
-fn a_mark_that_is_malformed_means_nothing() {
+fn a_part_of_the_steps_never_makes_a_file_shorter_nor_a_start_fail_for_ever() {
+    const FILES: u32 = 4;
+    let (mut failed, mut whole) = (0, 0);
+    for subset in 0..1_u32 << (FILES + 1) {
+        for (is_finished, is_damaged) in [(false, false), (true, false), (false, true)] {
+            let dir = tempdir().unwrap();
+            let path = dir.path().join("run.safetensors");
+            let directory = synced_directory(&path);
+            let writer = resume(&path);
+            let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
+            for step in 0..2 * FILES as u8 {
+                time.append(&TensorView::from_slice(&[], &[step]).unwrap()).unwrap();
+                if step % 2 == 1 {
+                    writer.sync().unwrap();
+                }
+            }
+            fs::write(directory.join(MARK), FILES.to_string()).unwrap();
+            if is_finished {
+                copy_all(&directory, &dir.path().join("copy"));
+                writer.finish().unwrap();
+                fs::rename(dir.path().join("copy"), &directory).unwrap();
+            }
+            drop(writer);
+            let names = (1..=FILES).map(file_name).chain([MARK.to_owned()]);
+            for (at, name) in names.enumerate().filter(|(at, _)| subset >> at & 1 == 0) {
+                match at < FILES as usize && is_damaged {
+                    true => fs::write(directory.join(name), "").unwrap(),
+                    false => fs::remove_file(directory.join(name)).unwrap(),
+                }
+            }
+            let left = names_in(&directory);
+            let first = GrowingWriter::resume(&path, &options()).map(drop);
+            if let Err(error) = &first {
+                let text = error.to_string();
+                assert!(
+                    text.contains("are incomplete") && text.contains(".incomplete-1"),
+                    "{text}"
+                );
+                // Nothing was destroyed.
+                assert_eq!(names_in(&dir.path().join("run.safetensors.incomplete-1")), left);
+                failed += 1;
+            }
+            let writer = resume(&path);
+            let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
+            let expected = match subset & 0b1111 {
+                _ if is_finished => 8,
+                0b1111 => 8,
+                // Nobody can know that there were more.
+                prefix @ (0b1 | 0b11 | 0b111) if first.is_ok() && !is_damaged => {
+                    2 * prefix.trailing_ones()
+                }
+                _ => 0,
+            };
+            assert_eq!(time.steps(), u64::from(expected), "{subset:b} {is_finished} {first:?}");
+            whole += usize::from(first.is_ok());
+        }
+    }
+    assert!(failed > 10 && whole > 20, "{failed} {whole}");
+}
+
+/// A directory of synced steps may have files of others, which stay.
+#[test]
+fn files_of_others_stay() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("run.safetensors");
-    run(&path, 1).unwrap();
     let directory = synced_directory(&path);
     fs::create_dir(&directory).unwrap();
-    for mark in ["", "8 ", "-8", "x y", "18446744073709551615"] {
-        fs::write(directory.join("finishing"), mark).unwrap();
-        let error = GrowingWriter::create(&path, &options()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{mark:?}: {error}");
+    let notes = directory.join("notes.txt");
+    for runs in 1..3 {
+        fs::write(&notes, "precious").unwrap();
+        run(&path, RESUME, 1).unwrap();
+        assert_eq!((names_in(&directory), steps(&path)), (vec!["notes.txt".to_owned()], 3 * runs));
     }
+    fs::remove_file(&notes).unwrap();
+    drop(resume(&path));
+    assert_eq!(names_in(dir.path()), ["run.safetensors"]);
+    // Something else in its place is found before anything is written.
+    fs::write(&directory, "a file").unwrap();
+    let error = GrowingWriter::resume(&path, &options()).unwrap_err();
+    assert_eq!(error.file(), directory.to_str(), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn names_of_255_bytes_are_synced_and_go_on() {
+    let dir = tempdir().unwrap();
+    for len in [240, 247, 248, 249, 255] {
+        let names = ["a", "b"].map(|end| "x".repeat(len - 1) + end);
+        for name in names.iter().chain(&names) {
+            let path = dir.path().join(name);
+            let writer = resume(&path);
+            let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
+            time.append(&TensorView::from_slice(&[], &[1_u8]).unwrap()).unwrap();
+            writer.sync().unwrap();
+        }
+        for name in &names {
+            let writer = resume(&dir.path().join(name));
+            assert_eq!(writer.grow("time", Dtype::U8, 0, &[]).unwrap().steps(), 2);
+            writer.finish().unwrap();
+        }
+        assert_eq!(names_in(dir.path()), names);
+        names.iter().for_each(|name| fs::remove_file(dir.path().join(name)).unwrap());
+    }
+    GrowingWriter::resume(dir.path().join("x".repeat(256)), &options()).unwrap_err();
 }
 
 /// Another program tidies up while a run is under way.
@@ -274,9 +344,10 @@ fn steps_that_were_removed_are_synced_again() {
             }
         }
         assert_eq!(names_in(&synced).len(), 2);
-        // As if the process was killed: the file is not finished.
+        // As if the process was killed now.
         let other = dir.path().join("other.safetensors");
-        recover_synced(&path, &other, &options()).unwrap();
+        copy_all(&synced, &synced_directory(&other));
+        drop(resume(&other));
         let recovered = Checkpoint::open(&other).unwrap();
         let found = recovered.tensor("time").unwrap().read().unwrap();
         assert_eq!(found.into_vec::<u8>().unwrap(), [0, 1, 2, 3, 4]);
@@ -306,7 +377,7 @@ fn a_tensor_without_a_step_comes_back() {
     assert_eq!(names_in(&synced_directory(&path)), [file_name(1), file_name(2)]);
     late.append(&TensorView::from_slice(&[], &[1_u8]).unwrap()).unwrap();
     drop(writer);
-    recover_synced(&path, &path, &options()).unwrap();
+    drop(resume(&path));
     let recovered = Checkpoint::open(&path).unwrap();
     let shape = |name| recovered.tensor(name).unwrap().shape().to_vec();
     assert_eq!((shape("early"), shape("late")), (vec![3, 0, 2], vec![0]));
@@ -325,7 +396,7 @@ fn more_steps_than_can_be_counted_are_refused() {
     for number in 1..=2 {
         save(directory.join(file_name(number)), [("w", &many)], &options).unwrap();
     }
-    let error = recover_synced(&path, &path, &options).unwrap_err();
+    let error = GrowingWriter::resume(&path, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }
 
@@ -344,7 +415,7 @@ fn recovery_takes_a_time_in_proportion_to_the_names() {
     writer.sync().unwrap();
     drop(writer);
     let start = Instant::now();
-    recover_synced(&path, &path, &options()).unwrap();
+    drop(resume(&path));
     let took = start.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!(Checkpoint::open(&path).unwrap().len(), NAMES as usize);

@@ -99,7 +99,7 @@ fn save_copying(
     let options = ShardOptions::new().max_shard_size(most.into());
     let mut place = place(store.clone());
     Arc::get_mut(&mut place.service).unwrap().most_copied = most_copied;
-    save_to(&place, tensors, &options, || Ok(())).map(drop)
+    save_to(&place, tensors, &options).map(drop)
 }
 
 /// The number of objects in the directory.

@@ -59,7 +59,7 @@ fn save_whole(store: &Arc<impl ObjectStore>, fill: u8, most: u64) {
         ("norm", TensorView::from_slice(&[3], &bytes[..3]).unwrap()),
     ];
     let options = ShardOptions::new().max_shard_size(most.into());
-    save_to(&place(store.clone()), tensors, &options, || Ok(())).unwrap();
+    save_to(&place(store.clone()), tensors, &options).unwrap();
 }
 
 /// All objects, by their paths below the directory.

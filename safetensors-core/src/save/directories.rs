@@ -1,19 +1,18 @@
 //! [`NewDirectories`]: directories that a save creates, and removes again if it fails.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, io};
 
+use super::atomic::{directory as parent, sync_directory};
 use crate::io::names::refuse_impossible;
-use crate::io::unfinished::{Registered, Steps};
-use crate::save::atomic::{directory as parent, sync_directory};
-pub(super) use crate::save::temporary::TempDirectory;
+use crate::io::unfinished::{Owned, Steps};
 
 /// A directory that was created for an output, and those above it that were created for it.
 /// Dropping this removes those that are empty.
+#[derive(Debug)]
 pub(crate) struct NewDirectories {
-    /// Parents come before their children.
-    directories: Vec<PathBuf>,
-    registered: Vec<Registered>,
+    /// Children come before their parents.
+    directories: Vec<Owned>,
 }
 
 impl NewDirectories {
@@ -22,14 +21,11 @@ impl NewDirectories {
         refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
-        let mut made = Self { directories: Vec::new(), registered: Vec::new() };
+        let mut directories = Vec::new();
         let _steps = Steps::begin();
         for path in missing.into_iter().rev() {
             match fs::create_dir(path) {
-                Ok(()) => {
-                    made.directories.push(path.into());
-                    made.registered.push(Registered::made(path));
-                }
+                Ok(()) => directories.insert(0, Owned::made(path)),
                 // Another process has created it meanwhile, so it must not be removed here.
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
@@ -37,20 +33,11 @@ impl NewDirectories {
         }
         // This fails if the path leads to something other than a directory.
         fs::create_dir_all(directory)?;
-        Ok(made)
+        Ok(Self { directories })
     }
 
     /// Waits until the names of the new directories have reached the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.directories.iter().try_for_each(|made| sync_directory(parent(made)))
-    }
-}
-
-impl Drop for NewDirectories {
-    fn drop(&mut self) {
-        for directory in self.directories.iter().rev() {
-            // This fails for a directory that is not empty, which then stays.
-            let _ = fs::remove_dir(directory);
-        }
+        self.directories.iter().rev().try_for_each(|made| sync_directory(parent(made.path())))
     }
 }

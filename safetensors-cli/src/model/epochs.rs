@@ -1,0 +1,216 @@
+//! The epochs of a training of burn that are in a directory, and which of them are not complete.
+//!
+//! An epoch is a directory `epoch-N` with a `manifest.json` that safetensors-burn has written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use safetensors_core::digest::Digest;
+use safetensors_core::shape;
+use safetensors_delta::{Change, open_linked};
+use serde::Deserialize;
+
+use crate::input::{self, Opening};
+use crate::model::totals::Totals;
+use crate::terminal::text;
+
+/// The most entries of a directory that are looked at.
+const ENTRIES: usize = 100_000;
+
+/// The format that the manifest of an epoch says.
+const FORMAT: &str = "safetensors-bridge epoch";
+
+/// The most bytes of a manifest.
+const MANIFEST: u64 = 1 << 20;
+
+/// An epoch of a training.
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    pub(crate) number: u64,
+    pub(crate) path: PathBuf,
+    has_manifest: bool,
+    /// Why it is not complete.
+    pub(crate) problem: Option<String>,
+    pub(crate) files: Vec<EpochFile>,
+}
+
+#[derive(Debug)]
+pub(crate) struct EpochFile {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// The epoch that it is a delta of.
+    pub(crate) base: Option<u64>,
+    pub(crate) totals: Totals,
+}
+
+/// What is read of the manifest. safetensors-burn checks more of it when an epoch is restored.
+#[derive(Deserialize)]
+struct Manifest {
+    format: String,
+    epoch: Option<u64>,
+    files: BTreeMap<String, Described>,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    bytes: u64,
+    header_xxh3_128: Option<String>,
+    delta: Option<DescribedDelta>,
+}
+
+/// A delta that is there in place of a file.
+#[derive(Deserialize)]
+struct DescribedDelta {
+    epoch: u64,
+    base: Option<Box<Described>>,
+    files: BTreeMap<String, Described>,
+}
+
+/// The names in a directory, sorted; none if it cannot be read.
+pub(crate) fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// The number in the name of an epoch.
+fn number(name: &str) -> Option<u64> {
+    name.strip_prefix("epoch-")?.parse().ok()
+}
+
+/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's own
+/// directories of logs have such names, too.
+pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
+    let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
+    let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
+    let paths = paths.filter(|(_, path)| path.is_dir() || path.is_symlink());
+    let epochs: Vec<_> = paths.map(|(number, path)| Epoch::read(number, path)).collect();
+    if epochs.iter().any(|epoch| epoch.has_manifest) { epochs } else { Vec::new() }
+}
+
+/// The epochs in a directory or below it, and the directory itself if it is one. `files` are files
+/// that are below it: an epoch is found if it has one of them, or is next to one that has.
+pub(crate) fn below<'a>(directory: &'a Path, files: impl Iterator<Item = &'a Path>) -> Vec<Epoch> {
+    let is_epoch =
+        |path: &&Path| path.file_name().is_some_and(|it| number(&it.to_string_lossy()).is_some());
+    let files = files.filter(|file| file.starts_with(directory));
+    let epochs = files.flat_map(Path::ancestors).filter(is_epoch);
+    let runs: BTreeSet<_> = epochs.filter_map(Path::parent).chain([directory]).collect();
+    let epochs = runs.into_iter().flat_map(in_directory);
+    epochs.filter(|epoch| epoch.path.starts_with(directory)).collect()
+}
+
+impl Epoch {
+    fn read(number: u64, path: PathBuf) -> Self {
+        let manifest = manifest(&path, number);
+        let has_manifest = manifest.is_ok();
+        let (files, problem) = match manifest.and_then(|manifest| files(&path, manifest)) {
+            _ if path.is_symlink() => {
+                (Vec::new(), Some("a link, which training passes over".into()))
+            }
+            Ok(files) => (files, None),
+            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+        };
+        Self { number, path, has_manifest, problem, files }
+    }
+
+    /// Whether it is a link, which is no epoch and harms none.
+    pub(crate) fn is_link(&self) -> bool {
+        self.path.is_symlink()
+    }
+}
+
+/// Reads the manifest of an epoch.
+fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
+    let path = epoch.join("manifest.json");
+    let read = || {
+        let file = BufReader::new(File::open(&path)?.take(MANIFEST));
+        let manifest: Manifest = serde_json::from_reader(file)?;
+        anyhow::ensure!(manifest.format == FORMAT, "this is no manifest of an epoch");
+        let found = manifest.epoch.unwrap_or(number);
+        anyhow::ensure!(found == number, "expected the manifest of epoch {number}, found {found}");
+        Ok(manifest)
+    };
+    read().with_context(|| shown(&path))
+}
+
+/// The files that the manifest of an epoch names. Only their headers are read.
+fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
+    let file = |(name, described): (String, Described)| {
+        let path = named(epoch, &name)?;
+        let Some(delta) = &described.delta else {
+            let bytes = described.check(&path)?;
+            let checkpoint = input::open_file(&path, Opening::default())?;
+            let totals = Totals::of(checkpoint.tensors());
+            return Ok(EpochFile { name, bytes, base: None, totals });
+        };
+        let directory = path.with_extension("delta");
+        let parts = delta.files.iter();
+        let parts = parts.map(|(part, it)| it.check(&named(&directory, part)?));
+        let bytes = parts.sum::<anyhow::Result<u64>>()?;
+        if let Some(base) = &delta.base {
+            base.check(&directory.join(format!("epoch-{}/model.safetensors", delta.epoch)))?;
+        }
+        let totals = totals_of_delta(&directory)?;
+        Ok(EpochFile { name, bytes, base: Some(delta.epoch), totals })
+    };
+    manifest.files.into_iter().map(file).collect()
+}
+
+/// The path of a file that a manifest names.
+fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = directory.join(name);
+    // A name with a separator would lead elsewhere.
+    anyhow::ensure!(
+        Path::new(name).components().count() == 1 && path.file_name().is_some(),
+        "{}: it names a file elsewhere: {}",
+        shown(directory),
+        text::name(name)
+    );
+    Ok(path)
+}
+
+impl Described {
+    /// The length of a file, if that and the header are those of the manifest.
+    fn check(&self, path: &Path) -> anyhow::Result<u64> {
+        let check = || {
+            let metadata = fs::metadata(path)?;
+            anyhow::ensure!(metadata.is_file(), "expected a file");
+            let (expected, found) = (self.bytes, metadata.len());
+            anyhow::ensure!(
+                found == expected,
+                "the file should have {expected} bytes, found {found}"
+            );
+            if let Some(expected) = &self.header_xxh3_128 {
+                let found = Digest::of_header(File::open(path)?)?.to_string();
+                anyhow::ensure!(
+                    found == *expected,
+                    "the header has changed: its XXH3-128 should be {expected}, found {found}"
+                );
+            }
+            Ok(found)
+        };
+        check().with_context(|| shown(path))
+    }
+}
+
+/// The sums over the tensors that a delta makes of its base.
+fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
+    let (base, chain) = open_linked(directory)?;
+    let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());
+    let others: BTreeSet<_> =
+        changes().filter(|(_, change)| *change != Change::Changed).map(|(name, _)| name).collect();
+    let kept = Totals::of(base.tensors().filter(|tensor| !others.contains(tensor.name())));
+    let whole = changes().filter_map(|(_, change)| {
+        let (_, shape) = change.whole()?;
+        let parameters = shape::element_count(shape).ok()?.into();
+        Some(Totals { tensors: 1, parameters, bytes: 0 })
+    });
+    Ok([kept].into_iter().chain(whole).sum())
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

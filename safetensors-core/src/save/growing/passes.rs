@@ -1,0 +1,71 @@
+//! [`Passes`]: where one pass of the caller's loop ends and the next begins.
+
+/// The place of a growing tensor in a pass. Tensors come in the order of their first steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rank {
+    number: u32,
+    /// Whether another tensor grew twice before this one began. It may then come before that one
+    /// in a pass, for example in every tenth only.
+    is_late: bool,
+}
+
+/// The passes so far.
+///
+/// A pass appends to each tensor at most once, and always in the same order. So a tensor that is
+/// appended to twice in a row surely begins a pass. Otherwise one that comes no later than the last
+/// one does, if the first pass has shown their order.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    /// The number of tensors that have a rank.
+    ranks: u32,
+    /// Whether a tensor has been appended to twice.
+    has_second: bool,
+    last: Option<Rank>,
+    /// Whether a whole tensor was added since the last append.
+    has_added: bool,
+    /// Whether a tensor was appended to twice in a row since the last sync.
+    has_repeated: bool,
+    /// The most steps of one tensor since the last sync.
+    new_steps: u64,
+}
+
+impl Passes {
+    /// Whether to sync before the next append, which is to this tensor. That is so if a pass ends
+    /// here and a tensor has `every` new steps. If it is only likely that the pass ends here, it
+    /// takes twice as many steps.
+    pub(super) fn is_due(&self, next: Option<Rank>, every: u64) -> bool {
+        let (Some(last), Some(next)) = (self.last, next) else { return false };
+        let is_repeated = next.number == last.number;
+        let is_known = !self.has_repeated && !last.is_late && !next.is_late;
+        let is_sure = !self.has_added && (is_repeated || is_known);
+        next.number <= last.number
+            && (self.new_steps >= every.saturating_mul(2) || is_sure && self.new_steps >= every)
+    }
+
+    /// Notes an append to a tensor, and returns its rank. `new_steps` is the number of its steps
+    /// since the last sync.
+    pub(super) fn append(&mut self, rank: Option<Rank>, new_steps: u64) -> Rank {
+        self.has_second |= rank.is_some();
+        let rank = rank.unwrap_or_else(|| {
+            self.ranks += 1;
+            Rank { number: self.ranks, is_late: self.has_second }
+        });
+        let is_repeated = self.last.is_some_and(|last| last.number == rank.number);
+        self.has_repeated |= is_repeated && !self.has_added;
+        self.has_added = false;
+        self.last = Some(rank);
+        self.new_steps = self.new_steps.max(new_steps);
+        rank
+    }
+
+    /// Notes that a whole tensor was added. It may belong to the pass that ends or to the next.
+    pub(super) fn add(&mut self) {
+        self.has_added = true;
+    }
+
+    /// Notes a sync.
+    pub(super) fn sync(&mut self) {
+        self.has_repeated = false;
+        self.new_steps = 0;
+    }
+}
