@@ -107,7 +107,7 @@
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
 //! | files read asynchronously, without a runtime of our own: on servers, in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
-//! | buckets, web servers and the Hub, read by ranges; saving to buckets, also from ranks | `remote::open`, `RemoteOptions::save`, `RemoteOptions::save_rank`, feature `remote` |
+//! | buckets, web servers and the Hub, read by ranges; saving to buckets | `remote::open`, `RemoteOptions::save`, feature `remote` |
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
 //! | downloads from the Hub into Python's cache: only what is needed, resumed, verified, offline | `hub::download`, feature `hub` |
 //!

@@ -29,9 +29,6 @@ LARGEST_INDEX = 100_000_000  # bytes; the command refuses a larger one
 
 # Hidden directories of saves that are under way, or were killed. What is in them is not complete.
 TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9]{6}\.tmp|[A-Za-z0-9_-]{1,64}\.ranks)")
-# What `RemoteOptions::save_rank` has written for one rank. It belongs to the index that names it, or to a
-# save that is not complete.
-OF_RANK = re.compile(r"\.[A-Za-z0-9_-]{1,64}\.ranks/rank-[0-9]{5,}(\.[0-9a-f]{8}){2}/[^/]+")
 # The path of a file, its size in bytes, and the time of its last change in nanoseconds. At an
 # address: without what may be secret, and with the version in place of the time.
 Stamp = tuple[str, int | None, int | str | None]
@@ -109,7 +106,7 @@ def checkpoints_below(root: str, leave_out: str | None) -> list[str]:
 
 def may_be_checkpoint(name: str) -> bool:
     """Whether a file that was found is worth a look: an index, or a file of tensors."""
-    return name.endswith(SUFFIXES) and not OF_RANK.search(name)
+    return name.endswith(SUFFIXES)
 
 
 def listed(root: str) -> list[str]:

@@ -65,9 +65,6 @@ def in_buckets(make: type, s3: dict[str, str]) -> Callable[..., str]:
         for name, file in zip(("0/model", "a b%41/model"), files):
             objects.put_object(Bucket=BUCKET, Key=f"models/{name}.safetensors",
                                Body=file.read_bytes())
-        # A rank whose save was never complete.
-        part = "model.step-1.ranks/rank-00000.4be1d0c2.1f0e9a37/model-00001-of-00002.safetensors"
-        objects.put_object(Bucket=BUCKET, Key=f"models/{part}", Body=files[0].read_bytes())
         shards = [command, "convert", files[0], f"{BASE}/models/shards", "--max-shard-size", "4096"]
         subprocess.run(shards, check=True, capture_output=True, env=os.environ | s3)
         told = [without_fsspec(make, directory, command, objects),

@@ -1,40 +1,47 @@
 //! Applying the deltas of a chain: to a new directory, to nothing, and to each other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
 use safetensors_core::digest::{KEY, remove_record};
 use safetensors_core::save::Order;
 use safetensors_core::{
     Checkpoint, Limits, ReadAt, SaveOptions, ShardOptions, TensorSource, save, save_sharded,
 };
+use serde_json::json;
 
 use crate::beside::Beside;
 use crate::chain::Chain;
-use crate::delta::Delta;
-use crate::destination::{New, refuse_inside};
+use crate::destination::{Destination, New};
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::{FILE, make_if};
+use crate::make::{FILE, INDEX, write};
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
+use crate::state::STATE;
 
 impl<S: ReadAt> Chain<S> {
-    /// Saves what the deltas make of their base, as a new directory.
+    /// Saves what the deltas make of their base to a directory.
     ///
-    /// The files of the result have the names, the tensors and the metadata of those of the base,
-    /// but for recorded digests, which are those of the new tensors. A single file whose name does
-    /// not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other
-    /// names, dtypes or shapes, or to other metadata, the result is saved as
-    /// [`save_sharded`](safetensors_core::save_sharded) does it instead, with the metadata that the
-    /// last delta with such has. If the base is a directory on the
-    /// disk, what lies there beside its files is copied, too, such as `config.json`, but for other
-    /// files and directories of tensors, signatures, and what is hidden: of these the paths
-    /// relative to that directory are returned. Nothing is changed in place, so the base and an
-    /// older directory stay as they are until the new one is complete and on the disk; then it
-    /// appears at once.
+    /// The files of the result have the names, the tensors and the metadata of the files of the base,
+    /// but for recorded digests, which are those of the new tensors. A single file with a name that
+    /// does not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of
+    /// other names, dtypes or shapes, or to other metadata, the result is saved as
+    /// [`save_sharded`](safetensors_core::save_sharded) saves it instead, with the metadata of the
+    /// last delta that has some.
+    ///
+    /// If the base is a directory on the disk, its other files are copied too, such as
+    /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead out
+    /// of the directory are not: their paths relative to it are returned. Links in a cache of the
+    /// Hub, which lead to files of the same repository, are followed.
+    ///
+    /// With [`Options::overwrite`] the result replaces the checkpoint that the directory opens as,
+    /// which may be the base. Its files are replaced or removed, and all other files in the
+    /// directory stay. Until all new files are complete and on the disk, nothing changes. A reader
+    /// finds the old version or the new one at every moment.
     ///
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
     /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
@@ -67,37 +74,55 @@ impl<S: ReadAt> Chain<S> {
     /// # Errors
     ///
     /// The [kinds](ErrorKind) about a delta and its base, and those about frames, which name the
-    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has files
-    /// and [`Options::overwrite`] is off; [`ErrorKind::InsideDestination`]; the errors of
-    /// [`save`](safetensors_core::save()) and
-    /// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
+    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has a
+    /// checkpoint, or a file of one of these names, and [`Options::overwrite`] is off;
+    /// [`NotAlone`](safetensors_core::ErrorKind::NotAlone) if the directory would not open as the
+    /// result; the errors of [`save_sharded`](safetensors_core::save_sharded).
     pub fn apply<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<Vec<PathBuf>> {
-        let directory = directory.as_ref();
-        options.check_destination(directory, New::Checkpoint)?;
-        refuse_inside(directory, base, base.is_of_directory())?;
-        self.refuse_inside(directory)?;
-        let patched = Patched::new(base, self, options, Some(directory))?;
-        let names = base.files().iter().map(|file| name_below(base, file.path()));
-        let names = names.collect::<Result<Vec<_>>>()?;
-        let beside = Beside::of(base, &names, directory)?;
-        let new = options.create(directory)?;
-        let saved = match patched.is_like_base() {
-            true => save_files(new.path(), base, &names, &patched, options),
-            false => save_anew(new.path(), base, &patched, options),
+        let mut new = self.stage(base, directory.as_ref(), options)?;
+        if directory.as_ref().join(STATE).exists() {
+            // What a follower says of the old version is not true of this one.
+            new.put_first(STATE, "{}\n")?;
+        }
+        new.commit()
+    }
+
+    /// Writes the files of the result, which are not in their places.
+    pub(crate) fn stage<B: ReadAt>(
+        &self,
+        base: &Checkpoint<B>,
+        directory: &Path,
+        options: &Options,
+    ) -> Result<Destination> {
+        let mut new = options.create(directory, New::Checkpoint)?;
+        let patched = Patched::new(base, self, options, Some(new.staging()))?;
+        let files = base.files().iter().map(|file| name_below(base, file.path()));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        let is_like_base = patched.is_like_base();
+        match is_like_base {
+            true => new.set_main(&main_of(base, &files), &files)?,
+            false => new.set_main(if files.len() == 1 { FILE } else { INDEX }, &[])?,
+        }
+        let beside = Beside::new(base, &files, directory)?;
+        beside.files().try_for_each(|(name, _)| new.check_free(&name.to_string_lossy()))?;
+        let saved = match is_like_base {
+            true => save_files(&new, base, &files, &patched, options).map(|()| None),
+            false => save_anew(new.staging(), base, &patched, options).map(Some),
         };
-        let left_out = saved.and_then(|()| beside.copy(new.path()));
-        let left_out = left_out.map_err(|error| new.locate(error))?;
+        if let Some(main) = saved.map_err(|error| new.locate(error))? {
+            new.set_main(main, &[])?;
+        }
+        new.copy(beside)?;
         patched.read_removed()?;
         patched.check()?;
         base.check_unchanged()?;
         self.check_unchanged()?;
-        new.commit()?;
-        Ok(left_out)
+        Ok(new)
     }
 
     /// Applies the deltas to their base without writing anything: each tensor is checked after each
@@ -127,35 +152,18 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<()> {
-        self.squash_if(base, directory.as_ref(), options.clone(), |_| Ok(()))
-    }
-
-    /// [`squash`](Chain::squash) with a check, which gets the delta when it is complete and not in
-    /// its place.
-    pub(crate) fn squash_if<B: ReadAt>(
-        &self,
-        base: &Checkpoint<B>,
-        directory: &Path,
-        options: Options,
-        check: impl FnOnce(&Delta) -> Result<()>,
-    ) -> Result<()> {
-        self.refuse_inside(directory)?;
+        let new = options.create(directory.as_ref(), New::Delta)?;
         let silent = Options::new();
-        let patched = Patched::new(base, self, &silent, Some(directory))?;
-        let new = patched.result().map(|tensor| (tensor.name(), tensor));
-        let mut options = options.versions(self.base_version(), self.version());
+        let patched = Patched::new(base, self, &silent, Some(new.staging()))?;
+        let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
+        let mut options = options.clone().versions(self.base_version(), self.version());
         options.threads = patched.threads();
         options.metadata = patched.metadata().cloned();
-        make_if(base, new, directory, &options, |new| {
-            patched.read_removed()?;
-            patched.check()?;
-            self.check_unchanged()?;
-            check(new)
-        })
-    }
-
-    fn refuse_inside(&self, directory: &Path) -> Result<()> {
-        self.deltas().iter().try_for_each(|delta| refuse_inside(directory, delta.files(), true))
+        let new = write(base, tensors, new, &options)?;
+        patched.read_removed()?;
+        patched.check()?;
+        self.check_unchanged()?;
+        new.commit().map(drop)
     }
 
     fn check_unchanged(&self) -> Result<()> {
@@ -163,52 +171,84 @@ impl<S: ReadAt> Chain<S> {
     }
 }
 
-/// The path that a file of the base gets in the directory of the result.
-fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<PathBuf> {
+/// The name that a file of the base gets in the directory of the result.
+fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<String> {
     let name = match base.index_path().and_then(Path::parent) {
-        Some(directory) => file.strip_prefix(directory).ok().map(Path::to_owned),
-        // Any other name than this one, such as that of a pipe, would not be found there.
-        None if base.files().len() == 1 && file.extension() != Some("safetensors".as_ref()) => {
-            Some("model.safetensors".into())
-        }
-        // Several files without an index lie side by side.
-        None => file.file_name().map(PathBuf::from),
+        Some(directory) => file.strip_prefix(directory).ok(),
+        // Several files without an index are next to each other.
+        None => file.file_name().map(Path::new),
     };
-    name.ok_or_else(|| Error::from(ErrorKind::FileElsewhere).in_path(file))
+    // Any other name than this one, such as that of a pipe, would not be found there.
+    let is_other = |name: &str| CheckpointPath::from_name(name).is_none();
+    match name.and_then(Path::to_str) {
+        name if base.files().len() == 1
+            && base.index_path().is_none()
+            && name.is_none_or(is_other) =>
+        {
+            Ok(FILE.into())
+        }
+        Some(name) => Ok(name.into()),
+        None => Err(Error::from(ErrorKind::FileElsewhere).in_path(file)),
+    }
+}
+
+/// The name of the index, or of the single file, in the directory of the result.
+fn main_of<B: ReadAt>(base: &Checkpoint<B>, files: &[String]) -> String {
+    if let ([file], None) = (files, base.index_path()) {
+        return file.clone();
+    }
+    let name = base.index_path().and_then(Path::file_name).and_then(OsStr::to_str);
+    let is_index =
+        |name: &&str| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::Index(_)));
+    name.filter(is_index).unwrap_or(INDEX).into()
 }
 
 /// Saves the files of the base under these names, with their tensors as they are after the deltas.
 fn save_files<B: ReadAt, S: ReadAt>(
-    directory: &Path,
+    new: &Destination,
     base: &Checkpoint<B>,
-    names: &[PathBuf],
+    names: &[String],
     patched: &Patched<'_, B, S>,
     how: &Options,
 ) -> Result<()> {
     for (number, (file, name)) in base.files().iter().zip(names).enumerate() {
         let of_file = patched.result().filter(|tensor| tensor.file_index() == Some(number));
-        save_file(&directory.join(name), file, of_file, how)?;
+        save_file(&new.staging().join(name), file, of_file, how)?;
     }
-    copy_index(base, directory)
+    if let ([_], None) = (names, base.index_path()) {
+        return Ok(());
+    }
+    let index = match base.index_path() {
+        Some(index) => read_index(base, index)?,
+        None => {
+            let tensors = base.tensors();
+            let places: BTreeMap<_, _> =
+                tensors.map(|tensor| (tensor.name(), &names[tensor.file_index()])).collect();
+            json!({ "metadata": {}, "weight_map": places }).to_string().into_bytes()
+        }
+    };
+    let path = new.staging().join(main_of(base, names));
+    fs::write(&path, index).map_err(|error| Error::from(error).in_path(path))
 }
 
-/// Saves the result in one file if the base is one, or else as any checkpoint is: in a file, or in
-/// several with an index.
+/// Saves the result in one file if the base is one, otherwise as any checkpoint is: in a file, or in
+/// several with an index. Returns the name of the single file or of the index.
 fn save_anew<B: ReadAt, S: ReadAt>(
     directory: &Path,
     base: &Checkpoint<B>,
     patched: &Patched<'_, B, S>,
     how: &Options,
-) -> Result<()> {
+) -> Result<&'static str> {
     let mut metadata = patched.metadata().unwrap_or(base.metadata()).clone();
     remove_record(&mut metadata);
     let has_digests = base.metadata().contains_key(KEY);
-    let each = how.of_file(SaveOptions::new().metadata(metadata).digests(has_digests));
+    let each = SaveOptions::new().metadata(metadata).digests(has_digests).durable(how.durable);
     let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
     if base.files().len() == 1 {
-        return save(directory.join(FILE), tensors, &each);
+        return save(directory.join(FILE), tensors, &each).map(|()| FILE);
     }
-    save_sharded(directory, tensors, &ShardOptions::new().save_options(each)).map(drop)
+    let saved = save_sharded(directory, tensors, &ShardOptions::new().save_options(each))?;
+    Ok(if saved.files.len() == 1 { FILE } else { INDEX })
 }
 
 /// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index
@@ -235,19 +275,18 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| Error::from(error).in_path(folder))?;
     }
-    save(path, tensors, &how.of_file(options))
+    save(path, tensors, &options.durable(how.durable))
 }
 
-/// Copies the index, which says the same of the result.
-fn copy_index<B: ReadAt>(base: &Checkpoint<B>, to: &Path) -> Result<()> {
-    let Some(index) = base.index_path() else { return Ok(()) };
-    let Some(name) = index.file_name() else { return Ok(()) };
-    let read = base.read_beside(&name.to_string_lossy(), Limits::default().index_bytes)?;
-    let Some((_, bytes)) = read else {
-        // It is not there any more, or cannot be read any more.
-        let error = io::Error::other("the index could not be read a second time");
-        return Err(Error::from(error).in_path(index));
-    };
-    let path = to.join(name);
-    fs::write(&path, bytes).map_err(|error| Error::from(error).in_path(path))
+/// Reads the index, which says the same of the result.
+fn read_index<B: ReadAt>(base: &Checkpoint<B>, index: &Path) -> Result<Vec<u8>> {
+    let name = index.file_name().unwrap_or_default().to_string_lossy();
+    match base.read_beside(&name, Limits::default().index_bytes)? {
+        Some((_, bytes)) => Ok(bytes),
+        None => {
+            // It is not there any more, or cannot be read any more.
+            let error = io::Error::other("the index could not be read a second time");
+            Err(Error::from(error).in_path(index))
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! [`Beside`]: what lies beside a base, and is copied into the directory of the result.
+//! [`Beside`]: the files next to a base that are copied into the directory of the result.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::framework::{is_temporary_name, signed_name};
-use safetensors_core::{Checkpoint, ErrorKind, ReadAt};
+use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, Result};
 
@@ -42,88 +42,65 @@ const TENSORS: [&str; 28] = [
     ".znn",
 ];
 
-/// What lies in the directory of a base on the disk, but for the base's own files. Paths are
-/// relative to the directory.
+/// The files next to a base on the disk, other than its own. Paths are relative to its directory.
 ///
-/// A base that lies elsewhere has no such directory. One that was opened by the name of its file
-/// has neighbours of which nothing is known.
+/// A base that is stored elsewhere has no such directory. One that was opened by the name of its
+/// file has neighbours of which nothing is known.
 #[derive(Default)]
 pub(crate) struct Beside {
     from: PathBuf,
     files: Vec<PathBuf>,
-    left_out: Vec<PathBuf>,
+    pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Beside {
-    /// Lists what will be copied. Tensors beside the base are old ones, and signatures are of the
-    /// old files, so neither is; nor is what is hidden, such as the history of `git`. `own` are the
-    /// base's own files, and `destination` is what may be replaced.
+    /// Lists the files to copy. Tensors next to the base are old ones, and signatures are of the old
+    /// files, so neither is copied, nor is anything hidden, such as the history of `git`. `own` are
+    /// the base's own files. Nothing is listed if the destination is the directory itself, where all
+    /// of it stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`].
-    pub(crate) fn of<B: ReadAt>(
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io).
+    pub(crate) fn new<B: ReadAt>(
         base: &Checkpoint<B>,
-        own: &[PathBuf],
+        own: &[String],
         destination: &Path,
     ) -> Result<Self> {
         let first = base.files().first().map(|file| file.path());
         let home = base.index_path().or(first).and_then(Path::parent);
+        let home = home.map(|home| if home.as_os_str().is_empty() { Path::new(".") } else { home });
         let home = home.filter(|home| base.is_of_directory() && home.is_dir());
+        let destination = destination.canonicalize().ok();
         let Some(from) = home else { return Ok(Self::default()) };
+        if destination.is_some() && from.canonicalize().ok() == destination {
+            return Ok(Self::default());
+        }
         let index = base.index_path().and_then(Path::file_name).map(PathBuf::from);
-        Self::in_directory(from, own.iter().cloned().chain(index).collect(), destination)
-    }
-
-    /// [`of`](Beside::of) for a directory of which no file is opened.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`].
-    pub(crate) fn in_directory(
-        from: &Path,
-        own: HashSet<PathBuf>,
-        destination: &Path,
-    ) -> Result<Self> {
         let mut listing = Listing {
-            own,
-            destination: destination.canonicalize().ok(),
+            own: own.iter().map(PathBuf::from).chain(index).collect(),
+            destination,
             found: Self { from: from.to_owned(), ..Self::default() },
         };
         listing.directory(Path::new(""))?;
         Ok(listing.found)
     }
 
-    /// Copies the files to another directory, except those that are there already. Returns the paths
-    /// of what is left out.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`].
-    pub(crate) fn copy(self, to: &Path) -> Result<Vec<PathBuf>> {
-        for name in &self.files {
-            let (from, to) = (self.from.join(name), to.join(name));
-            if to.exists() {
-                continue;
-            }
-            let folder = to.parent().map_or(Ok(()), fs::create_dir_all);
-            let copied = folder.and_then(|()| fs::copy(&from, &to));
-            copied.map_err(|error| Error::from(error).in_path(&from))?;
-        }
-        Ok(self.left_out)
+    /// The files to copy.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, PathBuf)> {
+        self.files.iter().map(|name| (name.as_path(), self.from.join(name)))
     }
 }
 
 struct Listing {
     own: HashSet<PathBuf>,
-    /// The directory that is replaced, if there is one.
+    /// The canonical path of the directory that is written to, if it is there.
     destination: Option<PathBuf>,
     found: Beside,
 }
 
 impl Listing {
-    /// Lists what is in a directory. One below that has tensors is another checkpoint, and left
-    /// out.
+    /// Lists a directory. One below that has tensors is another checkpoint, and skipped.
     fn directory(&mut self, path: &Path) -> Result<()> {
         let from = self.found.from.join(path);
         let list = || -> std::io::Result<Vec<_>> {
@@ -144,38 +121,52 @@ impl Listing {
         if self.own.contains(&path) || is_temporary_name(name) {
             return Ok(());
         }
-        if is_left_out(name) {
-            self.found.left_out.push(path);
-            return Ok(());
-        }
         let from = self.found.from.join(&path);
-        let failed = |error: std::io::Error| Error::from(error).in_path(&from);
-        // Links to files are followed: the Hub's cache has such. One to a directory may lead back.
-        let kind = fs::metadata(&from).map_err(failed)?;
-        if kind.is_file() {
+        let is_directory = fs::symlink_metadata(&from).is_ok_and(|found| found.is_dir());
+        if is_left_out(name) || !is_directory && !is_file_below(&self.found.from, &path) {
+            self.found.left_out.push(path);
+        } else if !is_directory {
             self.found.files.push(path);
-            Ok(())
-        } else if kind.is_dir() && !fs::symlink_metadata(&from).map_err(failed)?.is_symlink() {
-            if self.destination.is_some() && from.canonicalize().ok() == self.destination {
-                return Ok(());
-            }
-            self.directory(&path)
-        } else {
-            let found = "a special file, or a link to a directory";
-            Err(Error::from(ErrorKind::NotAFile { found }).in_path(&from))
+        } else if self.destination.is_none() || from.canonicalize().ok() != self.destination {
+            return self.directory(&path);
         }
+        Ok(())
     }
 }
 
-/// Whether a file that is none of the base's own is not copied.
+/// Whether a file that is none of the base's own is not copied, by its name.
 pub(crate) fn is_left_out(name: &OsStr) -> bool {
     let is_hidden = name.as_encoded_bytes().starts_with(b".");
-    is_hidden || ends_in(name, &TENSORS) || is_signature(name)
+    is_hidden || name.to_str().is_none() || ends_in(name, &TENSORS) || is_signature(name)
 }
 
 /// Whether this is the name of a signature, which is of the old files.
 fn is_signature(name: &OsStr) -> bool {
     signed_name(&name.to_string_lossy().to_ascii_lowercase()).is_some()
+}
+
+/// Whether a path below a directory of the disk is that of a regular file, or of a link to one that
+/// may be copied, too. A link must not lead out of the directory: its target may be secret. In the
+/// cache of the Hub, links lead to files of the same repository.
+pub(crate) fn is_file_below(home: &Path, path: &Path) -> bool {
+    let from = home.join(path);
+    match fs::symlink_metadata(&from) {
+        Ok(found) if !found.is_symlink() => return found.is_file(),
+        Ok(_) => {}
+        Err(_) => return false,
+    }
+    let (Ok(home), Ok(target)) = (home.canonicalize(), from.canonicalize()) else { return false };
+    if !target.is_file() {
+        return false;
+    }
+    match target.strip_prefix(&home) {
+        Ok(name) => !name.iter().any(is_left_out),
+        Err(_) => home
+            .ancestors()
+            .find(|it| it.ends_with("snapshots") && it.with_file_name("blobs").is_dir())
+            .and_then(Path::parent)
+            .is_some_and(|repository| target.starts_with(repository)),
+    }
 }
 
 /// Whether a name ends in one of these, in upper or lower case.

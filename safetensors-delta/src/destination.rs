@@ -1,60 +1,205 @@
-//! What may be at the place of a new delta, or of what deltas make of a checkpoint.
+//! [`Destination`]: the directory of a new delta, or of what deltas make of a checkpoint.
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::{Checkpoint, ErrorKind as CoreKind, ReadAt};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store};
+use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory};
+use safetensors_core::{Error, ErrorKind as CoreKind, Result, SaveOptions, ShardOptions};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::beside::Beside;
+use crate::make::{FILE, INDEX};
 use crate::options::Options;
 
-/// What takes the place.
+/// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum New {
     Delta,
     Checkpoint,
 }
 
+/// New files, which are written to a hidden directory and take their places together. What else is
+/// in the directory stays.
+pub(crate) struct Destination {
+    directory: LocalDirectory,
+    path: PathBuf,
+    options: ShardOptions,
+    /// The name of the single file or of the index.
+    main: String,
+    /// The names of the other new files, in the order in which they take their places.
+    beside: Vec<String>,
+    /// The files next to a base that are not copied.
+    pub(crate) left_out: Vec<PathBuf>,
+}
+
 impl Options {
-    /// Fails if a directory has something that is not to be replaced: a delta takes the place of
-    /// what an index says to be a delta, and a checkpoint that of a checkpoint.
-    pub(crate) fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
-        let at = |error: Error| error.in_path(directory);
-        match std::fs::read_dir(directory).map(|mut entries| entries.next().transpose()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) | Ok(Err(error)) => return Err(at(error.into())),
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Ok(Some(_))) if !self.overwrite => return Err(at(CoreKind::FileExists.into())),
-            Ok(Ok(Some(_))) => {}
+    /// Prepares to write to a directory, which is created if it is not there. A delta takes the
+    /// place of a delta, and a checkpoint that of a checkpoint, if they may be replaced.
+    pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        if new == New::Delta {
+            self.check_reader()?;
         }
-        let located = CheckpointPath::find(directory)?;
-        match (located.files(), new) {
+        self.check_destination(directory, new)?;
+        let each = SaveOptions::new().durable(self.durable).overwrite(self.overwrite);
+        let options = ShardOptions::new().save_options(each.replace_read_only(self.overwrite));
+        Ok(Destination {
+            directory: LocalDirectory::create(directory, &options)?,
+            path: directory.to_owned(),
+            options,
+            main: String::new(),
+            beside: Vec::new(),
+            left_out: Vec::new(),
+        })
+    }
+
+    /// Fails if a directory has something that is not to be replaced. What opens as neither a
+    /// checkpoint nor a delta stays there.
+    fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
+        let at = |error: Error| error.in_path(directory);
+        match fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            listed => _ = listed.map_err(|error| at(error.into()))?,
+        }
+        let found = match CheckpointPath::find(directory) {
+            // A delta with files of tensors next to it cannot be opened.
+            Err(error) => match error.kind() {
+                CoreKind::NoCheckpoint { found, .. }
+                    if found.is_empty() || new == New::Checkpoint =>
+                {
+                    return Ok(());
+                }
+                _ => return Err(error),
+            },
+            Ok(found) => found,
+        };
+        if !self.overwrite {
+            return Err(at(CoreKind::FileExists.into()));
+        }
+        let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
+        // An epoch of a training opens as the delta below it.
+        let is_below = path.parent() != Some(directory);
+        match (found.files(), new) {
             (Ok(_), New::Checkpoint) => Ok(()),
             (Ok(_), New::Delta) => Err(at(CoreKind::NotADelta.into())),
-            (Err(error), New::Delta) if matches!(error.kind(), CoreKind::IsDelta { .. }) => Ok(()),
+            (Err(error), New::Delta)
+                if matches!(error.kind(), CoreKind::IsDelta { .. }) && !is_below =>
+            {
+                Ok(())
+            }
             (Err(error), _) => Err(error),
         }
     }
 }
 
-/// Fails if files that are read lie in a directory that is to be replaced with all that is in it,
-/// unless they are what is replaced: with `is_whole`, the directory itself.
-pub(crate) fn refuse_inside<S: ReadAt>(
-    directory: &Path,
-    files: &Checkpoint<S>,
-    is_whole: bool,
-) -> Result<()> {
-    // What is not there is not replaced.
-    let Ok(replaced) = directory.canonicalize() else { return Ok(()) };
-    let paths = || files.index_path().into_iter().chain(files.files().iter().map(|it| it.path()));
-    let home = paths().next().and_then(Path::parent).and_then(|home| home.canonicalize().ok());
-    if is_whole && home.as_ref() == Some(&replaced) {
-        return Ok(());
+impl Destination {
+    /// The hidden directory to write the new files to.
+    pub(crate) fn staging(&self) -> &Path {
+        self.directory.staging()
     }
-    let is_inside = |path: &Path| path.canonicalize().is_ok_and(|it| it.starts_with(&replaced));
-    match paths().find(|path| is_inside(path)) {
-        Some(path) => Err(Error::from(ErrorKind::InsideDestination).in_path(path)),
-        None => Ok(()),
+
+    /// Replaces the hidden path of a file by its path after the commit, in an error.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        self.directory.locate(error)
+    }
+
+    /// Sets the single file or the index of the new checkpoint, and fails if the directory would not
+    /// open as it, or if one of these files must not be replaced. Nothing is written yet.
+    pub(crate) fn set_main(&mut self, main: &str, files: &[String]) -> Result<()> {
+        self.main = main.to_owned();
+        files
+            .iter()
+            .map(String::as_str)
+            .chain([main])
+            .try_for_each(|file| self.check_free(file))?;
+        if [FILE, INDEX].contains(&main) {
+            return Ok(());
+        }
+        let is_index = matches!(CheckpointPath::from_name(main), Some(CheckpointPath::Index(_)));
+        let stem = main.split(".safetensors").next().unwrap_or(main);
+        let pattern = format!("{stem}{{suffix}}.safetensors").parse::<FilePattern>().ok();
+        let mut others: Vec<_> = LocalStore.list(&self.path)?;
+        others.retain(|entry| {
+            let is_other = match CheckpointPath::from_name(&entry.name) {
+                Some(CheckpointPath::Index(_)) => true,
+                Some(CheckpointPath::File(_)) => !is_index || entry.name == FILE,
+                None => false,
+            };
+            let is_own = entry.name == main
+                || files.contains(&entry.name)
+                || pattern.as_ref().is_some_and(|pattern| {
+                    pattern.matches(&entry.name) || pattern.index_name() == entry.name
+                });
+            entry.kind == FileKind::File && is_other && !is_own
+        });
+        if others.is_empty() {
+            return Ok(());
+        }
+        let others = others.into_iter().map(|entry| entry.name).collect();
+        Err(Error::from(CoreKind::NotAlone { file: main.into(), others }).in_path(&self.path))
+    }
+
+    /// Adds a file next to the tensors, which is in the [`staging`](Self::staging) directory.
+    pub(crate) fn add(&mut self, name: String) {
+        self.beside.push(name);
+    }
+
+    /// Whether a file of this name is added.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.main == name || self.beside.iter().any(|it| it == name)
+    }
+
+    /// Adds a small file that takes its place before all others.
+    pub(crate) fn put_first(&mut self, name: &str, text: &str) -> Result<()> {
+        let path = self.staging().join(name);
+        fs::write(&path, text).map_err(|error| Error::from(error).in_path(path))?;
+        self.beside.insert(0, name.into());
+        Ok(())
+    }
+
+    /// The sorted names of the files of tensors.
+    pub(crate) fn files(&self) -> Result<Vec<String>> {
+        let main = CheckpointPath::find(self.staging().join(&self.main))?;
+        let mut files = Vec::new();
+        for file in main.files()? {
+            let name = file.strip_prefix(self.staging()).unwrap_or(&file);
+            files.push(name.to_string_lossy().into_owned());
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Copies the files next to a base.
+    pub(crate) fn copy(&mut self, beside: Beside) -> Result<()> {
+        for (name, from) in beside.files() {
+            let to = self.staging().join(name);
+            let folder = to.parent().map_or(Ok(()), fs::create_dir_all);
+            let copied = folder.and_then(|()| fs::copy(&from, &to));
+            copied.map_err(|error| Error::from(error).in_path(&from))?;
+            self.add(name.to_string_lossy().into_owned());
+        }
+        self.left_out = beside.left_out;
+        Ok(())
+    }
+
+    /// Fails if a file is there that must not be replaced.
+    pub(crate) fn check_free(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        if !self.options.overwrites() && fs::symlink_metadata(&path).is_ok() {
+            return Err(Error::from(CoreKind::FileExists).in_path(path));
+        }
+        Ok(())
+    }
+
+    /// Puts all files in place. Returns the files that are not copied.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit).
+    pub(crate) fn commit(self) -> Result<Vec<PathBuf>> {
+        let Self { mut directory, main, beside, left_out, .. } = self;
+        directory.staged(&main, beside)?.commit()?;
+        Ok(left_out)
     }
 }

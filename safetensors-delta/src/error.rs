@@ -112,18 +112,6 @@ pub enum ErrorKind {
     /// All changed tensors are right, but the whole is not what the delta leads to.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
-    /// A file that is read lies in the directory that is to be replaced.
-    #[error("it lies in the directory that is to be replaced with all that is in it")]
-    InsideDestination,
-    /// The deltas cannot be applied in place.
-    #[error("it cannot be changed in place: {why}; apply the deltas to a new directory")]
-    NotInPlace { why: &'static str },
-    /// The journal of an interrupted change does not fit the file.
-    #[error(
-        "the journal {} is of another file, so it is not applied: replace all files of the base \
-         by a whole copy", Quoted(.journal)
-    )]
-    OtherJournal { journal: String },
     /// A file of the base does not lie below the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,

@@ -1,26 +1,17 @@
 //! [`Follower`]: keeps a checkpoint at the newest version that a publisher has.
 
-use std::collections::HashSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::save::DirectoryPlace;
 use safetensors_core::{Checkpoint, ReadAt};
-use serde_json::{Value, json};
 
-use crate::beside::Beside;
-use crate::delta::Delta;
-use crate::destination::{New, refuse_inside};
 use crate::error::{Error, ErrorKind, Result};
+use crate::make::INDEX;
 use crate::options::Options;
 use crate::plan::{Plan, Start, State};
 use crate::published::Root;
-
-/// The file in the directory of a follower that says which version it has. It is hidden, so that
-/// no copy of the checkpoint has it.
-const STATE: &str = ".safetensors-follow.json";
+use crate::state::{STATE, StateFile};
 
 /// Keeps a checkpoint in a directory at the newest version that a publisher has.
 ///
@@ -30,9 +21,10 @@ const STATE: &str = ".safetensors-follow.json";
 /// of it, or one `model.safetensors` and no file that ends in `.tmp`.
 ///
 /// [`poll`](Follower::poll) looks for the newest version, and applies the deltas that lead to it.
-/// The directory is replaced as a whole, and has a small hidden file that says which version it is
-/// of. So it has the old version or the new one at every moment, also if the process is killed.
-/// Polling is for the program to repeat; a follower keeps nothing in memory in between.
+/// The files of the old version are replaced, and all other files in the directory stay. It opens as
+/// the old version or as the new one at every moment, also if the process is killed. A small hidden
+/// file says which version it is. Polling is for the program to repeat; a follower keeps nothing in
+/// memory in between.
 ///
 /// A publisher may begin anew with the version 0. If the newest version is older than the one here,
 /// the one of the same number is another one, or the deltas were made of other tensors, the
@@ -87,8 +79,8 @@ pub struct Update {
     /// Whether a delta names a digest of the whole, so that also the tensors that no delta changes
     /// are known to be right. True for a full version alone, of which nothing is compared.
     pub is_checked: bool,
-    /// The files beside a full version that were not copied, because they may belong to other
-    /// tensors.
+    /// The files next to a full version or a base that were not copied, because they may belong to
+    /// other tensors, or lead out of its directory.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -138,7 +130,8 @@ impl Follower {
     ///
     /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io).
     pub fn version(&self) -> Result<Option<u64>> {
-        Ok(self.state()?.map(|state| state.version))
+        let file = self.state()?;
+        Ok(file.as_ref().and_then(StateFile::here).map(|here| here.version))
     }
 
     /// Looks for a newer version in the directory of a publisher, and makes it the one that is
@@ -168,8 +161,8 @@ impl Follower {
         root: impl AsRef<Path>,
     ) -> Result<Option<Update>> {
         let root = Root::new(store, root.as_ref());
-        let here = self.state()?;
-        let (mut usable, mut first) = (here.as_ref(), None);
+        let file = self.state()?;
+        let (mut usable, mut first) = (file.as_ref().and_then(StateFile::here), None);
         loop {
             // What is replaced while it is listed and opened may seem wrong once.
             let plan = || Plan::new(&root, usable, self.until, self.base.is_some());
@@ -179,10 +172,10 @@ impl Follower {
             };
             let Some(plan) = plan else {
                 // Nothing else removes what a process has left that was killed.
-                DirectoryPlace::clean(&self.directory);
+                DirectoryPlace::clean(self.directory.join(INDEX));
                 return Ok(None);
             };
-            let error = match self.carry_out(&root, &plan, here.as_ref()) {
+            let error = match self.carry_out(&root, &plan, file.as_ref()) {
                 Ok(update) => return Ok(Some(update)),
                 Err(error) => error,
             };
@@ -199,44 +192,43 @@ impl Follower {
         }
     }
 
-    fn state(&self) -> Result<Option<State>> {
-        State::read(&self.directory.join(STATE))
+    /// The state of the directory. `None` if no follower has written there.
+    fn state(&self) -> Result<Option<StateFile>> {
+        StateFile::read(&self.directory)
     }
 
-    /// Applies the deltas of a plan, and puts the result in place together with its state.
+    /// Applies the deltas of a plan, and puts the result in place. The files cannot be renamed at
+    /// once with the state. So the state says beforehand which version the new files are of, and
+    /// which one all others are of; and afterwards, which version is here.
     fn carry_out<T: Store + 'static>(
         &self,
         root: &Root<T>,
         plan: &Plan<T::File>,
-        here: Option<&State>,
+        file: Option<&StateFile>,
     ) -> Result<Update> {
         let directory = &self.directory;
-        let overwrite = self.options.overwrite || here.is_some();
+        let here = file.and_then(StateFile::here);
+        let overwrite = self.options.overwrite || file.is_some();
         let options = self.options.clone().overwrite(overwrite);
-        options.check_destination(directory, New::Checkpoint)?;
-        let is_outside = |delta: &Delta<_>| refuse_inside(directory, delta.files(), false);
-        plan.chain.deltas().iter().try_for_each(is_outside)?;
-        let new = options.create(directory)?;
-        // The new directory is synchronised as a whole.
-        let each = options.clone().durable(false).overwrite(false);
-        let to = new.path();
-        let left_out = match &plan.start {
-            Start::Here => Checkpoint::open(directory)
-                .and_then(|base| plan.chain.apply(&base, to, &each).map(|_| Vec::new())),
-            Start::Full(number, full) => refuse_inside(directory, full, false)
-                .and_then(|()| plan.chain.apply(full, to, &each))
-                .and_then(|_| root.copy_beside(*number, to))
-                .and_then(|left_out| self.keep_beside(here, to).map(|()| left_out)),
-            Start::Given(_) => match &self.base {
-                Some(base) => refuse_inside(directory, base, base.is_of_directory())
-                    .and_then(|()| plan.chain.apply(base, to, &each)),
-                None => Ok(Vec::new()),
-            },
+        let mut new = match (&plan.start, &self.base) {
+            (Start::Here, _) => {
+                plan.chain.stage(&Checkpoint::open(directory)?, directory, &options)?
+            }
+            (Start::Full(number, full), _) => {
+                let mut new = plan.chain.stage(full, directory, &options)?;
+                root.copy_beside(*number, &mut new)?;
+                new
+            }
+            (Start::Given(_), Some(base)) => plan.chain.stage(base, directory, &options)?,
+            // A plan begins so only with a base.
+            (Start::Given(_), None) => return Err(ErrorKind::NoDelta.into()),
         };
-        let left_out = left_out.map_err(|error| new.locate(error))?;
         let state = State { version: plan.version, fingerprint: plan.fingerprint().into() };
-        state.write(&to.join(STATE)).map_err(|error| new.locate(error))?;
-        new.commit()?;
+        let changing = StateFile::changing(here, &state, new.staging(), &new.files()?)?;
+        new.put_first(STATE, &changing)?;
+        let left_out = new.commit()?;
+        // If this fails, the files still say of which version they are.
+        let _ = StateFile::settle(directory, &changing, &state);
         let deltas = plan.chain.deltas();
         Ok(Update {
             version: plan.version,
@@ -246,15 +238,6 @@ impl Follower {
             is_checked: deltas.is_empty() || plan.chain.names_digest(),
             left_out,
         })
-    }
-
-    /// Copies what lies beside the tensors that are here, such as a tokenizer that the publisher
-    /// does not have. The tensors need not be of any use.
-    fn keep_beside(&self, here: Option<&State>, to: &Path) -> Result<()> {
-        if here.is_none() {
-            return Ok(());
-        }
-        Beside::in_directory(&self.directory, HashSet::new(), to)?.copy(to).map(drop)
     }
 }
 
@@ -279,32 +262,4 @@ fn is_about_base(error: &Error) -> bool {
                 | WrongTensor { .. }
         )
     )
-}
-
-impl State {
-    /// Reads the state of a directory. `None` if there is none, or if it is none that a follower
-    /// has written.
-    fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
-            Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(Error::from(error).in_path(path)),
-        };
-        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let fingerprint = state["fingerprint"].as_str().map(str::to_owned);
-        Ok(state["version"]
-            .as_u64()
-            .zip(fingerprint)
-            .map(|(version, fingerprint)| Self { version, fingerprint }))
-    }
-
-    fn write(&self, path: &Path) -> Result<()> {
-        let state = json!({ "version": self.version, "fingerprint": self.fingerprint });
-        let written = fs::write(path, format!("{state}\n"));
-        written.map_err(|error| Error::from(error).in_path(path))
-    }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

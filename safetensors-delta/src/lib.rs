@@ -8,7 +8,6 @@
 //! | look at a delta, and check that it is not damaged | [`Delta`] |
 //! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
 //! | keep a checkpoint at the newest version that a trainer publishes | [`Follower`] |
-//! | change the files of a base in place | [`Chain::apply_in_place`] |
 //! | keep files of a training as deltas that no deletion of others breaks | [`make_linked`], [`open_linked`] |
 //!
 //! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
@@ -80,8 +79,6 @@ mod extra;
 mod follow;
 mod format;
 mod frame;
-mod in_place;
-mod journal;
 mod linked;
 mod make;
 mod options;
@@ -91,6 +88,7 @@ mod patched;
 mod plan;
 mod published;
 mod spool;
+mod state;
 mod sums;
 
 pub use chain::Chain;

@@ -9,11 +9,11 @@ use std::path::{Component, Path, PathBuf};
 #[cfg(not(unix))]
 use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
+use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits};
 
 use crate::chain::Chain;
 use crate::delta::Delta;
-use crate::destination::New;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::BASE_VERSION;
 use crate::make::{FILE, INDEX, Plan};
@@ -37,8 +37,8 @@ use crate::options::Options;
 /// if the file had changed. The system shows no difference.
 ///
 /// A program that writes into the base under one of its names writes into all of them, and the
-/// delta cannot be applied any more. Saves and edits of this library replace a file instead, but
-/// for [`Chain::apply_in_place`].
+/// delta cannot be applied any more. Saves and edits of this library replace a file instead, except
+/// edits that are asked to work in place.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -77,11 +77,10 @@ pub fn make_linked(
 ) -> Result<bool> {
     let (base, directory) = (base.as_ref(), directory.as_ref());
     options.check_reader()?;
-    options.check_destination(directory, New::Delta)?;
     check_name(&options.base_version).map_err(|error| error.in_path(directory))?;
     let new = Checkpoint::open(new)?;
     let base = Base::open(base)?;
-    let target = options.create(directory)?;
+    let target = AtomicDirectory::create(directory)?.durable(options.durable);
     let written = write(&base.checkpoint, &new, target.path(), options);
     let is_smaller = written.map_err(|error| target.locate(error))?;
     new.check_unchanged()?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::compare::{Compared, Difference, Pair, Worker, compare};
 use crate::delta::Delta;
-use crate::destination::{New, refuse_inside};
+use crate::destination::{Destination, New};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Extra;
 use crate::format::{
@@ -52,46 +52,42 @@ pub(crate) const FILE: &str = "model.safetensors";
 /// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. The same checkpoints and options
 /// give the same files.
 ///
-/// Several tensors are compared at a time, and none is held in memory. The directory appears once
-/// it is complete and on the disk. [`Delta`] has an example.
+/// Several tensors are compared at a time, and none is held in memory. The files take their places
+/// together, once all are complete and on the disk. [`Delta`] has an example.
 ///
 /// # Errors
 ///
 /// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes,
 /// if the delta is [for](Options::for_slime) a program that cannot be told;
-/// [`FileExists`](CoreKind::FileExists) if the directory has files and [`Options::overwrite`] is
-/// off; [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading,
-/// of [`save`](safetensors_core::save()), of [`Delta::open`] and of
-/// [`AtomicDirectory::commit`](safetensors_core::save::AtomicDirectory::commit).
+/// [`FileExists`](CoreKind::FileExists) if the directory has a delta and [`Options::overwrite`] is
+/// off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
+/// [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading, of
+/// [`save_sharded`](safetensors_core::save_sharded) and of [`Delta::open`].
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
     directory: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Delta> {
-    make_if(old, new, directory.as_ref(), options, |_| Ok(()))?;
+    let target = options.create(directory.as_ref(), New::Delta)?;
+    write(old, new, target, options)?.commit()?;
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// [`make`] with a check, which gets the delta when it is complete and not in its place.
-pub(crate) fn make_if<S: ReadAt, N: AsRef<str>, T: TensorSource>(
+/// Writes the files of a delta, which are not in their places.
+pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
-    directory: &Path,
+    mut target: Destination,
     options: &Options,
-    check: impl FnOnce(&Delta) -> Result<()>,
-) -> Result<()> {
-    options.check_reader()?;
-    options.check_destination(directory, New::Delta)?;
-    refuse_inside(directory, old, old.is_of_directory())?;
+) -> Result<Destination> {
     let plan = Plan::of(old, new, options)?;
-    let target = options.create(directory)?;
-    plan.write(target.path()).map_err(|error| target.locate(error))?;
+    target.set_main(INDEX, &[])?;
     // No reader has other limits by default.
-    let opened = Delta::open(target.path()).and_then(|delta| check(&delta));
-    opened.map_err(|error| target.locate(error))?;
+    let written = plan.write(target.staging()).and_then(|()| Delta::open(target.staging()));
+    written.map_err(|error| target.locate(error))?;
     old.check_unchanged()?;
-    target.commit()
+    Ok(target)
 }
 
 /// Two checkpoints that a delta can be made of.
@@ -201,7 +197,7 @@ fn save_files<S: ReadAt, T: TensorSource>(
     for (number, shard) in shards.iter().enumerate() {
         let file = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
         let checksums = shard.iter().map(|(name, it)| (*name, it.checksum.as_str()));
-        let each = options.of_file(SaveOptions::new().metadata(checksums));
+        let each = SaveOptions::new().metadata(checksums).durable(options.durable);
         let tensors = shard.iter().map(|(name, it)| (name, &it.compressed));
         save(directory.join(&file), tensors, &each)?;
         weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));

@@ -1,14 +1,11 @@
 //! [`Options`]: versions, encoding, checksums, and what may be replaced.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::digest::remove_record;
 use safetensors_core::error::Mismatch;
-use safetensors_core::framework::synced_later;
-use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{ErrorKind as CoreKind, Metadata, SaveOptions};
+use safetensors_core::{ErrorKind as CoreKind, Metadata};
 
 use crate::error::{ErrorKind, Result};
 use crate::format::{ChecksumFormat, Encoding, is_decimal};
@@ -145,18 +142,17 @@ impl Options {
         self
     }
 
-    /// Whether what lies at the destination is replaced, with all that is in it: an older delta by
-    /// a new one, and a checkpoint by what a delta makes of it. Anything else there is an error,
-    /// and so is a file there that is read. Off by default: then only an empty directory is
-    /// replaced.
+    /// Allows replacing files: an older delta by a new one, and a checkpoint by what deltas make of
+    /// one, with the files next to it. Only the files of the older one are replaced or removed.
+    /// Other files in the directory always stay. Off by default.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Whether a directory takes its place only after all of it has reached the disk, so that a
-    /// power cut loses nothing. On by default.
+    /// Whether files take their places only after all of them have reached the disk, so that a power
+    /// cut loses nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
@@ -175,28 +171,6 @@ impl Options {
         if let Some(progress) = &self.progress {
             progress(bytes as u64);
         }
-    }
-
-    /// The options of a journal, which can be applied any number of times.
-    pub(crate) fn of_journal(&self) -> Self {
-        Self {
-            encoding: Encoding::Overwrite,
-            whole: true,
-            overwrite: true,
-            durable: self.durable,
-            progress: self.progress.clone(),
-            ..Self::default()
-        }
-    }
-
-    /// The directory that will be the output.
-    pub(crate) fn create(&self, directory: &Path) -> Result<AtomicDirectory> {
-        Ok(AtomicDirectory::create(directory)?.durable(self.durable))
-    }
-
-    /// The options of a file in a directory that is synchronised as a whole.
-    pub(crate) fn of_file(&self, options: SaveOptions) -> SaveOptions {
-        if self.durable { synced_later(options) } else { options.durable(false) }
     }
 
     /// Checks that the reader which a delta is made for can be told these differences between two

@@ -56,13 +56,9 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
         options: &'a Options,
-        beside: Option<&Path>,
+        directory: Option<&Path>,
     ) -> Result<Self> {
-        let directory = match beside.and_then(Path::parent) {
-            Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
-            Some(parent) => parent.to_owned(),
-            None => std::env::temp_dir(),
-        };
+        let directory = directory.map_or_else(std::env::temp_dir, Path::to_owned);
         let has_digests = chain.names_digest();
         let tensor = |name, base, form| PatchedTensor {
             name,

@@ -1,5 +1,6 @@
 //! [`Published`]: the versions that a publisher has put into a directory.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,8 +10,9 @@ use safetensors_core::checkpoint::store::{FileKind, Store, StoreEntry};
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, ReadAt};
 use serde_json::json;
 
-use crate::beside::is_left_out;
+use crate::beside::{is_file_below, is_left_out};
 use crate::delta::Delta;
+use crate::destination::Destination;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::is_decimal;
 use crate::make::{FILE, INDEX};
@@ -137,27 +139,33 @@ impl<T: Store + 'static> Root<T> {
         })
     }
 
-    /// Copies what lies beside the tensors of a full version, except what is there already.
-    /// Returns the names of what is left out.
-    pub(crate) fn copy_beside(&self, number: u64, to: &Path) -> Result<Vec<PathBuf>> {
+    /// Copies the files next to the tensors of a full version, except those that are added already.
+    pub(crate) fn copy_beside(&self, number: u64, new: &mut Destination) -> Result<()> {
         let directory = self.directory(number);
-        let mut left_out = Vec::new();
         for entry in self.list(&directory)? {
-            let is_plain = Path::new(&entry.name).file_name() == Some(entry.name.as_ref());
-            let to = to.join(&entry.name);
-            if entry.kind != FileKind::File || !is_plain || to.exists() {
+            let name = Path::new(&entry.name);
+            let is_plain = name.file_name() == Some(name.as_os_str());
+            let is_there = || new.has(&entry.name) || new.staging().join(name).exists();
+            if entry.kind != FileKind::File || !is_plain || is_there() {
                 continue;
             }
-            if is_left_out(entry.name.as_ref()) || entry.name.ends_with(UNFINISHED) {
-                left_out.push(entry.name.into());
+            let from = directory.join(name);
+            // A store of another place has no links.
+            let is_link_out = fs::symlink_metadata(&from).is_ok_and(|it| it.is_symlink())
+                && !is_file_below(&directory, name);
+            if is_left_out(name.as_os_str()) || entry.name.ends_with(UNFINISHED) || is_link_out {
+                new.left_out.push(entry.name.into());
                 continue;
             }
-            let from = directory.join(&entry.name);
+            new.check_free(&entry.name)?;
             let file = self.store.open(&from).map_err(|error| error.in_path(&from))?;
-            copy(&file, &to).map_err(|error| Error::from(error).in_path(&from))?;
+            let copied = copy(&file, &new.staging().join(name));
+            copied.map_err(|error| Error::from(error).in_path(&from))?;
+            new.add(entry.name);
         }
-        left_out.sort_unstable();
-        Ok(left_out)
+        new.left_out.sort_unstable();
+        new.left_out.dedup();
+        Ok(())
     }
 }
 

@@ -37,8 +37,7 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds a remedy to an error about a file whose header or data an interrupted change left half
-/// written. Says of a directory without a checkpoint how many there are one level down.
+/// Adds a remedy to an error about a file whose header an interrupted change left half written. Says of a directory without a checkpoint how many there are one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
     if let ErrorKind::NoCheckpoint { found, .. } = error.kind()
         && found.is_empty()
@@ -46,14 +45,8 @@ pub(crate) fn explain(error: Error) -> anyhow::Error {
     {
         return anyhow::anyhow!("{message}");
     }
-    match error.kind() {
-        ErrorKind::TornHeader => {}
-        ErrorKind::TornData => {
-            let advice = "`safetensors delta apply --in-place`, run again, completes it, unless the \
-                          journal beside it is lost; then replace it by a whole copy";
-            return anyhow::anyhow!("{error}; {advice}");
-        }
-        _ => return error.into(),
+    if !matches!(error.kind(), ErrorKind::TornHeader) {
+        return error.into();
     }
     let can_be_restored = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
     let advice = if can_be_restored {

@@ -118,7 +118,7 @@ impl Way {
         path: &Path,
     ) -> anyhow::Result<T> {
         outcome.map_err(|error| match error.kind() {
-            ErrorKind::TornHeader | ErrorKind::TornData => input::explain(error),
+            ErrorKind::TornHeader => input::explain(error),
             ErrorKind::InHubCache => anyhow::anyhow!(
                 "{error}; change a copy, made by `cp -L` or `convert`, or give --force"
             ),

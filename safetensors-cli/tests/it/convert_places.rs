@@ -8,7 +8,7 @@ use std::process::Command;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
-use crate::convert::{convert, list, model};
+use crate::convert::{convert, list};
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
@@ -188,7 +188,7 @@ fn the_summary_names_the_older_shards_that_are_removed() {
 #[test]
 fn the_longest_names_of_outputs() {
     let dir = temp_dir();
-    model(dir.path(), "a.safetensors");
+    small_file(dir.path(), "a.safetensors");
     for suffix in [".safetensors", ".npz", ""] {
         for (len, is_taken) in [(255, true), (256, false)] {
             let name = "x".repeat(len - suffix.len()) + suffix;

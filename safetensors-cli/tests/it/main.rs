@@ -16,6 +16,7 @@ mod convert_tied;
 mod dcp;
 mod delta;
 mod delta_follow;
+mod delta_outputs;
 mod diff;
 mod digest;
 mod existing;

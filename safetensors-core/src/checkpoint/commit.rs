@@ -1,18 +1,25 @@
-//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each of
-//! them the old or the new checkpoint is whole.
+//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each
+//! of them the old or the new checkpoint is whole.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
 use super::commit_parts::commit_parts;
-use super::current::current;
+use super::current::{current, old_files};
 use super::index::Index;
-use super::names::{STANDARD_FILE, set_aside};
+use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
+use super::staged::NewFiles;
 use super::store::{Store, Versions, WritableDirectory, read_to_vec};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::identity::process_id;
+use crate::io::{ReadAt, SafeTensors};
+
+/// A file beside the tensors that is larger is not put back after a failure: its bytes would have to
+/// be kept in memory.
+const MOST_PUT_BACK: u64 = 64 << 20;
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
@@ -48,14 +55,14 @@ use crate::io::identity::process_id;
 pub(super) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
-    new: &Index,
+    new: &NewFiles,
     before: Versions<D::Version>,
     left: &mut Vec<(String, D::Version)>,
 ) -> Result<()> {
     let pattern = options.pattern();
-    let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
+    let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
     if options.dcp {
-        return commit_parts(directory, options, new);
+        return commit_parts(directory, options, &new.index);
     }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
@@ -63,19 +70,31 @@ pub(super) fn commit<D: WritableDirectory>(
     let had_index = before.contains_key(&index);
     // All possible checks come before anything changes. An index is written for several files, and
     // for one file if the directory would open as the old index otherwise.
-    let json = if !is_one_file || (!is_standard && had_index) {
-        new.to_json().map_err(|error| error.in_path(directory.path().join(&index)))?
-    } else {
-        Vec::new()
+    let json = match &new.json {
+        Some(json) => json.clone(),
+        None if !is_one_file || (!is_standard && had_index) => {
+            new.index.to_json().map_err(|error| error.in_path(directory.path().join(&index)))?
+        }
+        None => Vec::new(),
     };
-    let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
-    let (placed, beside, name) = (Vec::new(), Vec::new(), index.clone());
-    let mut commit = Commit { directory, pattern, index: name, before, placed, beside, left };
-    let second_names = commit.keep_old_loadable(&files, is_one_file)?;
+    let has_tensors = new.index.shards().any(|(_, names)| !names.is_empty());
+    let mut commit = Commit {
+        directory,
+        pattern,
+        index: index.clone(),
+        before,
+        others: BTreeSet::new(),
+        placed: Vec::new(),
+        beside: Vec::new(),
+        left,
+    };
+    let old = commit.find_old(&files, new.replaces_any)?;
+    commit.refuse_foreign(&new.index)?;
+    let second_names = commit.keep_old_loadable(old, &files)?;
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
-        .put_beside(options)
+        .put_beside(options, &new.beside)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
     if let Err(error) = &committed
         && !matches!(error.kind(), ErrorKind::Overtaken { .. })
@@ -93,6 +112,8 @@ struct Commit<'a, D: WritableDirectory> {
     index: String,
     /// The files of the old checkpoint, and the index in place.
     before: Versions<D::Version>,
+    /// Those of these files that have names of no pattern of the new checkpoint.
+    others: BTreeSet<String>,
     /// The files that this commit has put in place.
     placed: Vec<(String, Option<D::Version>)>,
     /// The files that this commit has put beside them, with their versions and the bytes of the
@@ -111,25 +132,64 @@ enum Goes {
 }
 
 impl<D: WritableDirectory> Commit<'_, D> {
-    /// Step 2: gives old shards whose names are needed second names, and replaces the index by one
-    /// with these. Returns the second names.
-    fn keep_old_loadable(&mut self, files: &[&str], is_one_file: bool) -> Result<Vec<String>> {
+    /// Finds the old checkpoint, as far as it must stay loadable while new files get their names, and
+    /// with `replaces_any` the files that it has under names of other patterns.
+    fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
+        let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();
         let index = path.join(&self.index);
         let has_index = self.before.contains_key(&self.index);
         // One new file needs no preparation: it replaces the old file, or lies beside it. Nor does
         // a directory that opens as `model.safetensors` until that is removed.
-        if !has_index && (is_one_file || self.before.contains_key(STANDARD_FILE)) {
-            return Ok(Vec::new());
+        let old = if has_index || !is_one_file && !self.before.contains_key(STANDARD_FILE) {
+            current(self.directory.store(), &path, has_index.then_some(&index))?
+        } else {
+            None
+        };
+        let store = self.directory.store();
+        let others = if replaces_any { old_files(store, &path, files)? } else { BTreeSet::new() };
+        for file in others {
+            if !self.before.contains_key(&file)
+                && let Some(version) = self.directory.version_of(&file)?
+            {
+                self.before.insert(file.clone(), version);
+                self.others.insert(file);
+            }
         }
-        let old = current(self.directory.store(), &path, has_index.then_some(&index))?;
+        Ok(old)
+    }
+
+    /// Fails if a file would replace one that belongs to no version of the checkpoint. A commit that
+    /// was interrupted may have left one that no index names, which has the same tensors.
+    fn refuse_foreign(&self, new: &Index) -> Result<()> {
+        for (file, tensors) in new.shards().filter(|(file, _)| !self.before.contains_key(*file)) {
+            if self.directory.version_of(file)?.is_none() {
+                continue;
+            }
+            let path = self.directory.path().join(file);
+            let found = self.directory.store().open(&path).and_then(SafeTensors::from_source);
+            let is_own = found.is_ok_and(|found| {
+                let header = found.header();
+                header.len() == tensors.len() && tensors.iter().all(|it| header.get(it).is_some())
+            });
+            if !is_own {
+                return Err(Error::from(ErrorKind::FileExists).in_path(path));
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2: gives old shards whose names are needed second names, and replaces the index by one
+    /// with these. Returns the second names.
+    fn keep_old_loadable(&mut self, old: Option<Index>, files: &[&str]) -> Result<Vec<String>> {
         let Some(mut old) = old else { return Ok(Vec::new()) };
+        let index = self.directory.path().join(&self.index);
         let is_needed =
             |file: &&str| old.shards.contains_key(*file) && self.before.contains_key(*file);
         let in_the_way = files.iter().copied().filter(is_needed);
         let names: Vec<_> =
             in_the_way.map(|file| (file.to_owned(), self.second_name(file))).collect();
-        if names.is_empty() && has_index {
+        if names.is_empty() && self.before.contains_key(&self.index) {
             return Ok(Vec::new());
         }
         for (file, second) in &names {
@@ -160,20 +220,33 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 
     /// The first part of step 3.
-    fn put_beside(&mut self, options: &ShardOptions) -> Result<()> {
+    fn put_beside(&mut self, options: &ShardOptions, written: &[String]) -> Result<()> {
         for (name, bytes) in &options.beside {
-            let path = self.directory.path().join(name);
-            let before = if options.overwrites() { self.directory.version_of(name)? } else { None };
-            let earlier = before.as_ref().map(|_| {
-                let file = self.directory.store().open(&path)?;
-                read_to_vec(&file).map_err(|error| error.in_path(&path))
-            });
-            let earlier = earlier.transpose()?;
+            let (before, earlier) =
+                if options.overwrites() { self.earlier(name)? } else { (None, None) };
             let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
             let put = put.ok_or_else(|| overtaken(self.directory, name))?;
             self.beside.push((name.clone(), put, earlier));
         }
+        for name in written {
+            let (before, earlier) =
+                if options.overwrites() { self.earlier(name)? } else { (None, None) };
+            if let Some(put) = self.directory.place(name, &[(name, before.as_ref())])? {
+                self.beside.push((name.clone(), put, earlier));
+            }
+        }
         Ok(())
+    }
+
+    /// The version of a file that another will replace, and its bytes, unless they are many.
+    #[allow(clippy::type_complexity)]
+    fn earlier(&self, name: &str) -> Result<(Option<D::Version>, Option<Vec<u8>>)> {
+        let Some(before) = self.directory.version_of(name)? else { return Ok((None, None)) };
+        let path = self.directory.path().join(name);
+        let file = self.directory.store().open(&path)?;
+        let is_small = file.byte_len() <= MOST_PUT_BACK;
+        let bytes = is_small.then(|| read_to_vec(&file)).transpose();
+        Ok((Some(before), bytes.map_err(|error| error.in_path(&path))?))
     }
 
     /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
@@ -194,7 +267,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         for (name, version, earlier) in std::mem::take(&mut self.beside) {
             let _ = match earlier {
                 Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
-                None => self.directory.remove(&name, &version),
+                None => self.directory.take_back(&name, &version),
             };
         }
     }
@@ -251,11 +324,23 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// Checks that all files are where this save has put them, and that their names last.
     fn check_placed(&mut self, are_new: bool) -> Result<()> {
         let checked = self.directory.sync().and_then(|()| {
-            let now = self.directory.files(self.pattern)?;
+            let now = self.now(&[])?;
             self.unless_replaced(&now)
         });
         // An error must not look like that of a save that has changed nothing.
         checked.map_err(|error| if are_new { error.in_place() } else { error })
+    }
+
+    /// The files of the old checkpoint and of the new one that are there now, and these.
+    fn now(&self, second: &[String]) -> Result<Versions<D::Version>> {
+        let mut now = self.directory.files(self.pattern)?;
+        let placed = self.placed.iter().map(|(name, _)| name);
+        for name in placed.chain(&self.others).chain(second) {
+            if let Some(version) = self.directory.version_of(name)? {
+                now.insert(name.clone(), version);
+            }
+        }
+        Ok(now)
     }
 
     fn unless_replaced(&self, now: &Versions<D::Version>) -> Result<()> {
@@ -288,7 +373,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         };
         let synced = self.directory.sync();
         synced.map_err(|error| if is_shadowed { error } else { error.in_place() })?;
-        let now = self.directory.files(self.pattern);
+        let now = self.now(second);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
         *self.left = self.stale(&now, second, index);
@@ -312,10 +397,11 @@ impl<D: WritableDirectory> Commit<'_, D> {
     ) -> Vec<(String, D::Version)> {
         let is_placed = |name: &str| self.placed.iter().any(|(placed, _)| placed == name);
         let is_old = |name: &str, version: &D::Version| {
-            (self.pattern.matches(name) || name == self.index && *index != Goes::Never)
-                && !is_placed(name)
-                && (second.iter().any(|second| second == name)
-                    || self.before.get(name) == Some(version))
+            let is_own = self.pattern.matches(name)
+                || self.others.contains(name)
+                || name == self.index && *index != Goes::Never;
+            let is_before = is_own && self.before.get(name) == Some(version);
+            !is_placed(name) && (is_before || second.iter().any(|second| second == name))
         };
         let stale = now.iter().filter(|(name, version)| is_old(name, version));
         let mut stale: Vec<_> =
@@ -323,6 +409,8 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let single = self.pattern.file_name(0, 1);
         stale.sort_by_key(|(name, _)| match (name == &self.index, index) {
             (true, Goes::First) => 0,
+            // Nothing opens as an index of another name any more, but its files go after it.
+            (false, _) if name.ends_with(INDEX_SUFFIX) => 0,
             (false, _) if *name == single => 1,
             (false, _) => 2,
             (true, _) => 3,
@@ -331,47 +419,10 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
-/// Removes the files that an earlier commit could not.
-pub(super) fn remove_left<D: WritableDirectory>(
-    directory: &mut D,
-    left: &mut Vec<(String, D::Version)>,
-) -> Result<()> {
-    while let Some((name, version)) = left.last() {
-        let path = directory.path().join(name);
-        let removed = directory.remove(name, version);
-        removed.map_err(|error| error.left_behind().in_path(path))?;
-        left.pop();
-    }
-    Ok(())
-}
-
 /// The last steps, when the new checkpoint is in place.
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
-}
-
-/// Fails if there are files which the options do not let a save replace.
-pub(crate) fn unless_refused<D: WritableDirectory>(
-    directory: &D,
-    found: &Versions<D::Version>,
-    options: &ShardOptions,
-) -> Result<()> {
-    if options.overwrites() {
-        return Ok(());
-    }
-    let (pattern, index) = (options.pattern(), options.pattern().index_name());
-    let exists =
-        |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
-    if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {
-        return exists(name);
-    }
-    for name in options.beside.keys() {
-        if directory.version_of(name)?.is_some() {
-            return exists(name);
-        }
-    }
-    Ok(())
 }
 
 /// The error if another writer has replaced a file of this save.

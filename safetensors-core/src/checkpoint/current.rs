@@ -1,13 +1,13 @@
 //! The checkpoint that a directory contains before a save. It must stay loadable until the new one
 //! is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::locate::{CheckpointPath, locate};
-use super::names::STANDARD_FILE;
-use super::store::{Store, is_not_found};
+use super::names::{STANDARD_FILE, stem};
+use super::store::{FileKind, Store, is_not_found};
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::Limits;
 use crate::io::{SafeTensors, failpoint};
@@ -31,7 +31,8 @@ pub(super) fn current<T: Store>(
 ) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        Some(index) => Index::read(store, index, &highest_limits()).map(Some),
+        // A delta that another one replaces stays whole, too.
+        Some(index) => Index::read_any(store, index, &highest_limits()).map(Some),
         None => of_one_file(store, directory),
     };
     unless_broken(found)
@@ -51,8 +52,49 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
+/// The names of the files that a directory opens as: a file, or an index and the files that it
+/// names. Second names that an interrupted commit has given these, or the new files, are added.
+pub(super) fn old_files<T: Store>(
+    store: &T,
+    directory: &Path,
+    new: &[&str],
+) -> Result<BTreeSet<String>> {
+    let mut files = opened_files(store, directory)?;
+    let shards: Vec<_> = files.iter().cloned().chain(new.iter().map(|&file| file.into())).collect();
+    let folders: BTreeSet<_> = shards.iter().filter_map(|file| Path::new(file).parent()).collect();
+    for folder in folders {
+        let listed = match store.list(&directory.join(folder)) {
+            Err(error) if is_not_found(&error) => continue,
+            listed => listed?,
+        };
+        for entry in listed.into_iter().filter(|entry| entry.kind == FileKind::File) {
+            let Some(name) = folder.join(entry.name).to_str().map(str::to_owned) else { continue };
+            let is_of = |file: &String| stem(file).is_some_and(|it| stem(&name) == Some(it));
+            if !shards.contains(&name) && shards.iter().any(is_of) {
+                files.insert(name);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<BTreeSet<String>> {
+    let Ok(found) = locate(store, directory) else { return Ok(BTreeSet::new()) };
+    let name = found.path().strip_prefix(directory).ok().and_then(Path::to_str);
+    // Such as the index of a delta further below, which belongs to an epoch.
+    let Some(name) = name.filter(|name| Path::new(name).parent() == Some(Path::new(""))) else {
+        return Ok(BTreeSet::new());
+    };
+    let mut files = BTreeSet::from([name.to_owned()]);
+    if let CheckpointPath::Index(index) = &found {
+        let index = unless_broken(Index::read_any(store, index, &highest_limits()).map(Some))?;
+        files.extend(index.into_iter().flat_map(|index| index.shards.into_keys()));
+    }
+    Ok(files)
+}
+
 /// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
-fn highest_limits() -> Limits {
+pub(super) fn highest_limits() -> Limits {
     Limits {
         // The most that any reader accepts.
         header_bytes: u32::MAX.into(),

@@ -1,6 +1,6 @@
 //! [`LocalDirectory`]: a directory of the local disk that a checkpoint is saved to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ pub struct LocalDirectory {
     /// Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
     lock: Option<DirectoryLock>,
-    directory: PathBuf,
-    options: ShardOptions,
+    pub(super) directory: PathBuf,
+    pub(super) options: ShardOptions,
     /// The [`versions`](Self::versions) at the start, if they must not change until the save is
     /// done.
     before: Option<[Option<Version>; 2]>,
@@ -54,6 +54,8 @@ pub struct LocalDirectory {
     /// The rights of new files that replace no file of the same name: the rights of the old
     /// checkpoint's files.
     rights: Option<Rights>,
+    /// The directories below that have new files.
+    folders: BTreeSet<PathBuf>,
     is_locked_by_caller: bool,
     /// How many files were removed.
     removed: usize,
@@ -98,6 +100,7 @@ impl LocalDirectory {
             temp,
             made,
             rights: None,
+            folders: BTreeSet::new(),
             is_locked_by_caller: false,
             removed: 0,
         };
@@ -118,6 +121,11 @@ impl LocalDirectory {
         // No other process is busy there, so nothing fails.
         let options = options.clone().contention(Contention::Wait);
         Ok(Self { is_locked_by_caller: true, ..Self::prepare(directory, &options)? })
+    }
+
+    /// The hidden directory, to write files to that [`staged`](Self::staged) then names.
+    pub fn staging(&self) -> &Path {
+        self.temp.path()
     }
 
     /// The path to write a new file to.
@@ -150,7 +158,7 @@ impl LocalDirectory {
             .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
     }
 
-    fn save_options(&self) -> &SaveOptions {
+    pub(super) fn save_options(&self) -> &SaveOptions {
         &self.options.save_options
     }
 
@@ -223,6 +231,9 @@ impl WritableDirectory for LocalDirectory {
         }
         let new = self.options.with_beside(new);
         refuse_irreplaceable(&self.directory, pattern, &new, self.save_options())?;
+        if !self.is_locked_by_caller && !self.options.dcp {
+            refuse_to_hide(&self.directory)?;
+        }
         let found = self.files(pattern)?;
         self.rights = Rights::of_all(found.keys().map(|name| self.destination(name)));
         self.steps = Some(Steps::begin());
@@ -253,6 +264,11 @@ impl WritableDirectory for LocalDirectory {
     ) -> Result<Option<Identity>> {
         let (from, to) = (self.hidden(name), self.destination(name));
         let own = Identity::at(&from).map_err(|error| Error::io(error, &to))?;
+        if let Some(folder) = Path::new(name).parent().filter(|it| !it.as_os_str().is_empty()) {
+            let folder = self.directory.join(folder);
+            fs::create_dir_all(&folder).map_err(|error| Error::io(error, &folder))?;
+            self.folders.insert(folder);
+        }
         self.take_over(&from, &to)?;
         self.check_versions(others)?;
         rename(&from, &to)?;
@@ -290,7 +306,7 @@ impl WritableDirectory for LocalDirectory {
         bytes: Vec<u8>,
         before: Option<&Identity>,
     ) -> Result<Option<Identity>> {
-        let (temporary, path) = (self.hidden("index.json"), self.destination(name));
+        let (temporary, path) = (self.hidden(".index"), self.destination(name));
         let durable = self.save_options().durable;
         let written = failpoint::hit("write the index").and_then(|()| {
             let mut file = File::create(&temporary)?;
@@ -313,7 +329,7 @@ impl WritableDirectory for LocalDirectory {
         let path = self.destination(name);
         // Each has its own name, because a file that is open may keep it on Windows.
         self.removed += 1;
-        let hidden = self.hidden(&format!("removed-{}", self.removed));
+        let hidden = self.hidden(&format!(".removed-{}", self.removed));
         let removed = remove_own(&path, *version, &hidden);
         removed.map_err(|error| error.in_path(&path))?;
         remove_header_backup(&path);
@@ -324,7 +340,13 @@ impl WritableDirectory for LocalDirectory {
         if !self.save_options().durable {
             return Ok(());
         }
-        sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
+        // A directory comes after those below it, whose names it has.
+        let below = self.folders.iter().rev().flat_map(|folder| folder.ancestors());
+        let below = below.filter(|it| it.starts_with(&self.directory) && **it != self.directory);
+        for directory in below.chain([&*self.directory]) {
+            sync_directory(directory).map_err(|error| Error::io(error, directory))?;
+        }
+        Ok(())
     }
 
     fn release(&mut self) {

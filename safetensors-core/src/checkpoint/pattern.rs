@@ -57,6 +57,12 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
+    /// The pattern of which this is the name of the single file, or of the index.
+    pub(super) fn from_name(name: &str) -> Self {
+        let stem = name.strip_suffix(INDEX_SUFFIX).or_else(|| name.strip_suffix(FILE_SUFFIX));
+        Self { prefix: stem.unwrap_or(name).into(), rest: String::new() }
+    }
+
     /// The file name of shard number `shard`, counted from 0, of `shards` in all.
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;

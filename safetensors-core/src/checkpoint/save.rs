@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::commit::unless_refused;
 use super::index::Index;
 use super::local_directory::LocalDirectory;
-use super::staged::{SavedShards, StagedShards};
+use super::staged::{SavedShards, StagedShards, unless_refused};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
@@ -124,7 +123,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory.path()))?;
     if !options.overwrites() {
         // The commit checks this again. Here it comes before hours of writing.
-        unless_refused(directory, &directory.files(options.pattern())?, options)?;
+        unless_refused(directory, &directory.files(options.pattern())?, options, &[])?;
     }
     let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {

@@ -1,10 +1,17 @@
 //! [`StagedShards`]: a checkpoint between writing and its commit.
 
-use super::ShardOptions;
-use super::commit::{commit, finish, remove_left, unless_refused};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use super::commit::{commit, finish};
+use super::current::highest_limits;
 use super::index::Index;
-use super::store::{Versions, WritableDirectory};
+use super::store::{LocalStore, Versions, WritableDirectory};
+use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::{FileSource, SafeTensors};
+use crate::save::atomic::sync;
 
 /// The files of a saved checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +20,19 @@ pub struct SavedShards {
     pub files: Vec<String>,
     /// The number of bytes of all tensors.
     pub total_size: u64,
+}
+
+/// The files of a new checkpoint, all of which are written.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    pub(super) index: Index,
+    /// The text of the index, if it is given.
+    pub(super) json: Option<Vec<u8>>,
+    /// The files that go beside those of the tensors, in the order in which they do.
+    pub(super) beside: Vec<String>,
+    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
+    /// another pattern.
+    pub(super) replaces_any: bool,
 }
 
 /// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
@@ -40,7 +60,7 @@ pub struct SavedShards {
 pub struct StagedShards<'d, D: WritableDirectory> {
     directory: &'d mut D,
     options: ShardOptions,
-    index: Index,
+    files: NewFiles,
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
@@ -59,16 +79,18 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         index: Index,
         saved: SavedShards,
     ) -> Self {
-        let options = options.clone();
-        Self {
-            directory,
-            options,
-            index,
-            saved,
-            before: None,
-            is_in_place: false,
-            left: Vec::new(),
-        }
+        let files = NewFiles { index, json: None, beside: Vec::new(), replaces_any: false };
+        Self::with_files(directory, options.clone(), files, saved)
+    }
+
+    fn with_files(
+        directory: &'d mut D,
+        options: ShardOptions,
+        files: NewFiles,
+        saved: SavedShards,
+    ) -> Self {
+        let (before, left) = (None, Vec::new());
+        Self { directory, options, files, saved, before, is_in_place: false, left }
     }
 
     /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
@@ -90,9 +112,11 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     }
 
     fn try_begin(&mut self) -> Result<()> {
-        let files: Vec<&str> = self.index.shards().map(|(file, _)| file).collect();
+        let NewFiles { index, beside, .. } = &self.files;
+        let files = index.shards().map(|(file, _)| file).chain(beside.iter().map(String::as_str));
+        let files: Vec<_> = files.collect();
         let before = self.directory.begin(self.options.pattern(), &files)?;
-        unless_refused(self.directory, &before, &self.options)?;
+        unless_refused(self.directory, &before, &self.options, beside)?;
         self.before = Some(before);
         Ok(())
     }
@@ -110,7 +134,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         self.begin()?;
         let committed = match self.before.take() {
             Some(before) => {
-                commit(self.directory, &self.options, &self.index, before, &mut self.left)
+                commit(self.directory, &self.options, &self.files, before, &mut self.left)
             }
             None => {
                 remove_left(self.directory, &mut self.left).and_then(|()| finish(self.directory))
@@ -124,4 +148,117 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         committed.map_err(|error| error.in_path(self.directory.path()))?;
         Ok(self.saved.clone())
     }
+}
+
+impl LocalDirectory {
+    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit, in
+    /// an error about a file there.
+    #[must_use]
+    pub fn locate(&self, error: Error) -> Error {
+        let Some(from) = error.file().map(PathBuf::from) else { return error };
+        match from.strip_prefix(self.staging()) {
+            Ok(name) => error.moved(&from, &self.directory.join(name)),
+            Err(_) => error,
+        }
+    }
+
+    /// A checkpoint, or a delta, with names of its own. Its files are written to the
+    /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
+    /// files that this index names, and those that go `beside` them, as paths relative to that
+    /// directory.
+    ///
+    /// The commit replaces what the directory opens as, and leaves all other files. A file beside
+    /// the tensors replaces an earlier one of its name, unless the options forbid that.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::LocalDirectory;
+    /// use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let mut directory = LocalDirectory::create(dir.path(), &ShardOptions::new())?;
+    /// let bias = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    /// save(directory.staging().join("a.safetensors"), [("bias", bias)], &SaveOptions::new())?;
+    /// std::fs::write(directory.staging().join("notes.txt"), "b")?;
+    /// directory.staged("a.safetensors", ["notes.txt"])?.commit()?;
+    /// assert_eq!(Checkpoint::open(dir.path())?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of opening `main`; [`ErrorKind::Io`].
+    pub fn staged<N: Into<String>>(
+        &mut self,
+        main: &str,
+        beside: impl IntoIterator<Item = N>,
+    ) -> Result<StagedShards<'_, Self>> {
+        let path = self.hidden(main);
+        let beside: Vec<String> = beside.into_iter().map(N::into).collect();
+        let read = || -> Result<_> {
+            if let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(main) {
+                let index = Index::read_any(&LocalStore, &path, &highest_limits())?;
+                return Ok((index, Some(fs::read(&path).map_err(ErrorKind::Io)?)));
+            }
+            let file = SafeTensors::from_source_with(FileSource::open(&path)?, &highest_limits())?;
+            let names = file.tensors().map(|tensor| tensor.name().to_owned()).collect();
+            let shards = BTreeMap::from([(main.to_owned(), names)]);
+            Ok((Index { shards, ..Index::default() }, None))
+        };
+        let read =
+            read().map_err(|error| error.in_path(&path).moved(&path, &self.destination(main)));
+        let (index, json) = read?;
+        if self.save_options().durable {
+            for name in &beside {
+                // Some systems can synchronise only a file that is open for writing.
+                let file =
+                    File::options().read(cfg!(unix)).write(!cfg!(unix)).open(self.hidden(name));
+                let synced = file.and_then(|file| sync(&file));
+                synced.map_err(|error| Error::io(error, &self.destination(name)))?;
+            }
+        }
+        let files = index.shards.keys().cloned().collect();
+        let saved = SavedShards { files, total_size: index.total_size.unwrap_or(0) };
+        self.options.file_pattern = FilePattern::from_name(main);
+        let options = self.options.clone();
+        let files = NewFiles { index, json, beside, replaces_any: true };
+        Ok(StagedShards::with_files(self, options, files, saved))
+    }
+}
+
+/// Removes the files that an earlier commit could not.
+fn remove_left<D: WritableDirectory>(
+    directory: &mut D,
+    left: &mut Vec<(String, D::Version)>,
+) -> Result<()> {
+    while let Some((name, version)) = left.last() {
+        let path = directory.path().join(name);
+        let removed = directory.remove(name, version);
+        removed.map_err(|error| error.left_behind().in_path(path))?;
+        left.pop();
+    }
+    Ok(())
+}
+
+/// Fails if there are files which the options do not let a save replace.
+pub(super) fn unless_refused<D: WritableDirectory>(
+    directory: &D,
+    found: &Versions<D::Version>,
+    options: &ShardOptions,
+    beside: &[String],
+) -> Result<()> {
+    if options.overwrites() {
+        return Ok(());
+    }
+    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let exists =
+        |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
+    if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {
+        return exists(name);
+    }
+    for name in options.beside.keys().chain(beside) {
+        if directory.version_of(name)?.is_some() {
+            return exists(name);
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
-//! Sharded saves that are interrupted at every step; several at once ([`races`]); the division
-//! into shards ([`split`]).
+//! Sharded saves that are interrupted at every step; files under given names ([`named`]); several
+//! saves at once ([`races`]); the division into shards ([`split`]).
 
+mod named;
 mod races;
 mod split;
 
@@ -192,7 +193,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             // The next save succeeds, and removes what the interrupted one left.
             save_shards(path, 2, &options(shards, false)).unwrap();
             assert!(is_new(path, before, &context));
-            assert_eq!(names_in(path), names_after(before, shards), "{context}");
+            assert_eq!(names_in(path), names_after(before, shards));
             match failed {
                 Some(step) => _ = steps.insert(step),
                 None => {

@@ -77,7 +77,6 @@ mod apply;
 mod backup;
 mod digests;
 mod header;
-mod in_place;
 mod open;
 mod plan;
 mod record;
@@ -86,8 +85,6 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-#[doc(hidden)]
-pub use in_place::InPlace;
 pub use open::{is_torn, restore_header};
 use plan::EditPlan;
 

@@ -70,8 +70,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
 /// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
 /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
-/// matching backup lies beside the file, because the file was moved or copied without it;
-/// [`ErrorKind::TornData`](crate::ErrorKind::TornData).
+/// matching backup lies beside the file, because the file was moved or copied without it.
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found = destination(path).and_then(|destination| match open_and_restore(&destination)? {

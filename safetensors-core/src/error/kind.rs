@@ -38,9 +38,6 @@ pub enum ErrorKind {
     /// [`edit::restore_header`](crate::edit::restore_header) restores it.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
-    /// A delta is half applied in place. Applied again, it completes, if its journal is there.
-    #[error("the data is half written: it is being changed, or a change of it was interrupted")]
-    TornData,
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more tensors than the limit of {limit}")]
     TooManyTensors { limit: usize },

@@ -45,9 +45,9 @@ pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain, telling};
+pub(crate) use mark::is_marked;
 #[cfg(feature = "std")]
-pub(crate) use mark::{data_mark, mark, parse_data_mark};
-pub(crate) use mark::{is_data_marked, is_marked};
+pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 #[cfg(feature = "std")]

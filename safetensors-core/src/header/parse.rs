@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::json::Cursor;
 use super::looks_like::{explain, telling};
 use super::model::{Header, MAX_TEXT, Metadata, ParsedEntry, Record, Span};
-use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_data_marked, is_marked, validate};
+use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::tensor::shape;
@@ -44,9 +44,6 @@ impl Header {
         available: u64,
         limits: &Limits,
     ) -> Result<usize> {
-        if is_data_marked(length) {
-            return Err(ErrorKind::TornData.into());
-        }
         if is_marked(length) {
             return Err(ErrorKind::TornHeader.into());
         }

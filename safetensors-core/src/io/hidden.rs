@@ -43,9 +43,6 @@ const BACKUP_SUFFIX: &str = ".header-backup";
 /// How the name of an index goes on after that of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
-/// How the name of the journal of a delta ends, which `safetensors-delta` writes.
-pub(crate) const JOURNAL_SUFFIX: &str = ".delta-journal";
-
 /// What the backup of a header begins with.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
@@ -193,7 +190,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
 /// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
 /// holds for parts that some ranks have saved and others have not, for the file of a lock, and for
-/// what an interrupted change in place is restored from or completed with.
+/// the backup that an interrupted change in place is restored from.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -203,14 +200,12 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// ```
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
-    let is_of_change = [BACKUP_SUFFIX, JOURNAL_SUFFIX].iter().any(|suffix| {
-        bytes.starts_with(b".")
-            && bytes.len() > suffix.len() + 1
-            && bytes.ends_with(suffix.as_bytes())
-    });
+    let is_backup = bytes.len() > BACKUP_SUFFIX.len() + 1
+        && bytes.starts_with(b".")
+        && bytes.ends_with(BACKUP_SUFFIX.as_bytes());
     name == LOCK_NAME
         || is_attempt_directory(name)
-        || is_of_change
+        || is_backup
         || checkpoint_of_temporary(name).is_some()
 }
 
@@ -272,8 +267,7 @@ mod tests {
             (".a.aB3dE6.tmp", true),
             (".safetensors.lock", true),
             (".model.safetensors.header-backup", true),
-            (".model.safetensors.index.json.delta-journal", true),
-            (".delta-journal", false),
+            (".header-backup", false),
             (".权.aB3dE6.tmp", true),
             (".model.safetensors.index.json.step-1.ranks", true),
             (".model.safetensors.index.json..ranks", false),
@@ -289,6 +283,35 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_temporary_name(OsStr::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn temporary_files_of_one_checkpoint_belong_together() {
+        let model = checkpoints_of("model.safetensors".as_ref());
+        assert_eq!(model.first().map(String::as_str), Some("model.safetensors"));
+        for file in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+        ] {
+            let backup = header_backup(Path::new(file));
+            for file in [Path::new(file), &backup] {
+                let temporary = growing_lock(file);
+                let found = checkpoint_of_temporary(temporary.file_name().unwrap()).unwrap();
+                assert!(model.contains(&found), "{}", temporary.display());
+            }
+        }
+        for file in ["model2.safetensors", "model.fp16.safetensors", "model", "config.json"] {
+            let temporary = growing_lock(Path::new(file));
+            let found = checkpoint_of_temporary(temporary.file_name().unwrap()).unwrap();
+            assert!(!model.contains(&found), "{file}");
+        }
+        for len in [120, 140, 200, 232] {
+            let name = "x".repeat(len) + ".safetensors";
+            let index = growing_lock(Path::new(&(name.clone() + INDEX_ENDING)));
+            let found = checkpoint_of_temporary(index.file_name().unwrap()).unwrap();
+            assert!(checkpoints_of(name.as_ref()).contains(&found), "{len}");
         }
     }
 

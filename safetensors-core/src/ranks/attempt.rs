@@ -13,12 +13,6 @@
 //! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
 //! replace the old checkpoint as those of any save do ([`StagedShards`]). If that rank is killed, the
 //! parts are still complete, and any rank that saves again tries anew.
-//!
-//! A store of objects has no locks and no renaming, but conditional writes. There
-//! (`safetensors_hub::remote::RemoteOptions::save_rank`) the same state is objects below the
-//! attempt's name: whoever lists all marks writes the index, and the index names the parts where
-//! they are. Writing it on the condition that it is still the one from before takes the place of
-//! the lock.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@
 //! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
-//! | save them elsewhere than to a directory | [`RankSaver::plan_files`]; to a bucket, `RemoteOptions::save_rank` of `safetensors-hub` |
+//! | save them elsewhere than to a directory | [`RankSaver::plan_files`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
 //! | read what ranks have saved, also with PyTorch, as whole tensors | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
 //!

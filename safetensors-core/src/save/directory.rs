@@ -10,6 +10,7 @@ pub use place::DirectoryPlace;
 
 use super::atomic::{directory, sync, sync_directory};
 use super::directories::NewDirectories;
+use super::leftovers::NEW;
 use super::temporary::TempDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
@@ -17,9 +18,6 @@ use crate::io::lock::DirectoryLock;
 use crate::io::names::refuse_impossible;
 use crate::io::remove::unless_missing;
 use crate::io::unfinished::Steps;
-
-/// The name of the new directory within the temporary one.
-const NEW: &str = "new";
 
 /// A new directory that appears at its path with all its files, or not at all. It never replaces
 /// anything but an empty directory.

@@ -18,6 +18,12 @@ use crate::io::hidden::{TEMPORARY_LOCK, checkpoint_of_temporary, checkpoints_of}
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::remove_hidden;
 
+/// The name of a new directory within the temporary one.
+pub(super) const NEW: &str = "new";
+
+/// The name of the old directory that it replaces.
+pub(super) const OLD: &str = "old";
+
 /// A directory of at most this many entries is listed at each save.
 const FEW: usize = 1000;
 
@@ -34,7 +40,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
     for name in LISTED.temporaries(key, &checkpoints_of(file_name), || list(directory)) {
-        let _ = remove_leftover(&directory.join(name));
+        let _ = remove_leftover(&directory.join(name), &directory.join(file_name));
     }
 }
 
@@ -42,7 +48,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
 pub(super) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
-        let _ = remove_leftover(&directory.join(name));
+        let _ = remove_leftover(&directory.join(name), &directory.join(file_name));
     }
 }
 
@@ -112,14 +118,15 @@ fn list(directory: &Path) -> Option<Listed> {
     Some(listed)
 }
 
-/// Removes a temporary file, or a directory, that no process has locked.
-fn remove_leftover(path: &Path) -> io::Result<()> {
+/// Removes a temporary file, or a directory, that no process has locked. One that has all there is
+/// of the directory at `destination` stays.
+fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
         let Some(_leftover) = lock_leftover(path)? else { return Ok(()) };
         return fs::remove_file(path);
     }
-    if !kind.is_dir() {
+    if !kind.is_dir() || is_between(path, destination)? {
         return Ok(());
     }
     match lock_leftover(&path.join(TEMPORARY_LOCK)) {
@@ -129,6 +136,18 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
         // gone. If the creator comes first, the directory is not empty, and stays.
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::remove_dir(path),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether the old directory was moved aside, and the new one is not in place.
+pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
+    Ok(!is_there(path)? && is_there(&hidden.join(OLD))? && is_there(&hidden.join(NEW))?)
+}
+
+pub(super) fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true),
     }
 }
 

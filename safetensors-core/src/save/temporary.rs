@@ -23,7 +23,6 @@ use crate::io::failpoint;
 use crate::io::hidden::{
     ID_LEN, TEMPORARY_LOCK, TEMPORARY_SUFFIX, directory, remove_header_backup, temporary_prefix,
 };
-use crate::io::remove::remove_hidden;
 use crate::io::unfinished::{Owned, Steps};
 
 /// How often a temporary file or directory is created anew because another save seems to have
@@ -216,20 +215,17 @@ impl TempDirectory {
         let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
+            let made = Owned::directory(&path);
             // Until the file is locked, another save may take the directory for a leftover.
             match lock_in(&path) {
                 Ok((lock, is_ours)) if is_ours || attempt == ATTEMPTS => {
-                    return Ok(Self(Owned::directory(&path).locked(lock)));
+                    return Ok(Self(made.locked(lock)));
                 }
-                made => {
-                    let _ = remove_hidden(&path, None);
-                    let lost = made.err().filter(|it| it.kind() != io::ErrorKind::NotFound);
-                    if let Some(error) = lost {
-                        return Err(error);
-                    }
+                Err(error) if error.kind() != io::ErrorKind::NotFound || attempt == ATTEMPTS => {
+                    return Err(error);
                 }
+                _ => attempt += 1,
             }
-            attempt += 1;
         }
     }
 

@@ -1,10 +1,10 @@
-//! What lies at the destination, in it and beside the base: nothing is lost, and nothing old is
-//! taken over.
+//! What is at the destination and next to the base: nothing is lost, and nothing old is taken over.
 
 use std::fs;
+use std::path::PathBuf;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind as CoreKind};
-use safetensors_delta::{Chain, Delta, ErrorKind, make};
+use safetensors_core::{Checkpoint, ErrorKind as CoreKind};
+use safetensors_delta::{Chain, Delta, make};
 
 use crate::support::{INDEX, Scratch, Tensors, bytes, files, quick, read, write};
 
@@ -28,32 +28,58 @@ fn chain(scratch: &Scratch, delta: &str) -> Chain {
     Chain::new([Delta::open(scratch.path(delta)).unwrap()]).unwrap()
 }
 
+/// What is read may be in the directory that is written to, and may be what is replaced.
 #[test]
-fn what_is_read_is_not_replaced_with_the_directory_that_it_lies_in() {
+fn only_the_files_of_the_old_version_are_replaced() {
     let scratch = scratch("out/deltas/1");
     let inner = write(&scratch.path("out/base"), &base(), u64::MAX);
     write(&scratch.path("out"), &new(), u64::MAX);
-    let file = Checkpoint::open(scratch.path("out/model.safetensors")).unwrap();
     scratch.make("delta", &new(), &quick()).unwrap();
     let below = write(&scratch.path("delta/base"), &base(), u64::MAX);
     let (out, delta, replacing) =
         (scratch.path("out"), scratch.path("delta"), quick().overwrite(true));
-    let before = files(scratch.directory.path());
-    let tensors = || below.tensors().map(|tensor| (tensor.name(), tensor));
-    let refused: [Result<(), Error>; 5] = [
-        chain(&scratch, "delta").apply(&inner, &out, &replacing).map(drop),
-        chain(&scratch, "delta").apply(&file, &out, &replacing).map(drop),
-        chain(&scratch, "out/deltas/1").apply(&scratch.base, &out, &replacing).map(drop),
-        chain(&scratch, "out/deltas/1").squash(&below, &delta, &replacing),
-        make(&below, tensors(), &delta, &replacing).map(drop),
+    let others = [
+        ".env",
+        ".git/HEAD",
+        "adapter/adapter_model.safetensors",
+        "checkpoint-500/optimizer.pt",
+        "config.json",
+        "notes.txt",
+        "vision.onnx",
     ];
-    for result in refused {
-        let error = result.unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::InsideDestination)), "{error}");
+    for directory in [&out, &delta] {
+        for name in others {
+            fs::create_dir_all(directory.join(name).parent().unwrap()).unwrap();
+            fs::write(directory.join(name), name).unwrap();
+        }
     }
-    assert_eq!(files(scratch.directory.path()), before);
-    // One delta of several may take the place of one of them.
+    let [in_out, in_delta] = [&out, &delta].map(|it| files(it));
+    let tensors = || below.tensors().map(|tensor| (tensor.name(), tensor));
+    let applied = |chain: &Chain, base: &Checkpoint| {
+        write(&out, &base_of_others(), u64::MAX);
+        assert_eq!(chain.apply(base, &out, &replacing).unwrap(), [""; 0].map(PathBuf::from));
+        assert_eq!(read(&out), new());
+        assert_eq!(files(&out), in_out);
+    };
+    applied(&chain(&scratch, "delta"), &inner);
+    applied(&chain(&scratch, "out/deltas/1"), &scratch.base);
+    write(&out, &base(), u64::MAX);
+    let itself = Checkpoint::open(&out).unwrap();
+    chain(&scratch, "delta").apply(&itself, &out, &replacing).unwrap();
+    assert_eq!((read(&out), files(&out)), (new(), in_out));
+
+    chain(&scratch, "out/deltas/1").squash(&below, &delta, &replacing).unwrap();
     chain(&scratch, "delta").squash(&scratch.base, &delta, &replacing).unwrap();
+    assert_eq!(files(&delta), in_delta);
+    make(&below, tensors(), &delta, &replacing).unwrap();
+    let left = files(&delta);
+    assert_eq!(left.len() + 1, in_delta.len(), "nothing differs, so there is no shard");
+    assert!(others.iter().all(|name| left.contains_key(&delta.join(name))));
+}
+
+/// Tensors of a checkpoint that is replaced.
+fn base_of_others() -> Tensors {
+    Tensors::from([bytes("other", [9])])
 }
 
 /// It may be the index of a checkpoint.
@@ -73,13 +99,14 @@ fn what_is_not_known_to_be_a_delta_is_not_replaced() {
 }
 
 #[test]
-fn what_appears_meanwhile_stays() {
+fn what_appears_while_files_are_written_stays() {
     let scratch = scratch("delta");
     let appearing = |name: &str| {
         let path = scratch.path(name);
         quick().progress(move |_| {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("thesis.tex"), "x").unwrap();
+            fs::write(path.join("model.safetensors"), "y").unwrap();
         })
     };
     let applied = chain(&scratch, "delta");
@@ -90,7 +117,7 @@ fn what_appears_meanwhile_stays() {
     }
     for name in ["out", "made"] {
         let left = files(&scratch.path(name));
-        assert_eq!(Vec::from_iter(left.into_values()), [b"x"]);
+        assert_eq!(Vec::from_iter(left.into_values()), [b"y", b"x"]);
     }
 }
 
@@ -129,17 +156,77 @@ fn only_what_is_beside_the_tensors_is_copied() {
     assert_eq!(read(&out), new());
 }
 
-/// Before a tensor is read, and not after all are written.
+/// A link that leads out may lead to a secret, and reading a FIFO would wait.
 #[cfg(unix)]
 #[test]
-fn what_cannot_be_copied_is_found_before_anything_is_written() {
+fn only_regular_files_below_the_base_are_copied() {
+    use std::os::unix::fs::symlink;
+
     let scratch = scratch("delta");
-    let link = scratch.path("base/notes.txt");
-    std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    let base = Checkpoint::open(scratch.path("base")).unwrap();
-    let options = quick().progress(|_| panic!("a tensor is read"));
-    let error = chain(&scratch, "delta").apply(&base, scratch.path("out"), &options).unwrap_err();
-    assert_eq!(error.file(), link.to_str());
+    let base = scratch.path("base");
+    fs::write(scratch.path("secret.txt"), "s").unwrap();
+    fs::write(base.join(".env"), "s").unwrap();
+    fs::create_dir(base.join("docs")).unwrap();
+    fs::write(base.join("docs/license"), "l").unwrap();
+    for (name, target) in [
+        ("LICENSE", "docs/license"),
+        ("README.md", "../secret.txt"),
+        ("dangling.txt", "nowhere"),
+        ("docs/out", "../../secret.txt"),
+        ("hidden.txt", ".env"),
+        ("weights.txt", "model.safetensors"),
+        ("folder", "docs"),
+    ] {
+        symlink(target, base.join(name)).unwrap();
+    }
+    let fifo = std::process::Command::new("mkfifo").arg(base.join("pipe")).status().unwrap();
+    assert!(fifo.success());
+    let (opened, out) = (Checkpoint::open(&base).unwrap(), scratch.path("out"));
+    let left_out = chain(&scratch, "delta").apply(&opened, &out, &quick()).unwrap();
+    let expected = [
+        ".env",
+        "README.md",
+        "dangling.txt",
+        "docs/out",
+        "folder",
+        "hidden.txt",
+        "pipe",
+        "weights.txt",
+    ];
+    assert_eq!(left_out, expected.map(PathBuf::from));
+    let expected = ["LICENSE", "docs/license", "model.safetensors"].map(|name| out.join(name));
+    assert_eq!(Vec::from_iter(files(&out).into_keys()), expected);
+    assert_eq!(fs::read(out.join("LICENSE")).unwrap(), b"l");
+}
+
+/// There, each file is a link to a blob of the same repository.
+#[cfg(unix)]
+#[test]
+fn links_in_a_cache_of_the_hub_are_followed() {
+    use std::os::unix::fs::symlink;
+
+    let scratch = scratch("delta");
+    let repository = scratch.path("models--a--b");
+    let snapshot = repository.join("snapshots").join("0".repeat(40));
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir(repository.join("blobs")).unwrap();
+    fs::write(scratch.path("secret.txt"), "s").unwrap();
+    fs::copy(scratch.path("base/model.safetensors"), repository.join("blobs/1")).unwrap();
+    fs::write(repository.join("blobs/2"), "{}").unwrap();
+    symlink("../../blobs/1", snapshot.join("model.safetensors")).unwrap();
+    symlink("../../blobs/2", snapshot.join("config.json")).unwrap();
+    symlink("../../../secret.txt", snapshot.join("README.md")).unwrap();
+    let (base, out) = (Checkpoint::open(&snapshot).unwrap(), scratch.path("out"));
+    let left_out = chain(&scratch, "delta").apply(&base, &out, &quick()).unwrap();
+    assert_eq!(left_out, [PathBuf::from("README.md")]);
+    assert_eq!(fs::read(out.join("config.json")).unwrap(), b"{}");
+    assert_eq!(read(&out), new());
+    // The files of a cache are not replaced.
+    let before = files(scratch.directory.path());
+    let replaced = chain(&scratch, "delta").apply(&base, &snapshot, &quick().overwrite(true));
+    let error = replaced.unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::InHubCache), "{error}");
+    assert_eq!(files(scratch.directory.path()), before);
 }
 
 /// Such as a blob in a cache of the Hub, and a pipe.

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::Checkpoint;
-use safetensors_core::edit::InPlace;
 use safetensors_delta::{Error, ErrorKind, Follower, make};
 
 use crate::followed::{Publisher, numbers, tensors, with_base};
@@ -54,8 +53,16 @@ fn files_beside_the_tensors_stay_unless_a_full_version_brings_others() {
     publisher.run(1, 0);
     fs::write(publisher.version(0).join("tokenizer.json"), "t").unwrap();
     fs::write(publisher.version(0).join("model.sig"), "s").unwrap();
+    #[cfg(unix)]
+    {
+        fs::write(publisher.directory.path().join("secret"), "s").unwrap();
+        let link = publisher.version(0).join("z.txt");
+        std::os::unix::fs::symlink("../../secret", link).unwrap();
+    }
     let update = publisher.follower().poll(publisher.root()).unwrap().unwrap();
-    assert_eq!(update.left_out, [Path::new("model.sig")]);
+    let expected = ["model.sig", "z.txt"].map(Path::new);
+    assert_eq!(update.left_out, expected[..if cfg!(unix) { 2 } else { 1 }]);
+    assert!(!publisher.served().join("z.txt").exists());
     publisher.full(1, &tensors(1, 1));
     assert_eq!(publisher.poll().unwrap(), Some((Some(0), 1, Some(1), 0)));
     let beside = |name: &str| fs::read_to_string(publisher.served().join(name)).ok();
@@ -282,9 +289,9 @@ fn what_is_here_and_of_no_use_is_replaced() {
     assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, Some(0), 2)));
     publisher.assert_served(2, &newer);
 
-    // A change in place was interrupted, or a file is gone.
+    // A file is half written, or gone.
     type Damage = fn(&Path);
-    let torn: Damage = |file| InPlace::open(file, false).unwrap().begin(7).unwrap();
+    let torn: Damage = |file| fs::write(file, "x").unwrap();
     let gone: Damage = |file| fs::remove_file(file).unwrap();
     for damage in [torn, gone] {
         let publisher = Publisher::new();
@@ -326,12 +333,13 @@ fn only_what_a_follower_has_put_there_is_replaced() {
     fs::write(publisher.served().join(".safetensors-follow.json"), "{").unwrap();
     assert_eq!(publisher.follower().version().unwrap(), None);
     publisher.poll().unwrap_err();
-    // Nor may the versions themselves be replaced.
+    // Nor is a delta replaced by a checkpoint.
+    let before = files(&publisher.root());
     let inside = Follower::new(publisher.version(1)).options(quick().overwrite(true));
     inside.poll(publisher.root()).unwrap_err();
-    let around = Follower::new(publisher.directory.path()).options(quick().overwrite(true));
-    around.poll(publisher.root()).unwrap_err();
-    assert!(publisher.version(1).join(INDEX).exists());
+    let around = Follower::new(publisher.directory.path()).options(quick());
+    assert!(around.poll(publisher.root()).unwrap().is_some());
+    assert_eq!(files(&publisher.root()), before);
 }
 
 #[test]

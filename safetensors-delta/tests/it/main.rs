@@ -7,10 +7,10 @@ mod example;
 mod extra;
 mod failures;
 mod follow;
+mod follow_files;
 mod follow_racing;
 mod followed;
 mod hostile;
-mod in_place;
 mod linked;
 #[cfg(target_os = "linux")]
 mod memory;

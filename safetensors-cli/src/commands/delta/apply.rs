@@ -1,29 +1,21 @@
-//! `safetensors delta apply`: what deltas make of a checkpoint, in a new directory or in place.
+//! `safetensors delta apply`: what deltas make of a checkpoint, in a directory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use safetensors_delta::{Chain, Options};
 
-use super::{
-    advise, bytes_of, counted, open_all, opened, refuse_address, tell, warn_of_left_out,
-    warn_of_unchecked,
-};
+use super::{advise, bytes_of, counted, opened, tell, warn_of_left_out, warn_of_unchecked};
 use crate::input::{self, Source, address};
 use crate::terminal::text;
 
-/// Write what deltas make of BASE to a new directory, or into BASE
+/// Write the checkpoint that deltas make of BASE
 ///
-/// OUT gets the files of BASE with the new values, under the same names, and a copy of what lies in
-/// the directory BASE beside them, but for other files of tensors, signatures and hidden files: a
-/// warning names what is left out. If tensors were added, removed or reshaped, or the metadata
-/// differs, the tensors are saved anew instead, as `convert` does it. The deltas may be given in any
-/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, which --force
-/// replaces.
-///
-/// With --in-place there is no OUT: the bytes that differ are written to the files of BASE. First
-/// everything is checked and saved as a journal beside them. While they are written, every reader
-/// refuses BASE; if the command is killed, that lasts until it is run again, which completes it.
+/// OUT gets the files of BASE with the new values, under the same names, and copies of the other
+/// files in the directory BASE. Other tensors, signatures, hidden files and links that lead out of
+/// BASE are not copied: a warning names them. If tensors were added, removed or reshaped, or the
+/// metadata differs, the tensors are saved as `convert` saves them. The deltas may be given in any
+/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -31,50 +23,28 @@ Examples:
   safetensors delta apply step-1/ weight_v000002 applied/
   safetensors delta apply hf://owner/model weight_v000001 applied/
   safetensors delta apply served/ weight_v000003 served/ --force
-  safetensors delta apply --in-place served/ weight_v000003
 
 Exit codes: 0 applied, 1 a delta does not fit BASE, or a file is malformed or cannot be read or
 written, 2 wrong usage.",
-    override_usage = "safetensors delta apply [OPTIONS] <BASE> <DELTA>... <OUT>\n       \
-                      safetensors delta apply --in-place <BASE> <DELTA>..."
+    override_usage = "safetensors delta apply [OPTIONS] <BASE> <DELTA>... <OUT>"
 )]
 pub(super) struct Apply {
     /// BASE, the deltas, and OUT last
-    #[arg(value_name = "PATH", required = true, num_args = 2.., value_parser = address::parser())]
+    #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
     paths: Vec<PathBuf>,
-    /// Replace the checkpoint in OUT, with all that is in that directory
+    /// Replace the checkpoint in OUT; all other files there stay
     #[arg(long)]
     force: bool,
-    /// Write into the files of BASE, which is a file, an index or a directory of the disk
-    ///
-    /// Only deltas that keep the tensors and the metadata are applied so, and only if BASE has no
-    /// recorded digests. Programs that have the files open see them change
-    #[arg(long, conflicts_with = "force")]
-    in_place: bool,
 }
 
 impl Apply {
     pub(super) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        if self.in_place {
-            return self.run_in_place(out);
-        }
         let (base, chain, to) = opened(&self.paths)?;
         let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
         let left_out = chain.apply(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
         warn_of_left_out(to, &left_out);
         tell_of_result(to, &chain, out)
-    }
-
-    fn run_in_place(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let [base, deltas @ ..] = &self.paths[..] else { return Ok(()) };
-        refuse_address(base, "BASE")?;
-        let chain = Chain::new(open_all(deltas)?)?;
-        // A base that was left half written does not open before it is complete.
-        let bytes = input::open(base).map_or(0, |base| bytes_of(&base));
-        chain.apply_in_place(base, &counted(Options::new(), bytes)).map_err(advise)?;
-        warn_of_unchecked(&chain);
-        tell_of_result(base, &chain, out)
     }
 }
 

@@ -23,8 +23,9 @@ const TIMED_OUT: u8 = 124;
 /// weight_v000003, which holds a delta or a full checkpoint. Other names are ignored, and a ROOT
 /// that is not there yet is waited for. A version counts once its index or its one model.safetensors
 /// is there. OUT gets the newest full version and the deltas after it; from then on it gets the
-/// deltas that it lacks. It is replaced as a whole: it has the old version or the new one at every
-/// moment, also if the command is killed. A hidden file in OUT says which version it has.
+/// deltas that it lacks. It opens as the old version or the new one at every moment, also if the
+/// command is killed. Files that are of no version stay. A hidden file in OUT says which version it
+/// has.
 ///
 /// If the trainer begins anew, OUT begins anew with a full version. Each version that OUT gets is
 /// one line on standard output.

@@ -336,14 +336,21 @@ fn counted(options: Options, bytes: u64) -> Options {
     options.progress(move |bytes| progress.add(bytes))
 }
 
-/// Adds what replaces a directory that is there.
+/// Adds what lets a directory be written to.
 fn advise(error: safetensors_core::Error) -> anyhow::Error {
     match error.kind() {
+        safetensors_core::ErrorKind::Io(system)
+            if system.kind() == std::io::ErrorKind::PermissionDenied
+                && error.file().is_some_and(|file| Path::new(file).is_dir()) =>
+        {
+            anyhow::anyhow!(
+                "{error}; files are replaced in the directory, so it has to be writable"
+            )
+        }
         safetensors_core::ErrorKind::FileExists => {
             let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
             anyhow::anyhow!("{place}: the directory has files; --force replaces them")
         }
-        safetensors_core::ErrorKind::TornData => input::explain(error),
         _ => error.into(),
     }
 }
@@ -372,12 +379,13 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
     }
 }
 
-/// Warns of what lies beside a base and is not copied.
+/// Warns of the files next to a base that are not copied.
 fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{}: not copied, because they may belong to the old tensors: {}",
+            "{}: not copied, because they may belong to the old tensors, or are hidden, special \
+             files or links out of the directory: {}",
             text::path(to),
             names.join(", ")
         ));

@@ -192,11 +192,6 @@ fn a_delta_that_a_follower_applies() {
 }
 
 #[test]
-fn a_delta_in_place() {
-    check(&Case::delta_in_place());
-}
-
-#[test]
 fn an_edit() {
     check(&Case::edit());
 }

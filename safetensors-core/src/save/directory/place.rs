@@ -4,18 +4,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{AtomicDirectory, NEW, not_durable};
+use super::{AtomicDirectory, not_durable};
 use crate::error::{Error, Result};
 use crate::io::failpoint;
 use crate::io::hidden::{directory, is_temporary, temporary_prefix};
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 use crate::save::atomic::sync_directory;
-use crate::save::leftovers::remove_leftovers_now;
+use crate::save::leftovers::{NEW, OLD, is_between, is_there, remove_leftovers_now};
 use crate::save::temporary::TempDirectory;
-
-/// The name of an old directory within the temporary one.
-const OLD: &str = "old";
 
 /// The place of a directory whose owner removes or replaces it, with everything in it. A link to a
 /// directory may be there, too: then only the link goes.
@@ -147,18 +144,6 @@ fn complete(hidden: &Path, path: &Path) -> io::Result<()> {
     let _steps = Steps::begin();
     // Whoever replaces a directory holds the lock until the new one has the name.
     if is_between(hidden, path)? { fs::rename(hidden.join(NEW), path) } else { Ok(()) }
-}
-
-/// Whether the old directory was moved aside, and the new one is not in place.
-fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
-    Ok(!is_there(path)? && is_there(&hidden.join(OLD))? && is_there(&hidden.join(NEW))?)
-}
-
-fn is_there(path: &Path) -> io::Result<bool> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|_| true),
-    }
 }
 
 /// Renames a directory, and returns `true`. One that the file system cannot rename is removed, and

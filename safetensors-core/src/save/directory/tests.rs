@@ -161,6 +161,8 @@ fn interrupt_replacement(is_complete: fn(&Path, Option<Interrupted>) -> bool) ->
         if is_in_place && at.is_some_and(|at| !at.killed) {
             assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
         }
+        // The only copies are no leftovers of another save.
+        drop(AtomicDirectory::create(&path).unwrap());
         DirectoryPlace::clean(&path);
         if is_complete(&path, at) {
             let found = content(&path).unwrap();

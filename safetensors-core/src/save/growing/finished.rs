@@ -57,7 +57,7 @@ pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Res
         // A missing file and one of another format have nothing.
         Err(error) => match error.kind() {
             ErrorKind::Io(io) if io.kind() != io::ErrorKind::NotFound => Err(error.in_path(path)),
-            ErrorKind::TornHeader | ErrorKind::TornData => Err(error.in_path(path)),
+            ErrorKind::TornHeader => Err(error.in_path(path)),
             _ => Ok(false),
         },
     }

@@ -9,10 +9,9 @@ use safetensors_core::checkpoint::store::{Versions, WritableDirectory};
 use safetensors_core::{Result, SaveOptions, TensorSource};
 
 use super::directory::{Directory, Files, ObjectVersion, Put};
-use super::problem::{failed, left_behind};
-use super::ranks::attempt::{self, Attempts};
-use super::send;
+
 use super::upload::Upload;
+use super::{failed, send};
 use crate::remote::RemoteStore;
 use crate::remote::place::RemotePlace;
 
@@ -22,17 +21,10 @@ pub(super) struct BucketDirectory {
     store: RemoteStore,
     /// The path of the directory.
     shown: String,
-    pattern: FilePattern,
     /// Files that are sent, and not visible yet.
     sent: BTreeMap<String, Upload>,
     /// What there was when the save began to change the directory.
     found: Files,
-    /// What ranks have saved or begun to save before.
-    attempts: Attempts,
-    /// Whether there is only one new file.
-    is_single: bool,
-    /// Whether ranks may still be about to use what this save would remove.
-    is_used: bool,
 }
 
 impl BucketDirectory {
@@ -47,12 +39,8 @@ impl BucketDirectory {
             directory: Directory::of(place, pattern)?,
             store: RemoteStore::of(place),
             shown: place.shown.clone(),
-            pattern: pattern.clone(),
             sent: BTreeMap::new(),
             found: Files::new(),
-            attempts: Attempts::new(),
-            is_single: false,
-            is_used: false,
         })
     }
 }
@@ -85,17 +73,9 @@ impl WritableDirectory for BucketDirectory {
         Ok(())
     }
 
-    fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<ObjectVersion>> {
-        let (index, single) = (pattern.index_name(), pattern.file_name(0, 1));
-        let (found, directories) = self.directory.list_all(&index).map_err(failed)?;
-        self.attempts = attempt::find(&self.directory, pattern, &directories).map_err(failed)?;
-        // Ranks that have written the index beside the earlier single file may be about to remove
-        // that file. They could remove the new one instead, and then need all of theirs.
-        let had_both = found.contains_key(&single) && found.contains_key(&index);
-        self.is_single = new == [single];
-        self.is_used = self.is_single && had_both && !self.attempts.is_empty();
-        self.found = found.clone();
-        Ok(versions(found))
+    fn begin(&mut self, pattern: &FilePattern, _: &[&str]) -> Result<Versions<ObjectVersion>> {
+        self.found = self.directory.list(&pattern.index_name()).map_err(failed)?;
+        Ok(versions(self.found.clone()))
     }
 
     fn files(&self, pattern: &FilePattern) -> Result<Versions<ObjectVersion>> {
@@ -145,25 +125,6 @@ impl WritableDirectory for BucketDirectory {
     }
 
     fn remove(&mut self, name: &str, _: &ObjectVersion) -> Result<()> {
-        if self.is_used { Ok(()) } else { self.directory.remove(name).map_err(failed) }
-    }
-
-    /// Removes what ranks have saved or begun to save before. It can no longer become the
-    /// checkpoint, unless they have just written their index beside a single file.
-    fn finish(&mut self) -> Result<()> {
-        let behind = |error, name: &str| left_behind(error, name, &self.shown);
-        let index = self.pattern.index_name();
-        if self.is_used
-            || self.attempts.is_empty()
-            || self.is_single
-                && self.directory.find(&index).map_err(|error| behind(error, &index))?.is_some()
-        {
-            return Ok(());
-        }
-        for (name, ids) in &self.attempts {
-            let removed = attempt::remove(&self.directory.below(name), &self.pattern, ids);
-            removed.map_err(|error| behind(error, name))?;
-        }
-        Ok(())
+        self.directory.remove(name).map_err(failed)
     }
 }

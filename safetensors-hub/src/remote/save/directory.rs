@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{
     Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
@@ -17,7 +16,6 @@ use safetensors_core::ReadAt;
 
 use super::upload::Upload;
 use crate::remote::RemoteFile;
-use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, found, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
@@ -104,29 +102,16 @@ impl Directory {
         Key::parse(path).unwrap_or_else(|_| self.key.clone().join(name))
     }
 
-    /// The objects below this one.
-    pub(super) fn below(&self, name: &str) -> Self {
-        Self { service: Arc::clone(&self.service), key: self.file(name) }
-    }
-
     /// All files by name. The index has the ETag that the server gives for itself: some leave it
     /// out of listings, and Azure lists it without quotes, so that it could be no condition.
     pub(super) fn list(&self, index: &str) -> io::Result<Files> {
-        Ok(self.list_all(index)?.0)
-    }
-
-    /// All files by name, as [`list`](Self::list) gives them, and the names of the directories
-    /// below.
-    pub(super) fn list_all(&self, index: &str) -> io::Result<(Files, Vec<String>)> {
         let listed = self.service.list(self.key.clone())?;
-        let directories = listed.common_prefixes.iter().filter_map(Key::filename);
-        let directories = directories.map(str::to_owned).collect();
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
         let mut files: Files = listed.objects.into_iter().filter_map(named).collect();
         if let Some(listed) = files.get_mut(index) {
             self.complete(index, listed)?;
         }
-        Ok((files, directories))
+        Ok(files)
     }
 
     /// Gives a file of a listing the ETag that the server gives for itself. If it changed
@@ -146,14 +131,6 @@ impl Directory {
             *listed = now;
         }
         Ok(())
-    }
-
-    /// All objects, also those further below.
-    pub(super) fn list_below(&self) -> io::Result<Vec<ObjectMeta>> {
-        let key = self.key.clone();
-        self.service.ask(|store| async move {
-            together(LISTING, store.list(Some(&key)).try_collect()).await
-        })
     }
 
     /// What the store says of a file now; `None` if there is none.
@@ -185,12 +162,6 @@ impl Directory {
         Ok(Some((meta, bytes)))
     }
 
-    /// Writes a small file, whatever was there.
-    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
-        self.service.ask(|store| async move { store.put(&key, payload).await.map(drop) })
-    }
-
     /// Copies a file of this many bytes within the store. A larger one than the store copies by one
     /// request is fetched and sent again: `object_store` cannot have it copied in parts.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
@@ -220,24 +191,6 @@ impl Directory {
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
         found(self.service.ask(|store| async move { store.delete(&key).await })).map(drop)
-    }
-
-    /// Removes objects. Those that are not there are removed already.
-    pub(super) fn remove_all(&self, keys: Vec<Key>) -> io::Result<()> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        self.service.ask(|store| async move {
-            let keys = futures_util::stream::iter(keys.into_iter().map(Ok)).boxed();
-            let mut removed = store.delete_stream(keys);
-            while let Some(removed) = removed.next().await {
-                match removed {
-                    Ok(_) | Err(Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        })
     }
 
     /// Writes a small file if it is still the version `before`, or still absent. A store that knows

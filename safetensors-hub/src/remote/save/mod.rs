@@ -3,8 +3,6 @@
 
 mod bucket;
 mod directory;
-mod problem;
-mod ranks;
 #[cfg(test)]
 mod tests;
 mod unfinished;
@@ -15,11 +13,10 @@ use std::sync::Arc;
 
 use bucket::BucketDirectory;
 use object_store::path::Path as Key;
-use problem::failed;
 use safetensors_core::checkpoint::{SavedShards, save_sharded_to, stage_sharded_to};
 use safetensors_core::save::write_to;
 use safetensors_core::{
-    ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
+    Error, ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
 };
 pub use unfinished::abort_uploads;
 use upload::Upload;
@@ -118,8 +115,7 @@ impl RemoteOptions {
     /// 3. The new files become visible. Nothing names them yet.
     /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
     ///    store, or by a look just before where the store knows none.
-    /// 5. The files of the earlier checkpoint and the second names are removed, with everything
-    ///    that [`save_rank`](Self::save_rank) has begun before in this directory.
+    /// 5. The files of the earlier checkpoint and the second names are removed.
     ///
     /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
     /// and
@@ -274,4 +270,9 @@ fn save_to<N: AsRef<str>, S: TensorSource>(
     let saved = BucketDirectory::of(place, options.pattern())
         .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options));
     saved.map_err(|error| error.in_file(&place.shown))
+}
+
+/// The error of a store.
+fn failed(error: io::Error) -> Error {
+    ErrorKind::Io(error).into()
 }

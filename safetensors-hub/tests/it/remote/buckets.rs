@@ -3,13 +3,10 @@
 
 use std::ops::ControlFlow;
 
-use safetensors_core::ranks::RankSaved;
-use safetensors_core::ranks::RankSaver;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorBuf};
 use safetensors_hub::remote::RemoteOptions;
 
-use super::ranks::{fill_of, parts, plan};
 use super::{MIB, file, tensors};
 
 /// Options for the server that the environment names.
@@ -92,21 +89,6 @@ fn names_of_many_characters() {
         let checkpoint = server().open(address).unwrap();
         assert_eq!((checkpoint.len(), checkpoint.files().len()), (2, 2));
         assert_eq!(checkpoint.tensor("y").unwrap().read().unwrap().bytes(), tensors[1].1.bytes());
-    }
-}
-
-#[test]
-#[ignore = "needs a server of S3: scripts/s3_interop.py"]
-fn checkpoints_of_ranks_replace_one_another() {
-    let (address, plan) = ("s3://bucket/rust/ranks", plan(3));
-    for (fill, attempt) in [(1, "step-1"), (2, "step-2"), (3, "step-1")] {
-        for rank in [2, 0, 1] {
-            let (parts, options) = (parts(&plan, rank, fill), ShardOptions::new());
-            let saved =
-                server().save_rank(address, &RankSaver::new(&plan, rank, attempt), parts, &options);
-            assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
-        }
-        assert_eq!(fill_of(&server().open(address).unwrap()).unwrap(), fill);
     }
 }
 

@@ -7,7 +7,6 @@ mod clouds;
 mod directories;
 mod faults;
 mod loading;
-mod ranks;
 mod requests;
 mod runtimes;
 mod saving;

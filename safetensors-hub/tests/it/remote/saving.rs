@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use safetensors_core::checkpoint::Assembled;
 use safetensors_core::checkpoint::store::Store;
-use safetensors_core::ranks::{RankRules, RankSaver};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
     save_sharded as save_local,
 };
 use safetensors_hub::remote::{RemoteFile, RemoteOptions, RemoteStore, open};
@@ -348,8 +347,6 @@ fn files_that_must_stay() {
         save().unwrap();
         refused(save());
     }
-    let rules = RankRules::new().parse_rule("w=replicate").unwrap();
-    let plan = rules.plan_tensors([("w", Dtype::U8, vec![2])], 1).unwrap();
     for most in [10, 100] {
         let options = ShardOptions::new().max_shard_size(most.into()).save_options(keep.clone());
         for (address, _dir) in directories(&format!("kept-{most}")) {
@@ -357,18 +354,6 @@ fn files_that_must_stay() {
                 || RemoteOptions::new().save_sharded(&address, named(&tensors), &options).map(drop);
             save().unwrap();
             refused(save());
-            let part = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
-            let saver = RankSaver::new(&plan, 0, "step-1");
-            refused(
-                RemoteOptions::new()
-                    .save_rank(&address, &saver, [("w", &part)], &options)
-                    .map(drop),
-            );
-            assert_eq!(open(&address).unwrap().len(), 2);
-            RemoteOptions::new()
-                .save_rank(&address, &saver, [("w", &part)], &ShardOptions::new())
-                .unwrap();
-            assert_eq!(open(&address).unwrap().len(), 1);
         }
     }
 }

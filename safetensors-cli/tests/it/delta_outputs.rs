@@ -1,0 +1,133 @@
+//! Where `safetensors delta` writes: what else is in the directory stays, whichever way it is named.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use safetensors_core::Checkpoint;
+
+use super::delta::make_deltas;
+use crate::fixtures::*;
+
+/// Files of a training that are of no version of the model.
+const OTHERS: [&str; 5] =
+    [".env", ".git/HEAD", "checkpoint-500/model.safetensors", "notes.txt", "optimizer.pt"];
+
+/// A base `run` with other files in it, and a delta.
+fn training(dir: &Path) {
+    make_deltas(dir);
+    fs::rename(dir.join("old"), dir.join("run")).unwrap();
+    for name in OTHERS {
+        fs::create_dir_all(dir.join("run").join(name).parent().unwrap()).unwrap();
+        fs::write(dir.join("run").join(name), name).unwrap();
+    }
+}
+
+/// Asserts that the new version and all other files are there, and nothing else.
+fn assert_applied(out: &Path) {
+    let w = Checkpoint::open(out).unwrap().tensor("w").unwrap().read().unwrap();
+    assert_eq!(w.as_slice::<f32>().unwrap(), [1.0, 2.5, 3.0]);
+    for name in OTHERS {
+        assert_eq!(fs::read(out.join(name)).unwrap(), name.as_bytes());
+    }
+    let mut names: Vec<_> = fs::read_dir(out).unwrap().map(|it| it.unwrap().file_name()).collect();
+    names.sort();
+    names.retain(|name| name != ".safetensors-follow.json");
+    let top = OTHERS.map(|name| name.split('/').next().unwrap());
+    let expected = [&top[..3], &["config.json", "model.safetensors"], &top[3..]].concat();
+    assert_eq!(names, expected);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_base_is_replaced_in_a_directory_of_any_name() {
+    for (home, out) in [("", "run"), ("run", "."), ("", "run/."), ("run/.git", ".."), ("", "link")]
+    {
+        let dir = temp_dir();
+        training(dir.path());
+        std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
+        let delta = dir.path().join("delta");
+        let delta = delta.to_str().unwrap();
+        run_in(&dir.path().join(home), &["delta", "apply", out, delta, out, "--force"])
+            .success()
+            .stderr("");
+        assert_applied(&dir.path().join("run"));
+        assert!(dir.path().join("link").is_symlink());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_follower_may_write_to_a_directory_of_any_name() {
+    for (home, out) in [("run", "."), ("", "run/."), ("", "link")] {
+        let dir = temp_dir();
+        training(dir.path());
+        std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
+        fs::create_dir(dir.path().join("root")).unwrap();
+        fs::rename(dir.path().join("delta"), dir.path().join("root/weight_v000001")).unwrap();
+        let root = dir.path().join("root");
+        let base = dir.path().join("run");
+        let (root, base) = (root.to_str().unwrap(), base.to_str().unwrap());
+        let follow = ["delta", "follow", root, out, "--base", base, "--once", "--force"];
+        run_in(&dir.path().join(home), &follow).success().stderr("");
+        assert_applied(&dir.path().join("run"));
+    }
+}
+
+/// As a volume in a container is one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_mount_point_is_written_to() {
+    let dir = temp_dir();
+    training(dir.path());
+    fs::create_dir(dir.path().join("mnt")).unwrap();
+    let script = r#"mount -t tmpfs tmpfs mnt || exit 77
+        cp -r run/. mnt && "$0" delta apply mnt delta mnt --force && "$0" diff mnt new &&
+        cat mnt/.git/HEAD mnt/optimizer.pt && ls -A mnt | wc -l"#;
+    let run = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_safetensors"))
+        .current_dir(dir.path())
+        .output();
+    let Ok(output) = run else { return eprintln!("skipped: there is no unshare") };
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    if output.status.code() == Some(77) || stderr.contains("unshare: ") {
+        return eprintln!("skipped: {stderr}");
+    }
+    assert_eq!((output.status.code(), &*stderr), (Some(0), ""));
+    assert!(stdout.ends_with("2 tensors equal\n.git/HEADoptimizer.pt7\n"), "{stdout}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_written_is_refused_and_stays() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = temp_dir();
+    training(dir.path());
+    let out = dir.path().join("run");
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o555)).unwrap();
+    let apply = ["delta", "apply", "run", "delta", "run", "--force"];
+    let output = as_a_user(dir.path()).args(apply).output().unwrap();
+    let stderr = text(&output.stderr);
+    let expected = "error: run: Permission denied (os error 13); files are replaced in the \
+                    directory, so it has to be writable\n";
+    assert_eq!((output.status.code(), stderr), (Some(1), expected));
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o755)).unwrap();
+    run_in(dir.path(), &apply).success();
+    assert_applied(&out);
+}
+
+#[test]
+fn a_result_that_the_directory_would_not_open_as_is_refused() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let run = |args: &[&str]| run_in(dir.path(), args);
+    fs::rename(dir.path().join("old/model.safetensors"), dir.path().join("old/a.safetensors"))
+        .unwrap();
+    run(&["delta", "apply", "old", "delta", "new", "--force"])
+        .code(1)
+        .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+    run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
+    run(&["diff", "old", "new"]).success();
+}
