@@ -132,11 +132,12 @@ impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         self.edit.apply(out, |edit, file| {
             let entries = self.entries(file, edit.header().metadata())?;
-            let keys = format!(": set {}", text::some(entries.keys()));
+            let mut keys = format!(": set {}", text::some(entries.keys()));
             let edit = edit.set_metadata(entries);
             if !self.hash {
                 return Ok((edit, keys));
             }
+            keys += ", modelspec.hash_sha256";
             let progress = Progress::bytes(0);
             let options = DigestOptions::new().tensors(false).sha256(true);
             let recorded = edit.record_digests(&options.progress(progress.uncounted()));

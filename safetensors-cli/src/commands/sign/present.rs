@@ -43,6 +43,7 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
         signer = signer.certificates(&pem).map_err(|error| error.in_path(path))?;
     }
     let signature = args.signature.clone().unwrap_or_else(|| default_signature(&args.path));
+    let destination = args.writing.file(&signature, SIGNATURE)?;
     let progress = Progress::bytes(0);
     let follow = progress.following();
     signer = args.ignore.iter().fold(signer, Signer::ignore);
@@ -52,19 +53,18 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
             Hash::Blake3 => HashAlgorithm::Blake3,
         })
         .allow_symlinks(args.allow_symlinks)
-        .overwrite(true)
+        .overwrite(destination.overwrites())
         .progress(move |done, total| {
             follow(done, total);
             ControlFlow::Continue(())
         });
-    let planned = signer.plan(&args.path, &signature)?;
-    let destination = args.writing.file(&signature, SIGNATURE)?;
-    let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
-    if destination.is_dry_run(out, content)? {
+    if args.writing.dry_run {
+        let planned = signer.plan(&args.path, &signature)?;
+        let content = format!("{} signed by {}", files(&planned), signer_of(&planned));
+        destination.is_dry_run(out, content)?;
         return Ok(ExitCode::SUCCESS);
     }
     let signed = signer
-        .overwrite(destination.overwrites())
         .sign(&args.path, &signature)
         .map_err(|error| file::advise(error.into(), &signature, 0, SIGNATURE))?;
     drop(progress);
