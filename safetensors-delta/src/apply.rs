@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::make::{FILE, INDEX, write};
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
-use crate::state::STATE;
+use crate::state::{STATE, StateFile};
 
 impl<S: ReadAt> Chain<S> {
     /// Saves what the deltas make of their base to a directory.
@@ -84,12 +84,13 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<Vec<PathBuf>> {
+        StateFile::check_free(directory.as_ref(), options.overwrite)?;
         let mut new = self.stage(base, directory.as_ref(), options)?;
         if directory.as_ref().join(STATE).exists() {
             // What a follower says of the old version is not true of this one.
             new.put_first(STATE, "{}\n")?;
         }
-        new.commit()
+        new.commit(Some(base))
     }
 
     /// Writes the files of the result, which are not in their places.
@@ -163,7 +164,7 @@ impl<S: ReadAt> Chain<S> {
         patched.read_removed()?;
         patched.check()?;
         self.check_unchanged()?;
-        new.commit().map(drop)
+        new.commit(Some(base)).map(drop)
     }
 
     fn check_unchanged(&self) -> Result<()> {

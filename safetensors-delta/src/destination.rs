@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store};
 use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory};
-use safetensors_core::{Error, ErrorKind as CoreKind, Result, SaveOptions, ShardOptions};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind as CoreKind, ReadAt, Result, SaveOptions, ShardOptions,
+};
 
 use crate::beside::Beside;
 use crate::make::{FILE, INDEX};
@@ -192,14 +194,21 @@ impl Destination {
         Ok(())
     }
 
-    /// Puts all files in place. Returns the files that are not copied.
+    /// Puts all files in place. Returns the files that are not copied. `seen` is a checkpoint that
+    /// was read: if it is in this directory, another writer must not have replaced it since.
     ///
     /// # Errors
     ///
-    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit).
-    pub(crate) fn commit(self) -> Result<Vec<PathBuf>> {
-        let Self { mut directory, main, beside, left_out, .. } = self;
-        directory.staged(&main, beside)?.commit()?;
+    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit)
+    /// and [`Checkpoint::check_before_replacing`].
+    pub(crate) fn commit<B: ReadAt>(self, seen: Option<&Checkpoint<B>>) -> Result<Vec<PathBuf>> {
+        let Self { mut directory, path, main, beside, left_out, .. } = self;
+        let mut staged = directory.staged(&main, beside)?;
+        staged.begin()?;
+        if let Some(seen) = seen {
+            seen.check_before_replacing(path)?;
+        }
+        staged.commit()?;
         Ok(left_out)
     }
 }

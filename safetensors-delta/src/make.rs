@@ -70,7 +70,7 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     options: &Options,
 ) -> Result<Delta> {
     let target = options.create(directory.as_ref(), New::Delta)?;
-    write(old, new, target, options)?.commit()?;
+    write(old, new, target, options)?.commit(Some(old))?;
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use safetensors_core::SaveOptions;
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::save::AtomicFile;
+use safetensors_core::{ErrorKind, SaveOptions};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -28,6 +28,16 @@ pub(crate) struct StateFile {
 type Stamp = (String, u64, String);
 
 impl StateFile {
+    /// Fails if there is a state that must not be replaced: of a version that was changed since, or
+    /// a file of somebody else.
+    pub(crate) fn check_free(directory: &Path, overwrites: bool) -> Result<()> {
+        let path = directory.join(STATE);
+        match fs::symlink_metadata(&path) {
+            Ok(_) if !overwrites => Err(Error::from(ErrorKind::FileExists).in_path(path)),
+            _ => Ok(()),
+        }
+    }
+
     /// The version that is in the directory.
     pub(crate) fn here(&self) -> Option<&State> {
         self.here.as_ref()

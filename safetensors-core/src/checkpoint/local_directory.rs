@@ -349,6 +349,10 @@ impl WritableDirectory for LocalDirectory {
         Ok(())
     }
 
+    fn is_certain(&self) -> bool {
+        true
+    }
+
     fn release(&mut self) {
         self.steps = None;
         self.lock = None;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::commit::{commit, finish};
+use super::commit::{Done, commit, finish};
 use super::current::highest_limits;
 use super::index::Index;
 use super::store::{LocalStore, Versions, WritableDirectory};
@@ -65,10 +65,18 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether all new files are in place.
+    /// Whether at most old files are still to be removed.
     is_in_place: bool,
-    /// Files of the old checkpoint that could not be removed.
-    left: Vec<(String, D::Version)>,
+    done: Done<D::Version>,
+}
+
+/// What [`begin`](StagedShards::begin) has begun ends here at the latest.
+impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            self.directory.release();
+        }
+    }
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
@@ -90,8 +98,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         files: NewFiles,
         saved: SavedShards,
     ) -> Self {
-        let (before, left) = (None, Vec::new());
-        Self { directory, options, files, saved, before, is_in_place: false, left }
+        let done = Done { placed: Vec::new(), left: Vec::new() };
+        Self { directory, options, files, saved, before: None, is_in_place: false, done }
     }
 
     /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
@@ -117,15 +125,20 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         let files = index.shards().map(|(file, _)| file).chain(beside.iter().map(String::as_str));
         let files: Vec<_> = files.collect();
         let before = self.directory.begin(self.options.pattern(), &files)?;
-        unless_refused(self.directory, &before, &self.options, beside)?;
+        let mut others = before.clone();
+        // An earlier attempt of this commit may have placed some files.
+        for (name, version) in &self.done.placed {
+            others.retain(|other, found| other != name || Some(&*found) != version.as_ref());
+        }
+        unless_refused(self.directory, &others, &self.options, beside)?;
         self.before = Some(before);
         Ok(())
     }
 
     /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
     ///
-    /// After an error this can be called again, also if the directory opens as the new checkpoint
-    /// already. A store other than the local disk and memory may have lost files by then, which the
+    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, also if the
+    /// directory opens as the new checkpoint already. A store other than the local disk and memory may have lost files by then, which the
     /// next call reports.
     ///
     /// # Errors
@@ -135,17 +148,13 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         self.begin()?;
         let committed = match self.before.take() {
             Some(before) => {
-                commit(self.directory, &self.options, &self.files, before, &mut self.left)
+                commit(self.directory, &self.options, &self.files, before, &mut self.done)
             }
-            None => {
-                remove_left(self.directory, &mut self.left).and_then(|()| finish(self.directory))
-            }
+            None => remove_left(self.directory, &mut self.done.left)
+                .and_then(|()| finish(self.directory)),
         };
         self.directory.release();
-        let is_new = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
-        };
-        self.is_in_place |= !self.left.is_empty() || committed.as_ref().err().is_none_or(is_new);
+        self.is_in_place |= committed.is_ok() || !self.done.left.is_empty();
         committed.map_err(|error| error.in_path(self.directory.path()))?;
         Ok(self.saved.clone())
     }

@@ -223,7 +223,7 @@ fn a_commit_that_failed_can_be_repeated() {
     let mut repeated = 0;
     for (before, shards) in BEFORE.into_iter().flat_map(|before| [1, 3].map(|n| (before, n))) {
         let act = |directory: &TempDir| -> Result<bool> {
-            let options = options(shards, false);
+            let options = options(shards, true);
             let content = content(2);
             let views = content
                 .iter()
@@ -255,6 +255,22 @@ fn a_commit_that_failed_can_be_repeated() {
         );
     }
     assert!(repeated > 100, "{repeated}");
+}
+
+/// A caller that finds something wrong between the two steps drops the stage.
+#[test]
+fn a_stage_that_has_begun_and_is_dropped_ends_the_lock() {
+    let directory = prepare(Before::Shards(2));
+    let options = options(2, false);
+    let content = content(2);
+    let views =
+        || content.iter().map(|(name, bytes)| (name, TensorView::from_slice(&[1], bytes).unwrap()));
+    let mut place = LocalDirectory::create(directory.path(), &options).unwrap();
+    stage_sharded_to(&mut place, views(), &options).unwrap().begin().unwrap();
+    assert_eq!(read(directory.path()).unwrap(), self::content(1));
+    save_shards(directory.path(), 3, &options).unwrap();
+    stage_sharded_to(&mut place, views(), &options).unwrap().commit().unwrap();
+    assert_eq!(read(directory.path()).unwrap(), content);
 }
 
 #[test]
