@@ -1,4 +1,4 @@
-//! Applying the deltas of a chain: to a new directory, to nothing, and to each other.
+//! Applying the deltas of a chain: to a directory, to nothing, and to each other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
-use safetensors_core::digest::{KEY, remove_record};
+use safetensors_core::digest::KEY;
 use safetensors_core::save::Order;
 use safetensors_core::{
     Checkpoint, Limits, ReadAt, SaveOptions, ShardOptions, TensorSource, save, save_sharded,
@@ -18,7 +18,8 @@ use crate::beside::Beside;
 use crate::chain::Chain;
 use crate::destination::{Destination, New};
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::{FILE, INDEX, write};
+use crate::format::{FILE, INDEX};
+use crate::make::write;
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
 use crate::state::STATE;
@@ -239,8 +240,7 @@ fn save_anew<B: ReadAt, S: ReadAt>(
     patched: &Patched<'_, B, S>,
     how: &Options,
 ) -> Result<&'static str> {
-    let mut metadata = patched.metadata().unwrap_or(base.metadata()).clone();
-    remove_record(&mut metadata);
+    let metadata = patched.metadata().unwrap_or(base.metadata()).clone();
     let has_digests = base.metadata().contains_key(KEY);
     let each = SaveOptions::new().metadata(metadata).digests(has_digests).durable(how.durable);
     let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
@@ -268,9 +268,8 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
         };
         (name, source)
     });
-    let mut metadata = file.safetensors().metadata().clone();
+    let metadata = file.safetensors().metadata().clone();
     let has_digests = metadata.contains_key(KEY);
-    remove_record(&mut metadata);
     let options = SaveOptions::new().metadata(metadata).order(Order::Given).digests(has_digests);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| Error::from(error).in_path(folder))?;

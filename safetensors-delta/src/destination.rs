@@ -9,7 +9,7 @@ use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory};
 use safetensors_core::{Error, ErrorKind as CoreKind, Result, SaveOptions, ShardOptions};
 
 use crate::beside::Beside;
-use crate::make::{FILE, INDEX};
+use crate::format::{FILE, INDEX};
 use crate::options::Options;
 
 /// What is written.
@@ -34,6 +34,29 @@ pub(crate) struct Destination {
 }
 
 impl Options {
+    /// Fails as [`make`](crate::make()) does for a directory whose files must not be replaced by a
+    /// delta. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`NotADelta`](CoreKind::NotADelta) if the directory has a checkpoint;
+    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off; the
+    /// errors of opening it.
+    pub fn check_delta(&self, directory: impl AsRef<Path>) -> Result<()> {
+        self.check_destination(directory.as_ref(), New::Delta)
+    }
+
+    /// Fails as [`Chain::apply`](crate::Chain::apply) does for a directory whose files must not be
+    /// replaced by a checkpoint. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`FileExists`](CoreKind::FileExists) if the directory has a checkpoint and
+    /// [`Options::overwrite`] is off; the errors of opening it, as for a delta.
+    pub fn check_checkpoint(&self, directory: impl AsRef<Path>) -> Result<()> {
+        self.check_destination(directory.as_ref(), New::Checkpoint)
+    }
+
     /// Prepares to write to a directory, which is created if it is not there. A delta takes the
     /// place of a delta, and a checkpoint that of a checkpoint, if they may be replaced.
     pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
@@ -143,11 +166,6 @@ impl Destination {
     /// Adds a file next to the tensors, which is in the [`staging`](Self::staging) directory.
     pub(crate) fn add(&mut self, name: String) {
         self.beside.push(name);
-    }
-
-    /// Whether a file of this name is added.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.main == name || self.beside.iter().any(|it| it == name)
     }
 
     /// Adds a small file that takes its place before all others.
