@@ -18,7 +18,7 @@ use crate::terminal::text;
 /// BASE are not copied: a warning names them. If tensors were added, removed or reshaped, or the
 /// metadata differs, the tensors are saved as `convert` saves them. The deltas may be given in any
 /// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force. Other
-/// files in OUT stay.
+/// files in OUT stay. With -n, everything is checked too.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use safetensors_delta::Encoding;
+
 use super::{Make, Must, check, delta, file, inputs, writers};
 use crate::fixtures::*;
 
@@ -53,7 +55,7 @@ fn a_directory_is_replaced_as_the_rule_says() {
         (
             "a delta",
             |out| {
-                delta(out);
+                delta(out, Encoding::Overwrite);
                 fs::write(out.join("notes.txt"), "a text").unwrap();
             },
             Must::Force,
@@ -73,7 +75,7 @@ fn a_directory_is_replaced_as_the_rule_says() {
                 // A delta takes the place of a delta, and a checkpoint that of a checkpoint.
                 (["delta", "apply"], "a delta", _) => Must::Refuse(1, "is a delta"),
                 (["delta", "make" | "squash"], it, Must::Force) if it != "a delta" => {
-                    Must::Refuse(1, "not a delta")
+                    Must::Refuse(1, "o: ")
                 }
                 (_, _, must) => must,
             };

@@ -12,6 +12,7 @@ use std::path::Path;
 use assert_cmd::assert::Assert;
 use safetensors_core::digest::Digest;
 use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_delta::{Encoding, Options};
 
 use crate::convert::list;
 use crate::convert_gguf::{save_model, tensors};
@@ -109,17 +110,17 @@ fn inputs(dir: &Path) {
     save_model(dir, tensors());
     fs::create_dir(dir.join("base")).unwrap();
     file(&dir.join("base"), "model.safetensors", &["w", "b"], 3.0);
-    delta(&dir.join("weight_v000001"));
+    delta(&dir.join("weight_v000001"), Encoding::Xor);
     #[cfg(feature = "sign")]
     fs::copy(crate::sign::fixture("p256.pem"), dir.join("key.pem")).unwrap();
 }
 
 /// A delta from `base` to `same.safetensors`, which are beside it.
-fn delta(path: &Path) {
+fn delta(path: &Path, encoding: Encoding) {
     let [base, new] = ["base", "same.safetensors"].map(|name| path.with_file_name(name));
     let [base, new] = [base, new].map(|path| Checkpoint::open(path).unwrap());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-    let options = safetensors_delta::Options::new().durable(false);
+    let options = Options::new().encoding(encoding).durable(false);
     safetensors_delta::make(&base, tensors, path, &options).unwrap();
 }
 
