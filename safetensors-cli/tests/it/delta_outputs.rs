@@ -131,7 +131,9 @@ fn what_an_applied_delta_replaces_is_named() {
     fs::write(dir.path().join("out/config.json"), "mine").unwrap();
     let config = Path::new("out").join("config.json");
     let exists = format!("error: {} exists; --force replaces it\n", config.display());
-    apply(&["delta", "out"]).code(1).stdout("").stderr(exists);
+    for dry_run in [&["delta", "out"][..], &["delta", "out", "-n"]] {
+        apply(dry_run).code(1).stdout("").stderr(exists.clone());
+    }
     fs::remove_file(dir.path().join("out/config.json")).unwrap();
     apply(&["delta", "out"]).success();
     let exists = "error: out exists: it has 2 tensors, 28 B, and would be replaced; --force \
@@ -183,9 +185,14 @@ fn a_result_that_the_directory_would_not_open_as_is_refused() {
     let run = |args: &[&str]| run_in(dir.path(), args);
     fs::rename(dir.path().join("old/model.safetensors"), dir.path().join("old/a.safetensors"))
         .unwrap();
-    run(&["delta", "apply", "old", "delta", "new", "--force"])
-        .code(1)
-        .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+    for options in [&["--force"][..], &["--force", "-n"], &["-n"]] {
+        run(&[&["delta", "apply", "old", "delta", "new"], options].concat())
+            .code(1)
+            .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+    }
+    run(&["delta", "apply", "old", "delta", "absent", "-n"]).success();
+    run(&["delta", "apply", "old", "delta", "absent"]).success();
     run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
     run(&["diff", "old", "new"]).success();
+    run(&["diff", "absent", "new"]).success();
 }

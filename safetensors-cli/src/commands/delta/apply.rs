@@ -43,7 +43,7 @@ impl Apply {
     pub(super) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let (base, chain, to) = opened(&self.paths)?;
         let options = Options::new().overwrite(true);
-        options.check_checkpoint(to).map_err(advise)?;
+        chain.check_directory(&base, to, &options).map_err(advise)?;
         let names = base.files().iter().map(CheckpointFile::path).chain(base.index_path());
         let names: Vec<_> = names.filter_map(|path| path.file_name()?.to_str()).collect();
         let content = Content {
@@ -54,13 +54,14 @@ impl Apply {
         let existing = Existing::of_checkpoint(to, &names).hiding()?;
         let destination = permit(self.writing, existing, &content)?;
         let (hides, version) = (destination.hides(), text::printable(chain.version()));
+        let overwrite = destination.overwrites() || !hides.is_empty();
+        let options = counted(options.overwrite(overwrite), bytes_of(&base));
         if self.writing.dry_run {
-            chain.verify(&base, &counted(options, bytes_of(&base)))?;
+            chain.check_directory(&base, to, &options).map_err(advise)?;
+            chain.verify(&base, &options)?;
             destination.is_dry_run(out, format_args!("version {version}{hides}"))?;
             return Ok(());
         }
-        let overwrite = destination.overwrites() || !hides.is_empty();
-        let options = counted(options.overwrite(overwrite), bytes_of(&base));
         let left_out = chain.apply(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
         warn_of_left_out(to, &left_out);
