@@ -7,7 +7,7 @@ use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::INDEX;
+use crate::format::INDEX;
 use crate::options::Options;
 use crate::plan::{Plan, Start, State};
 use crate::published::Root;

@@ -44,12 +44,14 @@ impl StateFile {
     }
 
     /// Reads the state of a directory. `None` if there is none, or if no follower has written it.
-    /// While versions are exchanged, the files decide which one it is.
+    /// While one version replaces another, the files decide which one it is.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+
         let path = directory.join(STATE);
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
             Err(error) => return Err(Error::from(error).in_path(path)),
         };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -115,8 +117,4 @@ fn stamp(directory: &Path, name: &str) -> io::Result<Stamp> {
     let found = fs::metadata(directory.join(name))?;
     let time = found.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((name.into(), found.len(), time.as_nanos().to_string()))
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
