@@ -6,20 +6,28 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::commit_parts::commit_parts;
+use super::beside::{Beside, overtaken};
 use super::current::{current, old_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
-use super::staged::NewFiles;
-use super::store::{Store, Versions, WritableDirectory, read_to_vec};
+use super::store::{Store, Versions, WritableDirectory};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::SafeTensors;
 use crate::io::identity::process_id;
-use crate::io::{ReadAt, SafeTensors};
 
-/// A file beside the tensors that is larger is not put back after a failure: its bytes would have to
-/// be kept in memory.
-const MOST_PUT_BACK: u64 = 64 << 20;
+/// The files of a new checkpoint, all of which are written.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    pub(super) index: Index,
+    /// The text of the index, if it is given.
+    pub(super) json: Option<Vec<u8>>,
+    /// The files that go beside those of the tensors, in the order in which they do.
+    pub(super) beside: Vec<String>,
+    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
+    /// another pattern.
+    pub(super) replaces_any: bool,
+}
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
@@ -61,9 +69,6 @@ pub(super) fn commit<D: WritableDirectory>(
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
-    if options.dcp {
-        return commit_parts(directory, options, &new.index);
-    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -85,7 +90,7 @@ pub(super) fn commit<D: WritableDirectory>(
         before,
         others: BTreeSet::new(),
         placed: Vec::new(),
-        beside: Vec::new(),
+        beside: Beside::default(),
         left,
     };
     let old = commit.find_old(&files, new.replaces_any)?;
@@ -94,7 +99,8 @@ pub(super) fn commit<D: WritableDirectory>(
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
-        .put_beside(options, &new.beside)
+        .beside
+        .put(commit.directory, options, &new.beside)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
     if let Err(error) = &committed
         && !matches!(error.kind(), ErrorKind::Overtaken { .. })
@@ -116,9 +122,7 @@ struct Commit<'a, D: WritableDirectory> {
     others: BTreeSet<String>,
     /// The files that this commit has put in place.
     placed: Vec<(String, Option<D::Version>)>,
-    /// The files that this commit has put beside them, with their versions and the bytes of the
-    /// earlier ones.
-    beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
+    beside: Beside<D::Version>,
     /// The files of the old checkpoint that are still to be removed, in reverse order.
     left: &'a mut Vec<(String, D::Version)>,
 }
@@ -219,36 +223,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// The first part of step 3.
-    fn put_beside(&mut self, options: &ShardOptions, written: &[String]) -> Result<()> {
-        for (name, bytes) in &options.beside {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, None) };
-            let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
-            let put = put.ok_or_else(|| overtaken(self.directory, name))?;
-            self.beside.push((name.clone(), put, earlier));
-        }
-        for name in written {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, None) };
-            if let Some(put) = self.directory.place(name, &[(name, before.as_ref())])? {
-                self.beside.push((name.clone(), put, earlier));
-            }
-        }
-        Ok(())
-    }
-
-    /// The version of a file that another will replace, and its bytes, unless they are many.
-    #[allow(clippy::type_complexity)]
-    fn earlier(&self, name: &str) -> Result<(Option<D::Version>, Option<Vec<u8>>)> {
-        let Some(before) = self.directory.version_of(name)? else { return Ok((None, None)) };
-        let path = self.directory.path().join(name);
-        let file = self.directory.store().open(&path)?;
-        let is_small = file.byte_len() <= MOST_PUT_BACK;
-        let bytes = is_small.then(|| read_to_vec(&file)).transpose();
-        Ok((Some(before), bytes.map_err(|error| error.in_path(&path))?))
-    }
-
     /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
     /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
     /// that is not known.
@@ -264,12 +238,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
                 let _ = self.directory.take_back(&name, &version);
             }
         }
-        for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            let _ = match earlier {
-                Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
-                None => self.directory.take_back(&name, &version),
-            };
-        }
+        self.beside.put_back(self.directory);
     }
 
     /// Steps 3 to 5, for the files of tensors.
@@ -423,11 +392,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
-}
-
-/// The error if another writer has replaced a file of this save.
-fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
-    Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }
 
 /// The error if the old file `model.safetensors` could not be removed. The directory opens as it,
