@@ -6,20 +6,28 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::commit_parts::commit_parts;
+use super::beside::{Beside, overtaken};
 use super::current::{current, old_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
-use super::staged::NewFiles;
-use super::store::{Store, Versions, WritableDirectory, read_to_vec};
+use super::store::{Store, Versions, WritableDirectory};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::SafeTensors;
 use crate::io::identity::process_id;
-use crate::io::{ReadAt, SafeTensors};
 
-/// The most bytes of earlier files beside the tensors that are kept in memory, to be put back after a
-/// failure. Others stay as they are then.
-const MOST_PUT_BACK: u64 = 64 << 20;
+/// The files of a new checkpoint, all of which are written.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    pub(super) index: Index,
+    /// The text of the index, if it is given.
+    pub(super) json: Option<Vec<u8>>,
+    /// The files that go beside those of the tensors, in the order in which they do.
+    pub(super) beside: Vec<String>,
+    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
+    /// another pattern.
+    pub(super) replaces_any: bool,
+}
 
 /// What a commit has done, also if it failed.
 #[derive(Debug)]
@@ -28,13 +36,6 @@ pub(super) struct Done<V> {
     pub(super) placed: Vec<(String, Option<V>)>,
     /// The files of the old checkpoint that are still to be removed, in reverse order.
     pub(super) left: Vec<(String, V)>,
-}
-
-/// A file that a new one beside the tensors replaces.
-enum Earlier {
-    Nothing,
-    Bytes(Vec<u8>),
-    Large,
 }
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
@@ -77,9 +78,6 @@ pub(super) fn commit<D: WritableDirectory>(
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
-    if options.dcp {
-        return commit_parts(directory, options, &new.index);
-    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -102,8 +100,7 @@ pub(super) fn commit<D: WritableDirectory>(
         index: index.clone(),
         before,
         others: BTreeSet::new(),
-        beside: Vec::new(),
-        put_back: MOST_PUT_BACK,
+        beside: Beside::default(),
         has_tried_index: false,
         done,
     };
@@ -113,7 +110,8 @@ pub(super) fn commit<D: WritableDirectory>(
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
-        .put_beside(options, &new.beside)
+        .beside
+        .put(commit.directory, options, &new.beside)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
     if let Err(error) = &committed
         && !matches!(error.kind(), ErrorKind::Overtaken { .. })
@@ -133,11 +131,7 @@ struct Commit<'a, D: WritableDirectory> {
     before: Versions<D::Version>,
     /// Those of these files that have names of no pattern of the new checkpoint.
     others: BTreeSet<String>,
-    /// The files that this commit has put beside the tensors, with their versions and the earlier
-    /// ones.
-    beside: Vec<(String, D::Version, Earlier)>,
-    /// How many more bytes of earlier files can be kept.
-    put_back: u64,
+    beside: Beside<D::Version>,
     /// Whether the index of the new files may have been written.
     has_tried_index: bool,
     done: &'a mut Done<D::Version>,
@@ -239,41 +233,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// The first part of step 3.
-    fn put_beside(&mut self, options: &ShardOptions, written: &[String]) -> Result<()> {
-        for (name, bytes) in &options.beside {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, Earlier::Nothing) };
-            let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
-            let put = put.ok_or_else(|| overtaken(self.directory, name))?;
-            self.beside.push((name.clone(), put, earlier));
-        }
-        for name in written {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, Earlier::Nothing) };
-            if let Some(put) = self.directory.place(name, &[(name, before.as_ref())])? {
-                self.beside.push((name.clone(), put, earlier));
-            }
-        }
-        Ok(())
-    }
-
-    /// The version of a file that another will replace, and its bytes, unless they are too many.
-    fn earlier(&mut self, name: &str) -> Result<(Option<D::Version>, Earlier)> {
-        let before = self.directory.version_of(name)?;
-        if before.is_none() {
-            return Ok((None, Earlier::Nothing));
-        }
-        let path = self.directory.path().join(name);
-        let file = self.directory.store().open(&path)?;
-        let Some(rest) = self.put_back.checked_sub(file.byte_len()) else {
-            return Ok((before, Earlier::Large));
-        };
-        self.put_back = rest;
-        let bytes = read_to_vec(&file).map_err(|error| error.in_path(&path))?;
-        Ok((before, Earlier::Bytes(bytes)))
-    }
-
     /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
     /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
     /// that is not known.
@@ -292,16 +251,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
                 let _ = self.directory.take_back(&name, &version);
             }
         }
-        for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            let _ = match earlier {
-                Earlier::Nothing => self.directory.take_back(&name, &version),
-                Earlier::Bytes(bytes) => {
-                    self.directory.replace(&name, bytes, Some(&version)).map(drop)
-                }
-                // The new file is all that there is.
-                Earlier::Large => Ok(()),
-            };
-        }
+        self.beside.put_back(self.directory);
     }
 
     /// Steps 3 to 5, for the files of tensors.
@@ -463,11 +413,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
-}
-
-/// The error if another writer has replaced a file of this save.
-fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
-    Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }
 
 /// The error if the old file `model.safetensors` could not be removed. The directory opens as it,

@@ -1,17 +1,18 @@
 //! [`StagedShards`]: a checkpoint between writing and its commit.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
-use super::commit::{Done, commit, finish};
+use super::commit::{Done, NewFiles, commit, finish};
+use super::commit_parts::commit_parts;
 use super::current::highest_limits;
 use super::index::Index;
 use super::store::{LocalStore, Versions, WritableDirectory};
 use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, SafeTensors};
-use crate::save::atomic::sync;
+use crate::save::atomic::sync_path;
 use crate::save::leftovers::remove_leftovers_now;
 
 /// The files of a saved checkpoint.
@@ -21,19 +22,6 @@ pub struct SavedShards {
     pub files: Vec<String>,
     /// The number of bytes of all tensors.
     pub total_size: u64,
-}
-
-/// The files of a new checkpoint, all of which are written.
-#[derive(Debug)]
-pub(super) struct NewFiles {
-    pub(super) index: Index,
-    /// The text of the index, if it is given.
-    pub(super) json: Option<Vec<u8>>,
-    /// The files that go beside those of the tensors, in the order in which they do.
-    pub(super) beside: Vec<String>,
-    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
-    /// another pattern.
-    pub(super) replaces_any: bool,
 }
 
 /// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
@@ -147,6 +135,9 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
+            Some(_) if self.options.dcp => {
+                commit_parts(self.directory, &self.options, &self.files.index)
+            }
             Some(before) => {
                 commit(self.directory, &self.options, &self.files, before, &mut self.done)
             }
@@ -172,11 +163,7 @@ impl LocalDirectory {
     /// an error about a file there.
     #[must_use]
     pub fn locate(&self, error: Error) -> Error {
-        let Some(from) = error.file().map(PathBuf::from) else { return error };
-        match from.strip_prefix(self.staging()) {
-            Ok(name) => error.moved(&from, &self.directory.join(name)),
-            Err(_) => error,
-        }
+        error.moved_below(self.staging(), &self.directory)
     }
 
     /// A checkpoint, or a delta, with names of its own. Its files are written to the
@@ -227,11 +214,8 @@ impl LocalDirectory {
         let (index, json) = read?;
         if self.save_options().durable {
             for name in &beside {
-                // Some systems can synchronise only a file that is open for writing.
-                let file =
-                    File::options().read(cfg!(unix)).write(!cfg!(unix)).open(self.hidden(name));
-                let synced = file.and_then(|file| sync(&file));
-                synced.map_err(|error| Error::io(error, &self.destination(name)))?;
+                sync_path(&self.hidden(name))
+                    .map_err(|error| Error::io(error, &self.destination(name)))?;
             }
         }
         let files = index.shards.keys().cloned().collect();

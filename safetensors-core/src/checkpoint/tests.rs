@@ -81,6 +81,16 @@ fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
     Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())
 }
 
+/// The number that fills all tensors of a directory, which have this many bytes.
+pub(crate) fn fill_of(directory: &Path, len: usize) -> u8 {
+    let checkpoint = Checkpoint::open_whole(directory).unwrap();
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
+    assert_eq!(bytes.len(), len);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
+    bytes[0]
+}
+
 pub(super) fn prepare(before: Before) -> TempDir {
     // In memory where that is possible: a disk takes a minute for these thousands of saves.
     let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
