@@ -67,9 +67,9 @@ impl DirectoryPlace {
     ///
     /// # Errors
     ///
-    /// [`Io`](crate::ErrorKind::Io): the path still has the directory.
-    /// [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power cut may bring it
-    /// back.
+    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that
+    /// cannot be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power
+    /// cut may bring it back.
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
         let aside = || {

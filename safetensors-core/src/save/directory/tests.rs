@@ -210,7 +210,7 @@ fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
     assert!(old > 4, "{old}");
 }
 
-/// Another process had the same epoch to save, and no old one, after this one was killed.
+/// A process was killed while nothing had the name, and then another program took it.
 #[test]
 fn what_has_taken_a_free_place_stays() {
     let kill = |(_, path): &(TempDir, PathBuf)| put(path, "new");
