@@ -165,6 +165,8 @@ impl Epochs {
     ///
     /// [`EpochError::Foreign`]; the errors of [`DirectoryPlace`] and [`AtomicDirectory`].
     pub(super) fn put(&self, epoch: usize, new: AtomicDirectory) -> Result<()> {
+        // This may take long, so it comes before the place is held.
+        let new = new.sync()?;
         let place = DirectoryPlace::hold(self.path(epoch))?;
         refuse_foreign(&self.path(epoch))?;
         place.put(new)
@@ -196,10 +198,12 @@ impl Epochs {
         for entry in entries {
             let name = entry.map_err(|error| self.io(error))?.file_name();
             // The directory belongs to the user, who may keep other things in it.
-            let Some(number) = number(&name).or_else(|| hidden_number(&name)) else { continue };
+            let hidden = hidden_number(&name);
+            let Some(number) = hidden.or_else(|| number(&name)) else { continue };
             let path = self.path(number);
-            // An epoch that was being replaced when the process ended has only hidden names.
-            if fs::symlink_metadata(&path).is_err() {
+            // An epoch that was being replaced when the process ended has a hidden name, and at
+            // most a part of the old one has its own.
+            if hidden.is_some() || fs::symlink_metadata(&path).is_err() {
                 DirectoryPlace::clean(&path);
             }
             if path.is_dir() || path.is_symlink() {
@@ -324,6 +328,8 @@ impl Epochs {
     /// [`EpochError::Foreign`] if a directory is there that has no manifest of an epoch;
     /// [`ErrorKind::Io`].
     pub fn delete(&self, epoch: usize) -> Result<bool> {
+        // It may have only hidden names, and would come back.
+        DirectoryPlace::clean(self.path(epoch));
         match self.hold(epoch)? {
             Some(place) if !self.path(epoch).is_symlink() => place.remove(),
             _ => Ok(false),

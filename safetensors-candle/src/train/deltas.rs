@@ -85,16 +85,19 @@ pub fn save_delta<'a>(
     let new = AtomicDirectory::create(directory)?;
     let whole = new.path().join(FILE);
     let saved = save(&whole, state, &synced_later(options.clone()));
-    let [from, to] = VERSIONS;
-    let delta = Options::new().versions(from, to);
     saved.map_err(|error| new.locate(error))?;
-    match make_linked(base, &whole, directory, &delta) {
-        Ok(true) => return Ok(true),
-        // The delta is in place.
-        Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => return Err(error),
-        // A damaged base is no reason to lose the checkpoint.
-        Ok(false) | Err(_) => {}
+    let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
+    // The delta takes the place of the file, which waits in the hidden directory around it.
+    let aside = new.path().with_file_name(FILE);
+    fs::rename(&whole, &aside).map_err(in_directory)?;
+    let [from, to] = VERSIONS;
+    // It is synchronised with the directory.
+    let delta = Options::new().versions(from, to).durable(false);
+    // A damaged base is no reason to lose the checkpoint.
+    let is_delta = make_linked(base, &aside, new.path(), &delta).unwrap_or(false);
+    if !is_delta {
+        fs::rename(&aside, &whole).map_err(in_directory)?;
     }
     new.commit()?;
-    Ok(false)
+    Ok(is_delta)
 }

@@ -53,6 +53,7 @@ pub struct AtomicDirectory {
     new: PathBuf,
     destination: PathBuf,
     durable: bool,
+    is_synced: bool,
     /// Dropped after the temporary directory, which is in them.
     parents: NewDirectories,
 }
@@ -73,7 +74,8 @@ impl AtomicDirectory {
             let temp = TempDirectory::create(path)?;
             let new = temp.path().join(NEW);
             fs::create_dir(&new)?;
-            Ok(Self { temp, new, destination: path.into(), durable: true, parents })
+            let destination = path.into();
+            Ok(Self { temp, new, destination, durable: true, is_synced: false, parents })
         };
         create().map_err(|error| Error::io(error, path))
     }
@@ -99,6 +101,19 @@ impl AtomicDirectory {
         error.moved_below(&self.new, &self.destination)
     }
 
+    /// Waits until the files have reached the disk, unless [`durable`](Self::durable) is off. Write
+    /// none afterwards. [`commit`](Self::commit) and [`DirectoryPlace::put`] do not wait for them
+    /// any more.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`].
+    pub fn sync(mut self) -> Result<Self> {
+        self.sync_files().map_err(|error| Error::io(error, &self.destination))?;
+        self.is_synced = true;
+        Ok(self)
+    }
+
     /// Gives the directory its name.
     ///
     /// # Errors
@@ -119,7 +134,7 @@ impl AtomicDirectory {
     }
 
     fn sync_files(&self) -> io::Result<()> {
-        if self.durable { sync_tree(&self.new) } else { Ok(()) }
+        if self.durable && !self.is_synced { sync_tree(&self.new) } else { Ok(()) }
     }
 
     /// Gives the directory its name, which nothing has, or an empty directory. The caller holds the

@@ -24,6 +24,10 @@ pub(super) const NEW: &str = "new";
 /// The name of the old directory that it replaces.
 pub(super) const OLD: &str = "old";
 
+/// The name of a file within the temporary directory. It says that what is at the destination is
+/// the rest of an old directory, which is being removed file by file.
+pub(super) const REST: &str = "rest";
+
 /// A directory of at most this many entries is listed at each save.
 const FEW: usize = 1000;
 
@@ -139,9 +143,11 @@ fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the old directory was moved aside, and the new one is not in place.
+/// Whether the old directory was moved aside, or only a part of it may be left, and the new one is
+/// not in place.
 pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
-    Ok(!is_there(path)? && is_there(&hidden.join(OLD))? && is_there(&hidden.join(NEW))?)
+    let is_in = |name| is_there(&hidden.join(name));
+    Ok(is_in(NEW)? && (is_in(REST)? || is_in(OLD)? && !is_there(path)?))
 }
 
 pub(super) fn is_there(path: &Path) -> io::Result<bool> {

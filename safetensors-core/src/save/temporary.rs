@@ -211,7 +211,15 @@ impl TempDirectory {
     /// Creates a temporary directory beside a destination. Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
+        Self::beside(destination)
+    }
+
+    /// [`create`](Self::create) without the removal of leftovers.
+    pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
+        if failpoint::lacks("space for directories") {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
@@ -238,6 +246,11 @@ impl TempDirectory {
     pub(crate) fn keep(self) {
         self.0.keep();
     }
+}
+
+/// Whether an error says that the disk is full.
+pub(super) fn lacks_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Creates and locks the file in a new directory. Also returns whether both are still there, and no

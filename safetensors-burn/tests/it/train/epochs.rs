@@ -248,6 +248,35 @@ fn a_save_removes_what_killed_processes_left() {
     assert_eq!(names_in(&directory), expected);
 }
 
+/// As after a kill while an epoch was replaced: the new one has a hidden name, and of the old one
+/// nothing is left, or a part that could not be renamed.
+#[cfg(unix)]
+#[test]
+fn an_epoch_that_has_a_hidden_name_is_listed_and_deleted() {
+    for (old, deletes) in [("old", true), ("old", false), ("rest", true), ("rest", false)] {
+        let (_dir, epochs) = saved(2);
+        let hidden = epochs.path(2).with_file_name(".epoch-2.aB3dE6.tmp");
+        fs::create_dir(&hidden).unwrap();
+        fs::rename(epochs.path(2), hidden.join("new")).unwrap();
+        fs::write(hidden.join(old), "").unwrap();
+        fs::write(hidden.join(".lock"), "").unwrap();
+        if old == "rest" {
+            fs::create_dir(epochs.path(2)).unwrap();
+            fs::copy(hidden.join("new/manifest.json"), epochs.path(2).join("manifest.json"))
+                .unwrap();
+        }
+        if deletes {
+            assert!(epochs.delete(2).unwrap(), "{old}");
+        }
+        assert_eq!(listed(&epochs), [(2, true)][usize::from(deletes)..], "{old}");
+        assert_eq!(
+            names_in(hidden.parent().unwrap()),
+            ["epoch-2"][usize::from(deletes)..],
+            "{old}"
+        );
+    }
+}
+
 #[test]
 fn names_that_are_no_epochs_are_left_alone() {
     let (_dir, epochs) = saved(2);

@@ -5,7 +5,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::{AtomicDirectory, DirectoryPlace};
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{Interrupted, interrupt_everywhere, without};
+use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::io::lock::DirectoryLock;
 use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
@@ -22,7 +22,7 @@ fn new(path: &Path, content: &str) -> Result<AtomicDirectory> {
 
 /// Puts a directory in place of the old one, if there is one.
 fn put(path: &Path, content: &str) -> Result<()> {
-    let new = new(path, content)?;
+    let new = new(path, content)?.sync()?;
     DirectoryPlace::hold(path)?.put(new)
 }
 
@@ -152,26 +152,24 @@ fn the_mode_follows_the_umask_or_the_empty_directory() {
 }
 
 /// Replaces the old directory, interrupted at each step. Returns how often the old directory and the
-/// new one stayed complete.
-fn interrupt_replacement(is_complete: fn(&Path, Option<Interrupted>) -> bool) -> [usize; 2] {
+/// new one stayed.
+fn interrupt_replacement() -> [usize; 2] {
     let mut stayed = [0; 2];
     let act = |(_, path): &(TempDir, PathBuf)| put(path, "new");
     interrupt_with_kills(with_old, act, |(dir, path), at, result| {
-        let is_in_place = path.exists();
+        let is_in_place = path.exists() && names_in(&path) == ["a", "b"];
         if is_in_place && at.is_some_and(|at| !at.killed) {
             assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
         }
         // The only copies are no leftovers of another save.
         drop(AtomicDirectory::create(&path).unwrap());
         DirectoryPlace::clean(&path);
-        if is_complete(&path, at) {
-            let found = content(&path).unwrap();
-            stayed[usize::from(found == "new")] += 1;
-            // A process that was killed has returned nothing.
-            if at.is_none_or(|at| !at.killed) && is_in_place {
-                let is_done = result.is_ok() || is_not_durable(&result);
-                assert_eq!(found, if is_done { "new" } else { "old" }, "{at:?}");
-            }
+        let found = content(&path).unwrap();
+        stayed[usize::from(found == "new")] += 1;
+        // A process that was killed has returned nothing.
+        if at.is_none_or(|at| !at.killed) && is_in_place {
+            let is_done = result.is_ok() || is_not_durable(&result);
+            assert_eq!(found, if is_done { "new" } else { "old" }, "{at:?}");
         }
         put(&path, "third").unwrap();
         assert_eq!(content(&path).unwrap(), "third");
@@ -184,21 +182,100 @@ fn interrupt_replacement(is_complete: fn(&Path, Option<Interrupted>) -> bool) ->
 /// directory in place.
 #[test]
 fn an_interruption_leaves_the_old_directory_or_the_new_one() {
-    let stayed = interrupt_replacement(|_, _| true);
+    let stayed = interrupt_replacement();
     assert!(stayed.iter().all(|count| *count > 3), "{stayed:?}");
+    // The old directory is removed file by file.
+    let stayed = without("renaming of directories", interrupt_replacement);
+    assert!(stayed.iter().all(|count| *count > 3), "{stayed:?}");
+}
+
+/// A process was killed, and then the place is used without [`DirectoryPlace::clean`].
+#[test]
+fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
+    let mut old = 0;
+    for feature in ["nothing", "renaming of directories"] {
+        let act = |(_, path): &(TempDir, PathBuf)| without(feature, || put(path, "new"));
+        interrupt_with_kills(with_old, act, |(_dir, path), at, _| {
+            old += usize::from(!path.exists() || names_in(&path).len() < 2);
+            put(&path, "newer").unwrap();
+            DirectoryPlace::clean(&path);
+            assert_eq!(content(&path).unwrap(), "newer", "{feature} {at:?}");
+        });
+        interrupt_with_kills(with_old, act, |(dir, path), at, _| {
+            assert!(remove(&path).unwrap(), "{feature} {at:?}");
+            DirectoryPlace::clean(&path);
+            assert!(names_in(dir.path()).is_empty(), "{feature} {at:?}");
+        });
+    }
+    assert!(old > 4, "{old}");
+}
+
+/// A process was killed while nothing had the name, and then another program took it.
+#[test]
+fn what_has_taken_a_free_place_stays() {
+    let kill = |(_, path): &(TempDir, PathBuf)| put(path, "new");
+    let mut free = 0;
+    interrupt_with_kills(with_old, kill, |(_dir, path), at, _| {
+        if !path.exists() {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("c"), "other").unwrap();
+            DirectoryPlace::clean(&path);
+            assert_eq!(names_in(&path), ["c"], "{at:?}");
+            free += 1;
+        }
+    });
+    assert!(free > 0);
 }
 
 /// Until the last file of the old directory is gone, its first one says what it is.
 #[test]
-fn an_old_directory_that_cannot_be_renamed_is_removed_file_by_file() {
-    without("renaming of directories", || {
-        let stayed = interrupt_replacement(|path, at| {
-            let left = if path.exists() { names_in(path) } else { vec![] };
-            assert!([&[][..], &["a"], &["a", "b"]].iter().any(|it| *it == left), "{at:?}");
-            left.len() == 2
+fn a_directory_that_cannot_be_moved_is_removed_file_by_file() {
+    for feature in ["renaming of directories", "space for directories"] {
+        let mut left = Vec::new();
+        let act = |(_, path): &(TempDir, PathBuf)| without(feature, || remove(path));
+        interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+            let is_done = *result.as_ref().unwrap_or(&is_not_durable(&result));
+            assert_eq!(!path.exists(), is_done, "{feature} {at:?}");
+            left.push(if path.exists() { names_in(&path) } else { vec!["none".into()] });
+            put(&path, "third").unwrap();
+            assert_eq!(content(&path).unwrap(), "third");
+            assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
         });
-        assert!(stayed.iter().all(|count| *count > 1), "{stayed:?}");
-    });
+        left.sort();
+        left.dedup();
+        assert_eq!(left, [&[][..], &["a"], &["a", "b"], &["none"]], "{feature}");
+    }
+}
+
+/// Others may wait for the lock.
+#[test]
+fn files_are_synced_and_leftovers_removed_without_the_lock() {
+    const LEFT: &str = ".epoch.aB3dE6.tmp";
+    let puts: fn(&Path) = |path| put(path, "new").unwrap();
+    let removes: fn(&Path) = |path| assert!(remove(path).unwrap());
+    for (act, looked_at) in [(puts, "sync the file"), (removes, "move aside")] {
+        let mut looked = 0;
+        for n in 0.. {
+            let (dir, path) = with_old();
+            let left = dir.path().join(LEFT);
+            fs::create_dir(&left).unwrap();
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let (place, is_left) = (dir.path().to_owned(), left.clone());
+            let look = move || {
+                let is_free = DirectoryLock::try_for(&place).unwrap().is_some();
+                sender.send(is_free || is_left.exists()).unwrap();
+            };
+            let ((), step) = call_at(n, look, || act(&path));
+            assert!(!left.exists());
+            if step == Some(looked_at) {
+                assert!(receiver.recv().unwrap(), "{looked_at}");
+                looked += 1;
+            } else if step.is_none() {
+                break;
+            }
+        }
+        assert!(looked > 0);
+    }
 }
 
 #[test]

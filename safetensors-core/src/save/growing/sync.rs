@@ -31,7 +31,7 @@ use crate::save::SaveOptions;
 use crate::save::atomic::{destination, sync_directory};
 use crate::save::spec::Spec;
 use crate::save::stream::StreamWriter;
-use crate::save::temporary::TempDirectory;
+use crate::save::temporary::{TempDirectory, lacks_space};
 use crate::save::tensor_writer::TensorWriter;
 
 /// The directory of synced steps, and the right to write to it and to its file.
@@ -239,22 +239,43 @@ impl Synced {
     }
 
     /// Removes the directory. It gets another name first, because a part of it must never be taken
-    /// for all of it. Only if others have files in it, it stays, and its files go one by one: the
-    /// first ones and the mark last.
+    /// for all of it. If it can get none, its files go one by one: the first ones and the mark last.
+    /// So they do if others have files in it, and then it stays.
     pub(super) fn retire(&self, durable: bool) -> Result<()> {
         let Some(listed) = list(&self.directory)? else { return Ok(()) };
         let retire = || {
             failpoint::hit("remove synced steps")?;
-            if listed.has_others {
+            let trash = if listed.has_others { None } else { self.move_away()? };
+            if trash.is_none() {
                 let names = (1..=listed.last).rev().map(file_name).chain([MARK.into()]);
-                let mut files = names.map(|name| self.directory.join(name));
-                return files.try_for_each(|file| unless_missing(fs::remove_file(file)));
+                for file in names.map(|name| self.directory.join(name)) {
+                    failpoint::hit("remove a synced file")?;
+                    unless_missing(fs::remove_file(file))?;
+                }
+                if listed.has_others {
+                    return Ok(());
+                }
+                // Saves that were killed may have left hidden files.
+                unless_missing(fs::remove_dir_all(&self.directory))?;
             }
-            let trash = TempDirectory::create(&self.destination)?;
-            fs::rename(&self.directory, trash.path().join("synced"))?;
             if durable { sync_directory(directory(&self.destination)) } else { Ok(()) }
         };
         Ok(retire().map_err(ErrorKind::Io)?)
+    }
+
+    /// Moves the directory to a hidden one. Returns `None` if the disk is too full for that, or the
+    /// file system cannot rename the directory.
+    fn move_away(&self) -> io::Result<Option<TempDirectory>> {
+        let moved = TempDirectory::create(&self.destination).and_then(|trash| {
+            fs::rename(&self.directory, trash.path().join("synced"))?;
+            Ok(trash)
+        });
+        match moved {
+            Err(error) if lacks_space(&error) || error.kind() == io::ErrorKind::CrossesDevices => {
+                Ok(None)
+            }
+            moved => moved.map(Some),
+        }
     }
 
     /// Gives the directory another name, because its steps cannot be recovered. Returns the name.

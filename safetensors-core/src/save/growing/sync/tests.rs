@@ -12,7 +12,7 @@ use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::edit::Edit;
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{crash_at, interrupt_everywhere};
+use crate::io::failpoint::{Interrupted, crash_at, interrupt_everywhere, without};
 use crate::io::testing::names_in;
 use crate::save::growing::GrowingWriter;
 use crate::save::{SaveOptions, save};
@@ -100,7 +100,7 @@ fn killed(before: &[(Open, u8)], open: Open) -> Vec<(&'static str, TempDir)> {
 /// synced is not lost, a finished file does not get shorter, and the next start succeeds.
 #[test]
 fn whatever_is_left_a_start_goes_on() {
-    let (mut recovered, mut finished) = (0, 0);
+    let (mut recovered, mut finished, mut one_by_one) = (0, 0, 0);
     for (before, open) in [
         (&[][..], CREATE),
         (&[(CREATE, 7)], CREATE),
@@ -130,23 +130,30 @@ fn whatever_is_left_a_start_goes_on() {
                 GrowingWriter::resume(copy.path().join("copy/run.safetensors"), &options())
                     .map(drop)
             };
-            interrupt_everywhere(setup, start, |copy, interrupted, result| {
-                let path = copy.path().join("copy/run.safetensors");
-                assert!(interrupted.is_some() || result.is_ok(), "{killed_at}: {result:?}");
-                drop(resume(&path));
-                let found = if path.exists() { steps(&path) } else { 0 };
-                assert!(found >= least, "{killed_at} {interrupted:?}: {found}, {least}");
-                let is_grown =
-                    open as usize != RESUME as usize || old.is_none_or(|old| found >= old);
-                assert!(is_grown, "{killed_at} {interrupted:?}: {found}, {old:?}");
-                let names = names_in(&copy.path().join("copy"));
-                assert!(names.iter().all(|name| name == "run.safetensors"), "{names:?}");
-                recovered += usize::from(old != Some(found));
-                finished += usize::from(old == Some(found));
-            });
+            // The second start finds the disk full.
+            let full = |copy: &TempDir| without("space for directories", || start(copy));
+            let mut check =
+                |copy: TempDir, interrupted: Option<Interrupted>, result: Result<()>| {
+                    let path = copy.path().join("copy/run.safetensors");
+                    assert!(interrupted.is_some() || result.is_ok(), "{killed_at}: {result:?}");
+                    drop(resume(&path));
+                    let found = if path.exists() { steps(&path) } else { 0 };
+                    assert!(found >= least, "{killed_at} {interrupted:?}: {found}, {least}");
+                    let is_grown =
+                        open as usize != RESUME as usize || old.is_none_or(|old| found >= old);
+                    assert!(is_grown, "{killed_at} {interrupted:?}: {found}, {old:?}");
+                    let names = names_in(&copy.path().join("copy"));
+                    assert!(names.iter().all(|name| name == "run.safetensors"), "{names:?}");
+                    recovered += usize::from(old != Some(found));
+                    finished += usize::from(old == Some(found));
+                };
+            interrupt_everywhere(setup, start, &mut check);
+            let steps = interrupt_everywhere(setup, full, &mut check);
+            one_by_one += steps.iter().filter(|step| **step == "remove a synced file").count();
         }
     }
     assert!(recovered > 20 && finished > 20, "{recovered} {finished}");
+    assert!(one_by_one > 20, "{one_by_one}");
 }
 
 fn names_in_or_none(directory: &Path) -> impl Iterator<Item = String> {
