@@ -36,8 +36,9 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// If the base is a directory on the disk, its other files are copied too, such as
     /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead out
-    /// of the directory are not: their paths relative to it are returned. Links in a cache of the
-    /// Hub, which lead to files of the same repository, are followed.
+    /// of the directory are not, nor are files with names that the new directory has already: their
+    /// paths relative to it are returned. Links in a cache of the Hub, which lead to files of the same
+    /// repository, are followed.
     ///
     /// With [`Options::overwrite`] the result replaces the checkpoint that the directory opens as,
     /// which may be the base. Its files are replaced or removed, and all other files in the
@@ -112,8 +113,7 @@ impl<S: ReadAt> Chain<S> {
         if directory.exists() && Patched::new(base, self, options, None)?.is_like_base() {
             check_alone(directory, &main_of(base, &files), &files)?;
         }
-        let beside = Beside::new(base, &files, directory)?;
-        beside.files().try_for_each(|(name, _)| options.check_free(&directory.join(name)))
+        Ok(())
     }
 
     /// Writes the files of the result, which are not in their places.
@@ -132,7 +132,6 @@ impl<S: ReadAt> Chain<S> {
             false => new.set_main(if files.len() == 1 { FILE } else { INDEX }, &[])?,
         }
         let beside = Beside::new(base, &files, directory)?;
-        beside.files().try_for_each(|(name, _)| options.check_free(&directory.join(name)))?;
         let saved = match is_like_base {
             true => save_files(&new, base, &files, &patched, options).map(|()| None),
             false => save_anew(new.staging(), base, &patched, options).map(Some),

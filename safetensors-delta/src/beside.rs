@@ -56,8 +56,8 @@ pub(crate) struct Beside {
 impl Beside {
     /// Lists the files to copy. Tensors next to the base are old ones, and signatures are of the old
     /// files, so neither is copied, nor is anything hidden, such as the history of `git`. `own` are
-    /// the base's own files. Nothing is listed if the destination is the directory itself, where all
-    /// of it stays.
+    /// the base's own files. A file that the destination has already stays as it is. Nothing is listed
+    /// if the destination is the directory itself, where all of it stays.
     ///
     /// # Errors
     ///
@@ -83,7 +83,13 @@ impl Beside {
             found: Self { from: from.to_owned(), ..Self::default() },
         };
         listing.directory(Path::new(""))?;
-        Ok(listing.found)
+        let Listing { destination, mut found, .. } = listing;
+        if let Some(destination) = destination {
+            let is_there = |name: &mut PathBuf| destination.join(name).symlink_metadata().is_ok();
+            found.left_out.extend(found.files.extract_if(.., is_there));
+            found.left_out.sort_unstable();
+        }
+        Ok(found)
     }
 
     /// The files to copy.

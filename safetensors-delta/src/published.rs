@@ -160,6 +160,7 @@ impl<T: Store + 'static> Root<T> {
             let file = self.store.open(&from).map_err(|error| error.in_path(&from))?;
             let copied = copy(&file, &new.staging().join(name));
             copied.map_err(|error| Error::from(error).in_path(&from))?;
+            new.left_out.retain(|name| name != Path::new(&entry.name));
             new.add(entry.name);
         }
         new.left_out.sort_unstable();

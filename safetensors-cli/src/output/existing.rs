@@ -370,7 +370,14 @@ fn opens_as(directory: &Path) -> Option<(String, Vec<PathBuf>)> {
     let is_saved_by_ranks = Format::of_directory(names).is_some_and(Format::is_of_directories)
         || NEWEST.iter().any(|name| says_newest(directory, name))
         || safetensors_core::Checkpoint::open_whole(directory).is_ok();
-    is_saved_by_ranks.then(|| ("files that ranks have saved".into(), Vec::new()))
+    if is_saved_by_ranks {
+        return Some(("files that ranks have saved".into(), Vec::new()));
+    }
+    // A checkpoint of another format, such as PyTorch's.
+    let other = input::open(directory).ok()?;
+    let files: Vec<_> = listed(&other).map(Path::to_owned).collect();
+    let names: Vec<_> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    Some((text::some(&names), files.clone()))
 }
 
 /// Whether a file names a directory beside it, or has its number, as Megatron does.

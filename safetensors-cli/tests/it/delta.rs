@@ -345,8 +345,8 @@ fn what_is_not_copied_is_named() {
         fs::write(dir.path().join("old").join(name), "x").unwrap();
     }
     run_in(dir.path(), &["delta", "apply", "old", "delta", "out"]).success().stderr(
-        "warning: out: not copied, because they may belong to the old tensors, or are hidden, \
-         special files or links out of the directory: model.sig, pytorch_model.bin\n",
+        "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
+         or they hold or sign other tensors, are hidden, or lead out of their directory\n",
     );
     assert!(dir.path().join("out/notes.txt").exists());
 }

@@ -97,6 +97,11 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     }
     run_in(dir.path(), &["convert", ".", "out"]).success().stderr("");
     assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
+    // A checkpoint that would hide them is not written unasked.
+    run_in(dir.path(), &["convert", "out", "."]).code(1).stderr(predicate::str::contains(
+        "would hide pytorch_model-00001-of-00002.bin, pytorch_model-00002-of-00002.bin",
+    ));
+    assert!(!dir.path().join("model.safetensors").exists());
 
     // Also where the directory is searched.
     let found = output(dir.path(), &["verify", "--strict", "."]);

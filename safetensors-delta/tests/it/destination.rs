@@ -215,6 +215,29 @@ fn only_regular_files_below_the_base_are_copied() {
     assert_eq!(fs::read(out.join("LICENSE")).unwrap(), b"l");
 }
 
+/// What a user has put into a directory is not replaced by files of the base.
+#[test]
+fn a_file_that_the_directory_has_already_stays() {
+    let scratch = scratch("delta");
+    let (base, out) = (scratch.path("base"), scratch.path("out"));
+    write(&out, &base_of_others(), u64::MAX);
+    for (directory, text) in [(&base, "of the base"), (&out, "mine")] {
+        fs::create_dir_all(directory.join("logs")).unwrap();
+        for name in ["README.md", "logs/run.log"] {
+            fs::write(directory.join(name), text).unwrap();
+        }
+    }
+    fs::write(base.join("config.json"), "{}").unwrap();
+    let (opened, replacing) = (Checkpoint::open(&base).unwrap(), quick().overwrite(true));
+    let left_out = chain(&scratch, "delta").apply(&opened, &out, &replacing).unwrap();
+    assert_eq!(left_out, ["README.md", "logs/run.log"].map(PathBuf::from));
+    for name in ["README.md", "logs/run.log"] {
+        assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "mine");
+    }
+    assert_eq!(fs::read_to_string(out.join("config.json")).unwrap(), "{}");
+    assert_eq!(read(&out), new());
+}
+
 /// There, each file is a link to a blob of the same repository.
 #[cfg(unix)]
 #[test]

@@ -15,7 +15,7 @@ use crate::terminal::text;
 ///
 /// OUT gets the files of BASE with the new values, under the same names, and copies of the other
 /// files in the directory BASE. Other tensors, signatures, hidden files and links that lead out of
-/// BASE are not copied: a warning names them. If tensors were added, removed or reshaped, or the
+/// BASE are not copied, nor are files that OUT has already: a warning names them. If tensors were added, removed or reshaped, or the
 /// metadata differs, the tensors are saved as `convert` saves them. The deltas may be given in any
 /// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force. Other
 /// files in OUT stay. With -n, everything is checked too.

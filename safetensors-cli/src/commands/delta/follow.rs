@@ -25,8 +25,9 @@ const TIMED_OUT: u8 = 124;
 /// that is not there yet is waited for. A version counts once its index or its one model.safetensors
 /// is there. OUT gets the newest full version and the deltas after it; from then on it gets the
 /// deltas that it lacks. It opens as the old version or the new one at every moment, also if the
-/// command is killed. Files that are of no version stay. A hidden file in OUT says which version it
-/// has.
+/// command is killed. Files that are of no version stay, but a full version brings its other files,
+/// such as config.json, which replace files of these names. A hidden file in OUT says which version
+/// it has.
 ///
 /// If the trainer begins anew, OUT begins anew with a full version. Each version that OUT gets is
 /// one line on standard output.

@@ -388,10 +388,10 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{}: not copied, because they may belong to the old tensors, or are hidden, special \
-             files or links out of the directory: {}",
-            text::path(to),
-            names.join(", ")
+            "{} are not copied to {}: it has files of these names, or they hold or sign other \
+             tensors, are hidden, or lead out of their directory",
+            names.join(", "),
+            text::path(to)
         ));
     }
 }
