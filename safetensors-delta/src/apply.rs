@@ -100,7 +100,7 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](Chain::apply) about the directory.
+    /// The errors of [`apply`](Chain::apply) about the directory.
     pub fn check_directory<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,

@@ -198,7 +198,7 @@ impl Existing {
         Self { path: path.into(), directory: Some(path.into()), files, held, ..Self::default() }
     }
 
-    /// The files of the checkpoint in a directory, and those of these names.
+    /// The files of the checkpoint in a directory, and the files of these names.
     pub(crate) fn of_checkpoint(path: &Path, others: &[&str]) -> Self {
         let pattern = FilePattern::default();
         Self::in_directory(path, |name| {

@@ -46,8 +46,8 @@ pub(crate) fn replace(
     }
 }
 
-/// Says what a file or directory is from now on, or what has been done to it. If this cannot be
-/// printed, the error says that it is done: nothing is undone.
+/// Prints the line about a file or directory that is written or changed. If that fails, the error
+/// says that it is done, because nothing is undone.
 pub(crate) fn tell(
     out: &mut impl Write,
     path: &str,
@@ -58,7 +58,7 @@ pub(crate) fn tell(
     printed(told, path, done)
 }
 
-/// Adds to an error of printing that what it is about is done.
+/// Adds to an error of printing that the output is in its place.
 pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::Result<()> {
     told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
