@@ -1,4 +1,4 @@
-//! Applying the deltas of a chain: to a new directory, to nothing, and to each other.
+//! Applying the deltas of a chain: to a directory, to nothing, and to each other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
-use safetensors_core::digest::{KEY, remove_record};
+use safetensors_core::digest::KEY;
 use safetensors_core::save::Order;
 use safetensors_core::{
     Checkpoint, Limits, ReadAt, SaveOptions, ShardOptions, TensorSource, save, save_sharded,
@@ -16,12 +16,13 @@ use serde_json::json;
 
 use crate::beside::Beside;
 use crate::chain::Chain;
-use crate::destination::{Destination, New};
+use crate::destination::{Destination, New, check_alone};
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::{FILE, INDEX, write};
+use crate::format::{FILE, INDEX};
+use crate::make::write;
 use crate::options::Options;
 use crate::patched::{Patched, PatchedTensor};
-use crate::state::STATE;
+use crate::state::{STATE, StateFile};
 
 impl<S: ReadAt> Chain<S> {
     /// Saves what the deltas make of their base to a directory.
@@ -84,12 +85,35 @@ impl<S: ReadAt> Chain<S> {
         directory: impl AsRef<Path>,
         options: &Options,
     ) -> Result<Vec<PathBuf>> {
+        StateFile::check_free(directory.as_ref(), options.overwrite)?;
         let mut new = self.stage(base, directory.as_ref(), options)?;
         if directory.as_ref().join(STATE).exists() {
             // What a follower says of the old version is not true of this one.
             new.put_first(STATE, "{}\n")?;
         }
-        new.commit()
+        new.commit(Some(base))
+    }
+
+    /// Fails as [`apply`](Chain::apply) does for a directory that has what must not be replaced, or
+    /// would not open as the result. Nothing is written, and no tensor is read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`apply`](Chain::apply) about the directory.
+    pub fn check_directory<B: ReadAt>(
+        &self,
+        base: &Checkpoint<B>,
+        directory: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<()> {
+        let directory = directory.as_ref();
+        options.check_destination(directory, New::Checkpoint)?;
+        let files = names_below(base)?;
+        if directory.exists() && Patched::new(base, self, options, None)?.is_like_base() {
+            check_alone(directory, &main_of(base, &files), &files)?;
+        }
+        let beside = Beside::new(base, &files, directory)?;
+        beside.files().try_for_each(|(name, _)| options.check_free(&directory.join(name)))
     }
 
     /// Writes the files of the result, which are not in their places.
@@ -101,15 +125,14 @@ impl<S: ReadAt> Chain<S> {
     ) -> Result<Destination> {
         let mut new = options.create(directory, New::Checkpoint)?;
         let patched = Patched::new(base, self, options, Some(new.staging()))?;
-        let files = base.files().iter().map(|file| name_below(base, file.path()));
-        let files = files.collect::<Result<Vec<_>>>()?;
+        let files = names_below(base)?;
         let is_like_base = patched.is_like_base();
         match is_like_base {
             true => new.set_main(&main_of(base, &files), &files)?,
             false => new.set_main(if files.len() == 1 { FILE } else { INDEX }, &[])?,
         }
         let beside = Beside::new(base, &files, directory)?;
-        beside.files().try_for_each(|(name, _)| new.check_free(&name.to_string_lossy()))?;
+        beside.files().try_for_each(|(name, _)| options.check_free(&directory.join(name)))?;
         let saved = match is_like_base {
             true => save_files(&new, base, &files, &patched, options).map(|()| None),
             false => save_anew(new.staging(), base, &patched, options).map(Some),
@@ -163,12 +186,17 @@ impl<S: ReadAt> Chain<S> {
         patched.read_removed()?;
         patched.check()?;
         self.check_unchanged()?;
-        new.commit().map(drop)
+        new.commit(Some(base)).map(drop)
     }
 
     fn check_unchanged(&self) -> Result<()> {
         self.deltas().iter().try_for_each(|delta| delta.files().check_unchanged())
     }
+}
+
+/// The names that the files of the base get in the directory of the result.
+fn names_below<B: ReadAt>(base: &Checkpoint<B>) -> Result<Vec<String>> {
+    base.files().iter().map(|file| name_below(base, file.path())).collect()
 }
 
 /// The name that a file of the base gets in the directory of the result.
@@ -239,8 +267,7 @@ fn save_anew<B: ReadAt, S: ReadAt>(
     patched: &Patched<'_, B, S>,
     how: &Options,
 ) -> Result<&'static str> {
-    let mut metadata = patched.metadata().unwrap_or(base.metadata()).clone();
-    remove_record(&mut metadata);
+    let metadata = patched.metadata().unwrap_or(base.metadata()).clone();
     let has_digests = base.metadata().contains_key(KEY);
     let each = SaveOptions::new().metadata(metadata).digests(has_digests).durable(how.durable);
     let tensors = patched.result().map(|tensor| (tensor.name(), tensor));
@@ -268,9 +295,8 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
         };
         (name, source)
     });
-    let mut metadata = file.safetensors().metadata().clone();
+    let metadata = file.safetensors().metadata().clone();
     let has_digests = metadata.contains_key(KEY);
-    remove_record(&mut metadata);
     let options = SaveOptions::new().metadata(metadata).order(Order::Given).digests(has_digests);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| Error::from(error).in_path(folder))?;

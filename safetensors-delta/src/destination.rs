@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store};
 use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory};
-use safetensors_core::{Error, ErrorKind as CoreKind, Result, SaveOptions, ShardOptions};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind as CoreKind, ReadAt, Result, SaveOptions, ShardOptions,
+};
 
 use crate::beside::Beside;
-use crate::make::{FILE, INDEX};
+use crate::format::{FILE, INDEX};
 use crate::options::Options;
 
 /// What is written.
@@ -24,7 +26,7 @@ pub(crate) enum New {
 pub(crate) struct Destination {
     directory: LocalDirectory,
     path: PathBuf,
-    options: ShardOptions,
+    options: Options,
     /// The name of the single file or of the index.
     main: String,
     /// The names of the other new files, in the order in which they take their places.
@@ -34,6 +36,18 @@ pub(crate) struct Destination {
 }
 
 impl Options {
+    /// Fails as [`make`](crate::make()) does for a directory whose files must not be replaced by a
+    /// delta. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`NotADelta`](CoreKind::NotADelta) if the directory has a checkpoint;
+    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off; the
+    /// errors of opening it.
+    pub fn check_delta(&self, directory: impl AsRef<Path>) -> Result<()> {
+        self.check_destination(directory.as_ref(), New::Delta)
+    }
+
     /// Prepares to write to a directory, which is created if it is not there. A delta takes the
     /// place of a delta, and a checkpoint that of a checkpoint, if they may be replaced.
     pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
@@ -47,16 +61,24 @@ impl Options {
         Ok(Destination {
             directory: LocalDirectory::create(directory, &options)?,
             path: directory.to_owned(),
-            options,
+            options: self.clone(),
             main: String::new(),
             beside: Vec::new(),
             left_out: Vec::new(),
         })
     }
 
+    /// Fails if a file is there that must not be replaced.
+    pub(crate) fn check_free(&self, path: &Path) -> Result<()> {
+        if !self.overwrite && fs::symlink_metadata(path).is_ok() {
+            return Err(Error::from(CoreKind::FileExists).in_path(path));
+        }
+        Ok(())
+    }
+
     /// Fails if a directory has something that is not to be replaced. What opens as neither a
     /// checkpoint nor a delta stays there.
-    fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
+    pub(crate) fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
         let at = |error: Error| error.in_path(directory);
         match fs::read_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -113,41 +135,12 @@ impl Destination {
             .map(String::as_str)
             .chain([main])
             .try_for_each(|file| self.check_free(file))?;
-        if [FILE, INDEX].contains(&main) {
-            return Ok(());
-        }
-        let is_index = matches!(CheckpointPath::from_name(main), Some(CheckpointPath::Index(_)));
-        let stem = main.split(".safetensors").next().unwrap_or(main);
-        let pattern = format!("{stem}{{suffix}}.safetensors").parse::<FilePattern>().ok();
-        let mut others: Vec<_> = LocalStore.list(&self.path)?;
-        others.retain(|entry| {
-            let is_other = match CheckpointPath::from_name(&entry.name) {
-                Some(CheckpointPath::Index(_)) => true,
-                Some(CheckpointPath::File(_)) => !is_index || entry.name == FILE,
-                None => false,
-            };
-            let is_own = entry.name == main
-                || files.contains(&entry.name)
-                || pattern.as_ref().is_some_and(|pattern| {
-                    pattern.matches(&entry.name) || pattern.index_name() == entry.name
-                });
-            entry.kind == FileKind::File && is_other && !is_own
-        });
-        if others.is_empty() {
-            return Ok(());
-        }
-        let others = others.into_iter().map(|entry| entry.name).collect();
-        Err(Error::from(CoreKind::NotAlone { file: main.into(), others }).in_path(&self.path))
+        check_alone(&self.path, main, files)
     }
 
     /// Adds a file next to the tensors, which is in the [`staging`](Self::staging) directory.
     pub(crate) fn add(&mut self, name: String) {
         self.beside.push(name);
-    }
-
-    /// Whether a file of this name is added.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.main == name || self.beside.iter().any(|it| it == name)
     }
 
     /// Adds a small file that takes its place before all others.
@@ -183,23 +176,56 @@ impl Destination {
         Ok(())
     }
 
-    /// Fails if a file is there that must not be replaced.
+    /// Fails if a file of this name is there that must not be replaced.
     pub(crate) fn check_free(&self, name: &str) -> Result<()> {
-        let path = self.path.join(name);
-        if !self.options.overwrites() && fs::symlink_metadata(&path).is_ok() {
-            return Err(Error::from(CoreKind::FileExists).in_path(path));
-        }
-        Ok(())
+        self.options.check_free(&self.path.join(name))
     }
 
-    /// Puts all files in place. Returns the files that are not copied.
+    /// Puts all files in place. Returns the files that are not copied. `seen` is a checkpoint that
+    /// was read: if it is in this directory, another writer must not have replaced it since.
     ///
     /// # Errors
     ///
-    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit).
-    pub(crate) fn commit(self) -> Result<Vec<PathBuf>> {
-        let Self { mut directory, main, beside, left_out, .. } = self;
-        directory.staged(&main, beside)?.commit()?;
+    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit)
+    /// and [`Checkpoint::check_before_replacing`].
+    pub(crate) fn commit<B: ReadAt>(self, seen: Option<&Checkpoint<B>>) -> Result<Vec<PathBuf>> {
+        let Self { mut directory, path, main, beside, left_out, .. } = self;
+        let mut staged = directory.staged(&main, beside)?;
+        staged.begin()?;
+        if let Some(seen) = seen {
+            seen.check_before_replacing(path)?;
+        }
+        staged.commit()?;
         Ok(left_out)
     }
+}
+
+/// Fails if a directory would not open as a new checkpoint of these files, whose single file or index
+/// is `main`.
+pub(crate) fn check_alone(directory: &Path, main: &str, files: &[String]) -> Result<()> {
+    if [FILE, INDEX].contains(&main) {
+        return Ok(());
+    }
+    let is_index = matches!(CheckpointPath::from_name(main), Some(CheckpointPath::Index(_)));
+    let stem = main.split(".safetensors").next().unwrap_or(main);
+    let pattern = format!("{stem}{{suffix}}.safetensors").parse::<FilePattern>().ok();
+    let mut others: Vec<_> = LocalStore.list(directory)?;
+    others.retain(|entry| {
+        let is_other = match CheckpointPath::from_name(&entry.name) {
+            Some(CheckpointPath::Index(_)) => true,
+            Some(CheckpointPath::File(_)) => !is_index || entry.name == FILE,
+            None => false,
+        };
+        let is_own = entry.name == main
+            || files.contains(&entry.name)
+            || pattern.as_ref().is_some_and(|pattern| {
+                pattern.matches(&entry.name) || pattern.index_name() == entry.name
+            });
+        entry.kind == FileKind::File && is_other && !is_own
+    });
+    if others.is_empty() {
+        return Ok(());
+    }
+    let others = others.into_iter().map(|entry| entry.name).collect();
+    Err(Error::from(CoreKind::NotAlone { file: main.into(), others }).in_path(directory))
 }

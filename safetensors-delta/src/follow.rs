@@ -7,7 +7,7 @@ use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::make::INDEX;
+use crate::format::INDEX;
 use crate::options::Options;
 use crate::plan::{Plan, Start, State};
 use crate::published::Root;
@@ -211,24 +211,28 @@ impl Follower {
         let directory = &self.directory;
         let here = file.and_then(StateFile::here);
         let overwrite = self.options.overwrite || file.is_some();
+        StateFile::check_free(directory, overwrite)?;
         let options = self.options.clone().overwrite(overwrite);
-        let mut new = match (&plan.start, &self.base) {
-            (Start::Here, _) => {
-                plan.chain.stage(&Checkpoint::open(directory)?, directory, &options)?
-            }
-            (Start::Full(number, full), _) => {
+        // What is here now must be there still when it is replaced.
+        let old = match (Checkpoint::open(directory), &plan.start) {
+            (Err(error), Start::Here) => return Err(error),
+            (old, _) => old.ok(),
+        };
+        let mut new = match (&plan.start, &old, &self.base) {
+            (Start::Here, Some(old), _) => plan.chain.stage(old, directory, &options)?,
+            (Start::Full(number, full), ..) => {
                 let mut new = plan.chain.stage(full, directory, &options)?;
                 root.copy_beside(*number, &mut new)?;
                 new
             }
-            (Start::Given(_), Some(base)) => plan.chain.stage(base, directory, &options)?,
+            (Start::Given(_), _, Some(base)) => plan.chain.stage(base, directory, &options)?,
             // A plan begins so only with a base.
-            (Start::Given(_), None) => return Err(ErrorKind::NoDelta.into()),
+            (Start::Here | Start::Given(_), ..) => return Err(ErrorKind::NoDelta.into()),
         };
         let state = State { version: plan.version, fingerprint: plan.fingerprint().into() };
         let changing = StateFile::changing(here, &state, new.staging(), &new.files()?)?;
         new.put_first(STATE, &changing)?;
-        let left_out = new.commit()?;
+        let left_out = new.commit(old.as_ref())?;
         // If this fails, the files still say of which version they are.
         let _ = StateFile::settle(directory, &changing, &state);
         let deltas = plan.chain.deltas();

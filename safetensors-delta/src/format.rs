@@ -1,10 +1,16 @@
-//! The words of the format: keys, encodings, checksums.
+//! The words of the format: names of files, keys, encodings, checksums.
 
 use std::fmt;
 
 use safetensors_core::Metadata;
 
 use crate::error::{ErrorKind, Result};
+
+/// The name of a delta's index.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// The name of a checkpoint that is one file.
+pub(crate) const FILE: &str = "model.safetensors";
 
 /// The keys in the metadata of a delta's index.
 pub(crate) const VERSION: &str = "version";

@@ -15,8 +15,8 @@ use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits};
 use crate::chain::Chain;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::BASE_VERSION;
-use crate::make::{FILE, INDEX, Plan};
+use crate::format::{BASE_VERSION, FILE, INDEX};
+use crate::make::Plan;
 use crate::options::Options;
 
 /// Saves a file as what differs from an older one, in a new directory that has the older one, too.
@@ -37,8 +37,8 @@ use crate::options::Options;
 /// if the file had changed. The system shows no difference.
 ///
 /// A program that writes into the base under one of its names writes into all of them, and the
-/// delta cannot be applied any more. Saves and edits of this library replace a file instead, except
-/// edits that are asked to work in place.
+/// delta cannot be applied any more. Saves and edits of this library replace a file instead: none
+/// writes into a file of several names.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

@@ -20,8 +20,8 @@ use crate::destination::{Destination, New};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Extra;
 use crate::format::{
-    BASE_DIGEST, BASE_VERSION, CHECKSUM, COMPRESSION, ENCODING, Encoding, RESULT_DIGEST, VERSION,
-    ZSTD,
+    BASE_DIGEST, BASE_VERSION, CHECKSUM, COMPRESSION, ENCODING, Encoding, INDEX, RESULT_DIGEST,
+    VERSION, ZSTD,
 };
 use crate::options::Options;
 use crate::patch::LARGEST;
@@ -30,13 +30,7 @@ use crate::sums::digest_of;
 /// The most bytes of a file, unless one tensor has more. It is what the Hub recommends.
 const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
-/// The name of a delta's index.
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-/// The name of a checkpoint that is one file.
-pub(crate) const FILE: &str = "model.safetensors";
-
-/// Saves what changed between two checkpoints as a delta, in a new directory.
+/// Saves what changed between two checkpoints as a delta, in a directory.
 ///
 /// `new` are the tensors of the newer checkpoint in any order: of an open one, or of a program that
 /// trains. How either is divided into files makes no difference. Values are compared bit by bit.
@@ -70,7 +64,7 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     options: &Options,
 ) -> Result<Delta> {
     let target = options.create(directory.as_ref(), New::Delta)?;
-    write(old, new, target, options)?.commit()?;
+    write(old, new, target, options)?.commit(Some(old))?;
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 

@@ -14,8 +14,7 @@ use crate::beside::{is_file_below, is_left_out};
 use crate::delta::Delta;
 use crate::destination::Destination;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::is_decimal;
-use crate::make::{FILE, INDEX};
+use crate::format::{FILE, INDEX, is_decimal};
 
 /// How the names of versions begin, before a number of at least six digits.
 const PREFIX: &str = "weight_v";
@@ -145,7 +144,7 @@ impl<T: Store + 'static> Root<T> {
         for entry in self.list(&directory)? {
             let name = Path::new(&entry.name);
             let is_plain = name.file_name() == Some(name.as_os_str());
-            let is_there = || new.has(&entry.name) || new.staging().join(name).exists();
+            let is_there = || new.staging().join(name).exists();
             if entry.kind != FileKind::File || !is_plain || is_there() {
                 continue;
             }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use safetensors_core::SaveOptions;
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::save::AtomicFile;
+use safetensors_core::{ErrorKind, SaveOptions};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -28,18 +28,30 @@ pub(crate) struct StateFile {
 type Stamp = (String, u64, String);
 
 impl StateFile {
+    /// Fails if there is a state that must not be replaced: of a version that was changed since, or
+    /// a file of somebody else.
+    pub(crate) fn check_free(directory: &Path, overwrites: bool) -> Result<()> {
+        let path = directory.join(STATE);
+        match fs::symlink_metadata(&path) {
+            Ok(_) if !overwrites => Err(Error::from(ErrorKind::FileExists).in_path(path)),
+            _ => Ok(()),
+        }
+    }
+
     /// The version that is in the directory.
     pub(crate) fn here(&self) -> Option<&State> {
         self.here.as_ref()
     }
 
     /// Reads the state of a directory. `None` if there is none, or if no follower has written it.
-    /// While versions are exchanged, the files decide which one it is.
+    /// While one version replaces another, the files decide which one it is.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+
         let path = directory.join(STATE);
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
             Err(error) => return Err(Error::from(error).in_path(path)),
         };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -105,8 +117,4 @@ fn stamp(directory: &Path, name: &str) -> io::Result<Stamp> {
     let found = fs::metadata(directory.join(name))?;
     let time = found.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((name.into(), found.len(), time.as_nanos().to_string()))
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -166,6 +166,10 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
         self.faults.call("take back", || self.directory.take_back(name, version))
     }
 
+    fn is_certain(&self) -> bool {
+        self.directory.is_certain()
+    }
+
     fn release(&mut self) {
         self.directory.release();
     }

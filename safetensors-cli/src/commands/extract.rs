@@ -101,8 +101,7 @@ impl Run for Args {
                 write(&header, tensor.name(), &part, out, &progress)
             }
         };
-        let (path, dtype, shape) =
-            (text::path(&self.output), part.dtype(), text::shape(part.shape()));
+        let (dtype, shape) = (part.dtype(), text::shape(part.shape()));
         let Some(destination) = destination else {
             write(out)?;
             return Ok(ExitCode::SUCCESS);
@@ -114,11 +113,7 @@ impl Run for Args {
         destination.write(bytes, |out| write(out))?;
         drop(progress);
         let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
-        // Nothing is undone if this cannot be printed, so the error has to say what has been
-        // written.
-        writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
-            .and_then(|()| out.flush())
-            .with_context(|| format!("{path} is written, but"))?;
+        destination.tell(out, format_args!("{dtype} {shape}, {}", text::size(bytes)))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use safetensors_core::ErrorKind;
 use safetensors_formats::{Result, kerchunk};
 
@@ -74,16 +73,14 @@ impl Run for Args {
             writeln!(out, "{manifest}")?;
             return Ok(ExitCode::SUCCESS);
         };
-        let (path, bytes) = (text::path(output), manifest.len() as u64);
+        let bytes = manifest.len() as u64;
         let tensors = text::counted(checkpoint.len() as u64, "tensor");
         let content = format!("{tensors}, {}", text::size(bytes));
         if destination.is_dry_run(out, &content)? {
             return Ok(ExitCode::SUCCESS);
         }
         destination.write(bytes, |out| Ok(out.write_all(manifest.as_bytes())?))?;
-        writeln!(out, "{path}: {content}")
-            .and_then(|()| out.flush())
-            .with_context(|| format!("{path} is written, but"))?;
+        destination.tell(out, content)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -62,7 +62,7 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
         let path = args.dir.join(name);
         file::replace(&path, &destination.options(), |file| Ok(file.write_all(page)?))?;
     }
-    writeln!(out, "{}: {count}", text::path(&args.dir))?;
+    destination.tell(out, count)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,7 +15,7 @@ use safetensors_core::{Error, ErrorKind, SafeTensors, SaveOptions};
 use crate::input;
 use crate::input::{address, other};
 use crate::output::existing::{check_file, check_writable, identity};
-use crate::output::file::{self, Argument};
+use crate::output::file::{self, Argument, tell};
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -81,8 +81,7 @@ impl EditArgs {
             Edited::InPlace => "changed in place",
             Edited::Rewritten => "rewritten",
         };
-        let told = writeln!(out, "{path}: {done}").and_then(|()| out.flush());
-        told.with_context(|| format!("{path} is {done}, but this could not be printed"))?;
+        tell(out, &path, done, done)?;
         warn_of_modelspec(&file)
             .with_context(|| format!("{path} is {done}, but cannot be read again"))
     }

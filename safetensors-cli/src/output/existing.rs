@@ -16,7 +16,7 @@ use safetensors_core::{Error, Result, SaveOptions};
 use safetensors_formats::Format;
 use serde_json::Value;
 
-use super::file::{Argument, OUTPUT, advise, replace};
+use super::file::{Argument, OUTPUT, advise, replace, tell};
 use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, Rewrite, address};
 use crate::terminal::report::wrong_usage;
@@ -198,6 +198,14 @@ impl Existing {
         Self { path: path.into(), directory: Some(path.into()), files, held, ..Self::default() }
     }
 
+    /// The files of the checkpoint in a directory, and those of these names.
+    pub(crate) fn of_checkpoint(path: &Path, others: &[&str]) -> Self {
+        let pattern = FilePattern::default();
+        Self::in_directory(path, |name| {
+            pattern.matches(name) || name == pattern.index_name() || others.contains(&name)
+        })
+    }
+
     /// The same for a checkpoint, which may hide what the directory opens as. Fails if that is what
     /// ranks have saved.
     pub(crate) fn hiding(self) -> anyhow::Result<Self> {
@@ -268,6 +276,11 @@ impl Destination {
         written.map_err(|error| advise(error, &self.path, bytes, self.argument))
     }
 
+    /// Says that the output is written.
+    pub(crate) fn tell(&self, out: &mut impl Write, content: impl Display) -> anyhow::Result<()> {
+        tell(out, &input::shown(&self.path), "written", content)
+    }
+
     /// The end of a message, which names what is hidden.
     pub(crate) fn hides(&self) -> String {
         let note = |name| format!("; the directory opens as it, and no longer as {name}");
@@ -321,7 +334,8 @@ fn listed(checkpoint: &Checkpoint) -> impl Iterator<Item = &Path> {
 fn held(path: &Path, files: &[PathBuf]) -> String {
     let opening = Opening { judge: Judge::ByName, ..Opening::default() };
     let is_replaced = |found: &Checkpoint| {
-        files_of(found).iter().any(|it| files.iter().any(|file| identity(file) == *it))
+        let found = files_of(found);
+        files.iter().any(|file| found.contains(&identity(file)))
     };
     if let Some(found) = input::open_file(path, opening).ok().filter(is_replaced) {
         return totals(&found);

@@ -1,7 +1,8 @@
-//! [`replace`] writes an output file completely or not at all. [`advise`] adds a remedy to an error
-//! of writing.
+//! [`replace`] writes an output file completely or not at all. [`tell`] says that it is written,
+//! and [`advise`] adds a remedy to an error of writing.
 
-use std::io::{self, BufWriter, IntoInnerError};
+use std::fmt::Display;
+use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -43,6 +44,23 @@ pub(crate) fn replace(
         Err(error) if names_a_file(&error) => Err(error),
         Err(error) => Err(error).with_context(|| text::path(path)),
     }
+}
+
+/// Says what a file or directory is from now on, or what has been done to it. If this cannot be
+/// printed, the error says that it is done: nothing is undone.
+pub(crate) fn tell(
+    out: &mut impl Write,
+    path: &str,
+    done: &str,
+    content: impl Display,
+) -> anyhow::Result<()> {
+    let told = writeln!(out, "{path}: {content}").and_then(|()| out.flush());
+    printed(told, path, done)
+}
+
+/// Adds to an error of printing that what it is about is done.
+pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::Result<()> {
+    told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
 
 /// Adds a remedy to an error of writing to `path`. Other errors stay as they are.

@@ -1,14 +1,14 @@
-//! `safetensors convert`: NumPy's archives with unreadable members, and hostile archives.
+//! `safetensors convert`: NumPy's files, archives with unreadable members, and hostile archives.
 
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, Dtype};
 use zip::write::SimpleFileOptions;
 
-use crate::convert::{convert, list};
+use crate::convert::{content, convert, list, model};
 use crate::fixtures::*;
 
 /// A `.npy` header for an array of this type and shape.
@@ -237,4 +237,77 @@ fn an_archive_that_claims_too_much_is_refused_before_anything_is_written() {
         refused.code(1).stdout("").stderr(predicate::str::starts_with(problem));
     }
     assert_eq!(list(dir.path()), ["in.npz"]);
+}
+
+#[test]
+fn numpy_files_without_metadata_say_so() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    let warning = |name: &str| {
+        format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n")
+    };
+    convert(dir.path(), &["a.safetensors", "a.npz"]).success().stderr(warning("a.npz"));
+    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids", "-n"])
+        .success()
+        .stderr(warning("ids.npy"));
+    convert(dir.path(), &["a.npz", "b.npz"]).success().stderr("");
+    convert(dir.path(), &["a.npz", "b.safetensors"]).success().stderr("");
+}
+
+#[test]
+fn numpy_files_there_and_back() {
+    let dir = temp_dir();
+    let path = model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "a.npz"]).success();
+    convert(dir.path(), &["a.npz", "b.safetensors"]).success();
+    safetensors()
+        .arg("diff")
+        .arg(&path)
+        .arg(dir.path().join("b.safetensors"))
+        .arg("--ignore-metadata")
+        .assert()
+        .success();
+    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids"]).success();
+    convert(
+        dir.path(),
+        &["ids.npy", "a.npz", "c.safetensors", "--drop", "m.[01].*", "-f", "m.*", "-f", "ids"],
+    )
+    .code(1);
+    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "-f", "m.2.*", "--cast", "m.*=f64"])
+        .success();
+    assert_eq!(content(dir.path().join("c.safetensors"))[1], ("m.2.weight".to_owned(), Dtype::F64));
+    convert(dir.path(), &["a.safetensors", "all.npy"])
+        .code(1)
+        .stderr(predicate::str::contains("holds one tensor, not 7"));
+    let no_type = predicate::str::contains("NumPy has no type for BF16; add --dtype f32");
+    convert(dir.path(), &["a.safetensors", "x.npz", "--dtype", "bf16"]).code(1).stderr(no_type);
+    assert!(!dir.path().join("x.npz").exists() && !dir.path().join("all.npy").exists());
+}
+
+#[test]
+fn a_compressed_archive_that_is_damaged_is_an_error() {
+    let dir = temp_dir();
+    let mut array = b"\x93NUMPY\x01\x00\x46\x00".to_vec();
+    array.extend(
+        format!("{:<69}\n", "{'descr': '<u2', 'fortran_order': False, 'shape': (5000,), }")
+            .as_bytes(),
+    );
+    array.extend((0..5000_u16).flat_map(u16::to_le_bytes));
+    let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    archive.start_file("folder/w.npy", options).unwrap();
+    archive.write_all(&array).unwrap();
+    let mut bytes = archive.finish().unwrap().into_inner();
+    fs::write(dir.path().join("a.npz"), &bytes).unwrap();
+    convert(dir.path(), &["a.npz", "a.safetensors"]).success();
+    let checkpoint = Checkpoint::open(dir.path().join("a.safetensors")).unwrap();
+    let values = checkpoint.tensor("folder/w").unwrap().read().unwrap().into_vec::<u16>().unwrap();
+    assert_eq!(values, (0..5000).collect::<Vec<u16>>());
+    bytes[3000] ^= 0x55;
+    fs::write(dir.path().join("a.npz"), &bytes).unwrap();
+    convert(dir.path(), &["a.npz", "a.safetensors"])
+        .code(1)
+        .stderr(predicate::str::starts_with("error: "));
+    assert_eq!(list(dir.path()), ["a.npz", "a.safetensors"]);
+    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 1);
 }

@@ -72,9 +72,9 @@ fn a_delta_is_made_shown_verified_and_applied() {
         .code(1)
         .stderr(predicate::str::starts_with("error: delta exists: it has 2 files ("));
     // A checkpoint takes the place of its base.
-    run(&["delta", "apply", "old", "delta", "old"])
-        .code(1)
-        .stderr("error: old: the directory has files; --force replaces them\n");
+    run(&["delta", "apply", "old", "delta", "old"]).code(1).stderr(
+        "error: old is an input, and the deltas change model.safetensors; --force replaces it\n",
+    );
     run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
     assert_eq!(values(&dir.path().join("old")), [1.0, 2.5, 3.0]);
     run(&["delta", "verify", "delta", "--base", "old"]).code(1).stderr(predicate::str::contains(

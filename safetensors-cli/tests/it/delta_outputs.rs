@@ -118,6 +118,66 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
     assert_applied(&out);
 }
 
+/// The rule about outputs is that of the other commands, which `existing` tries.
+#[test]
+fn what_an_applied_delta_replaces_is_named() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    let apply = |args: &[&str]| run_in(dir.path(), &[&["delta", "apply", "old"], args].concat());
+    apply(&["delta", "out", "-n"]).success().stdout("would write out (version 000001)\n");
+    assert!(!dir.path().join("out").exists());
+    // Its other files are copied, but replace nothing that is of no checkpoint.
+    fs::create_dir(dir.path().join("out")).unwrap();
+    fs::write(dir.path().join("out/config.json"), "mine").unwrap();
+    let config = Path::new("out").join("config.json");
+    let exists = format!("error: {} exists; --force replaces it\n", config.display());
+    for dry_run in [&["delta", "out"][..], &["delta", "out", "-n"]] {
+        apply(dry_run).code(1).stdout("").stderr(exists.clone());
+    }
+    fs::remove_file(dir.path().join("out/config.json")).unwrap();
+    apply(&["delta", "out"]).success();
+    let exists = "error: out exists: it has 2 tensors, 28 B, and would be replaced; --force \
+                  replaces it\n";
+    apply(&["delta", "out", "-n"]).code(1).stdout("").stderr(exists);
+    apply(&["delta", "out"]).code(1).stdout("").stderr(exists);
+    apply(&["delta", "old", "-n", "--force"])
+        .success()
+        .stdout("would replace old (2 tensors, 28 B) with version 000001\n");
+    run_in(dir.path(), &["delta", "verify", "delta", "--base", "old"]).success();
+    // A dry run fails where the deltas do not fit.
+    run_in(dir.path(), &["delta", "apply", "new", "delta", "other", "-n"])
+        .code(1)
+        .stdout("")
+        .stderr(predicate::str::contains("its blake3 after the delta \"000001\" should be "));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_terminal_is_asked_about_a_base_that_is_replaced() {
+    let dir = temp_dir();
+    make_deltas(dir.path());
+    fs::create_dir(dir.path().join("out")).unwrap();
+    fs::copy(dir.path().join("new/model.safetensors"), dir.path().join("out/a.safetensors"))
+        .unwrap();
+    for (out, question) in [
+        ("old", "old is an input, and the deltas change model.safetensors; replace it? [y/N]"),
+        ("out", "out would hide a.safetensors, which out opens as; write it? [y/N]"),
+    ] {
+        for (answer, code) in [("n\n", 1), ("y\n", 0)] {
+            let args = ["delta", "apply", "old", "delta", out];
+            let mut session = crate::pty::Session::start(dir.path(), &args, (24, 200));
+            session.wait_for(question);
+            session.send(answer);
+            assert_eq!(session.end().code(), Some(code), "{out} {answer:?}");
+        }
+        let base = dir.path().join("old");
+        fs::remove_dir_all(&base).unwrap();
+        fs::remove_dir_all(dir.path().join("delta")).unwrap();
+        fs::remove_dir_all(dir.path().join("theirs")).unwrap();
+        make_deltas(dir.path());
+    }
+}
+
 #[test]
 fn a_result_that_the_directory_would_not_open_as_is_refused() {
     let dir = temp_dir();
@@ -125,9 +185,14 @@ fn a_result_that_the_directory_would_not_open_as_is_refused() {
     let run = |args: &[&str]| run_in(dir.path(), args);
     fs::rename(dir.path().join("old/model.safetensors"), dir.path().join("old/a.safetensors"))
         .unwrap();
-    run(&["delta", "apply", "old", "delta", "new", "--force"])
-        .code(1)
-        .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+    for options in [&["--force"][..], &["--force", "-n"], &["-n"]] {
+        run(&[&["delta", "apply", "old", "delta", "new"], options].concat())
+            .code(1)
+            .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+    }
+    run(&["delta", "apply", "old", "delta", "absent", "-n"]).success();
+    run(&["delta", "apply", "old", "delta", "absent"]).success();
     run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
     run(&["diff", "old", "new"]).success();
+    run(&["diff", "absent", "new"]).success();
 }

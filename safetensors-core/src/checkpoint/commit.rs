@@ -6,20 +6,37 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::commit_parts::commit_parts;
+use super::beside::{Beside, overtaken};
 use super::current::{current, old_files};
 use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
-use super::staged::NewFiles;
-use super::store::{Store, Versions, WritableDirectory, read_to_vec};
+use super::store::{Store, Versions, WritableDirectory};
 use super::{FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::SafeTensors;
 use crate::io::identity::process_id;
-use crate::io::{ReadAt, SafeTensors};
 
-/// A file beside the tensors that is larger is not put back after a failure: its bytes would have to
-/// be kept in memory.
-const MOST_PUT_BACK: u64 = 64 << 20;
+/// The files of a new checkpoint, all of which are written.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    pub(super) index: Index,
+    /// The text of the index, if it is given.
+    pub(super) json: Option<Vec<u8>>,
+    /// The files that go beside those of the tensors, in the order in which they do.
+    pub(super) beside: Vec<String>,
+    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
+    /// another pattern.
+    pub(super) replaces_any: bool,
+}
+
+/// What a commit has done, also if it failed.
+#[derive(Debug)]
+pub(super) struct Done<V> {
+    /// The files that are in place.
+    pub(super) placed: Vec<(String, Option<V>)>,
+    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    pub(super) left: Vec<(String, V)>,
+}
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
@@ -57,13 +74,10 @@ pub(super) fn commit<D: WritableDirectory>(
     options: &ShardOptions,
     new: &NewFiles,
     before: Versions<D::Version>,
-    left: &mut Vec<(String, D::Version)>,
+    done: &mut Done<D::Version>,
 ) -> Result<()> {
     let pattern = options.pattern();
     let files: Vec<&str> = new.index.shards().map(|(file, _)| file).collect();
-    if options.dcp {
-        return commit_parts(directory, options, &new.index);
-    }
     let is_one_file = files == [pattern.file_name(0, 1)];
     let is_standard = files == [STANDARD_FILE];
     let index = pattern.index_name();
@@ -77,6 +91,8 @@ pub(super) fn commit<D: WritableDirectory>(
         }
         None => Vec::new(),
     };
+    // An index of an earlier attempt is written again.
+    done.placed.retain(|(name, _)| *name != index);
     let has_tensors = new.index.shards().any(|(_, names)| !names.is_empty());
     let mut commit = Commit {
         directory,
@@ -84,9 +100,9 @@ pub(super) fn commit<D: WritableDirectory>(
         index: index.clone(),
         before,
         others: BTreeSet::new(),
-        placed: Vec::new(),
-        beside: Vec::new(),
-        left,
+        beside: Beside::default(),
+        has_tried_index: false,
+        done,
     };
     let old = commit.find_old(&files, new.replaces_any)?;
     commit.refuse_foreign(&new.index)?;
@@ -94,7 +110,8 @@ pub(super) fn commit<D: WritableDirectory>(
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
-        .put_beside(options, &new.beside)
+        .beside
+        .put(commit.directory, options, &new.beside)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
     if let Err(error) = &committed
         && !matches!(error.kind(), ErrorKind::Overtaken { .. })
@@ -114,13 +131,10 @@ struct Commit<'a, D: WritableDirectory> {
     before: Versions<D::Version>,
     /// Those of these files that have names of no pattern of the new checkpoint.
     others: BTreeSet<String>,
-    /// The files that this commit has put in place.
-    placed: Vec<(String, Option<D::Version>)>,
-    /// The files that this commit has put beside them, with their versions and the bytes of the
-    /// earlier ones.
-    beside: Vec<(String, D::Version, Option<Vec<u8>>)>,
-    /// The files of the old checkpoint that are still to be removed, in reverse order.
-    left: &'a mut Vec<(String, D::Version)>,
+    beside: Beside<D::Version>,
+    /// Whether the index of the new files may have been written.
+    has_tried_index: bool,
+    done: &'a mut Done<D::Version>,
 }
 
 /// When an index that no longer counts is removed.
@@ -219,36 +233,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// The first part of step 3.
-    fn put_beside(&mut self, options: &ShardOptions, written: &[String]) -> Result<()> {
-        for (name, bytes) in &options.beside {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, None) };
-            let put = self.directory.replace(name, bytes.clone(), before.as_ref())?;
-            let put = put.ok_or_else(|| overtaken(self.directory, name))?;
-            self.beside.push((name.clone(), put, earlier));
-        }
-        for name in written {
-            let (before, earlier) =
-                if options.overwrites() { self.earlier(name)? } else { (None, None) };
-            if let Some(put) = self.directory.place(name, &[(name, before.as_ref())])? {
-                self.beside.push((name.clone(), put, earlier));
-            }
-        }
-        Ok(())
-    }
-
-    /// The version of a file that another will replace, and its bytes, unless they are many.
-    #[allow(clippy::type_complexity)]
-    fn earlier(&self, name: &str) -> Result<(Option<D::Version>, Option<Vec<u8>>)> {
-        let Some(before) = self.directory.version_of(name)? else { return Ok((None, None)) };
-        let path = self.directory.path().join(name);
-        let file = self.directory.store().open(&path)?;
-        let is_small = file.byte_len() <= MOST_PUT_BACK;
-        let bytes = is_small.then(|| read_to_vec(&file)).transpose();
-        Ok((Some(before), bytes.map_err(|error| error.in_path(&path))?))
-    }
-
     /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
     /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
     /// that is not known.
@@ -259,17 +243,15 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
         // The error of the save is reported, not these. A file that stays is named by no index, and
         // the next save removes it.
-        for (name, version) in std::mem::take(&mut self.placed) {
+        // A new index that could not be written may still come, and names the new files.
+        let is_safe = !self.has_tried_index || self.directory.is_certain();
+        let placed = if is_safe { std::mem::take(&mut self.done.placed) } else { Vec::new() };
+        for (name, version) in placed {
             if let Some(version) = version {
                 let _ = self.directory.take_back(&name, &version);
             }
         }
-        for (name, version, earlier) in std::mem::take(&mut self.beside) {
-            let _ = match earlier {
-                Some(bytes) => self.directory.replace(&name, bytes, Some(&version)).map(drop),
-                None => self.directory.take_back(&name, &version),
-            };
-        }
+        self.beside.put_back(self.directory);
     }
 
     /// Steps 3 to 5, for the files of tensors.
@@ -292,12 +274,13 @@ impl<D: WritableDirectory> Commit<'_, D> {
             (true, false) => Goes::Never,
             (true, true) if opens_without_index || !has_tensors => Goes::First,
             _ => {
+                self.has_tried_index = true;
                 let written = self.replace_index(json)?;
                 if is_one_file {
                     self.before.insert(self.index.clone(), written);
                     Goes::Last
                 } else {
-                    self.placed.push((self.index.clone(), Some(written)));
+                    self.done.placed.push((self.index.clone(), Some(written)));
                     Goes::Never
                 }
             }
@@ -308,15 +291,22 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// Step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
+            // An earlier attempt of this commit has placed it, and a later step has failed.
+            let known = self.done.placed.iter().find(|(name, _)| name == file);
+            if let Some((_, Some(version))) = known
+                && self.directory.version_of(file)?.as_ref() == Some(version)
+            {
+                continue;
+            }
             // Another save would have replaced or removed the last file, with all before it.
-            let last = self.placed.last().filter(|(_, version)| version.is_some());
+            let last = self.done.placed.last().filter(|(_, version)| version.is_some());
             let last = last.map(|(name, version)| (name.as_str(), version.as_ref()));
             let index = (self.index.as_str(), self.before.get(&self.index));
             let others: Vec<_> = last.into_iter().chain([index]).collect();
             let placed = self.directory.place(file, &others);
             let version =
                 placed.map_err(|error| error.in_path(self.directory.path().join(file)))?;
-            self.placed.push((file.to_owned(), version));
+            self.done.placed.push((file.to_owned(), version));
         }
         Ok(())
     }
@@ -334,7 +324,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
     /// The files of the old checkpoint and of the new one that are there now, and these.
     fn now(&self, second: &[String]) -> Result<Versions<D::Version>> {
         let mut now = self.directory.files(self.pattern)?;
-        let placed = self.placed.iter().map(|(name, _)| name);
+        let placed = self.done.placed.iter().map(|(name, _)| name);
         for name in placed.chain(&self.others).chain(second) {
             if let Some(version) = self.directory.version_of(name)? {
                 now.insert(name.clone(), version);
@@ -344,7 +334,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 
     fn unless_replaced(&self, now: &Versions<D::Version>) -> Result<()> {
-        for (name, version) in &self.placed {
+        for (name, version) in &self.done.placed {
             let found = now.get(name);
             let is_same = found.is_some() && (version.is_none() || found == version.as_ref());
             if !is_same {
@@ -376,13 +366,13 @@ impl<D: WritableDirectory> Commit<'_, D> {
         let now = self.now(second);
         let now = now.map_err(|error| failed(error, is_shadowed, ""))?;
         self.unless_replaced(&now)?;
-        *self.left = self.stale(&now, second, index);
-        self.left.reverse();
-        while let Some((name, version)) = self.left.last() {
+        self.done.left = self.stale(&now, second, index);
+        self.done.left.reverse();
+        while let Some((name, version)) = self.done.left.last() {
             let is_old = is_shadowed && name == STANDARD_FILE;
             let removed = self.directory.remove(name, version);
             removed.map_err(|error| failed(error, is_old, name))?;
-            self.left.pop();
+            self.done.left.pop();
         }
         finish(self.directory)
     }
@@ -395,7 +385,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         second: &[String],
         index: &Goes,
     ) -> Vec<(String, D::Version)> {
-        let is_placed = |name: &str| self.placed.iter().any(|(placed, _)| placed == name);
+        let is_placed = |name: &str| self.done.placed.iter().any(|(placed, _)| placed == name);
         let is_old = |name: &str, version: &D::Version| {
             let is_own = self.pattern.matches(name)
                 || self.others.contains(name)
@@ -423,11 +413,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
-}
-
-/// The error if another writer has replaced a file of this save.
-fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
-    Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }
 
 /// The error if the old file `model.safetensors` could not be removed. The directory opens as it,

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use super::beside::Beside;
+use super::commit::finish;
 use super::destination::refuse_to_hide;
 use super::store::{FileKind, LocalStore, Store, WritableDirectory};
 use super::{CheckpointPath, Index, ShardOptions};
@@ -15,7 +17,7 @@ use crate::io::{FileSource, SafeTensors};
 /// No single file decides what the directory opens as. Each says how many there are, so nothing
 /// opens until all are there. The last file goes first: it has the ends of divided tensors, so
 /// until their other parts follow, they have a gap, which PyTorch finds as well. After a failure the
-/// files are taken back. An attempt that is killed here can be repeated.
+/// files are taken back, and the earlier ones beside them put back. An attempt that is killed here can be repeated.
 pub(super) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
@@ -24,28 +26,24 @@ pub(super) fn commit_parts<D: WritableDirectory>(
     let files: Vec<String> = new.shards().map(|(file, _)| file.to_owned()).collect();
     let attempt = new.metadata.get(ATTEMPT_KEY).map_or("", String::as_str);
     check_alone(&directory.path(), &files, attempt)?;
-    for (name, bytes) in &options.beside {
-        let before = if options.overwrites() { directory.version_of(name)? } else { None };
-        if directory.replace(name, bytes.clone(), before.as_ref())?.is_none() {
-            let overtaken = Error::from(ErrorKind::Overtaken { file: name.clone() });
-            return Err(overtaken.in_path(directory.path()));
-        }
-    }
+    let mut beside = Beside::default();
     let mut placed = Vec::new();
-    for file in files.iter().rev() {
-        match directory.place(file, &[]) {
-            Ok(version) => placed.push((file, version)),
-            Err(error) => {
-                // The error of the save is reported, not these.
-                for (file, version) in &placed {
-                    _ = version.as_ref().map(|version| directory.take_back(file, version));
-                }
-                return Err(error);
-            }
+    let mut put = || {
+        beside.put(directory, options, &[])?;
+        for file in files.iter().rev() {
+            placed.push((file, directory.place(file, &[])?));
         }
+        Ok(())
+    };
+    if let Err(error) = put() {
+        // The error of the save is reported, not these.
+        for (file, version) in &placed {
+            _ = version.as_ref().map(|version| directory.take_back(file, version));
+        }
+        beside.put_back(directory);
+        return Err(error);
     }
-    directory.sync().map_err(Error::in_place)?;
-    directory.finish().map_err(Error::in_place)
+    finish(directory)
 }
 
 /// Fails if a directory has files of tensors, or an index, beside those of an attempt that have

@@ -93,7 +93,7 @@ pub(super) fn refuse_irreplaceable(
         refuse_other_than_files(&path)
             .and_then(|()| replaceable(&path, options))
             .and_then(|_| check_cached(&path, options))
-            .and_then(|_| check_records(&path, Change::File))
+            .and_then(|_| check_records(&path, &path, Change::File))
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())

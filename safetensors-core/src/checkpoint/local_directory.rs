@@ -48,8 +48,8 @@ pub struct LocalDirectory {
     /// Second names that no index has yet. They are removed at the end.
     second_names: SecondNames,
     temp: TempDirectory,
-    /// The directories that were created for the checkpoint. They are removed if they are empty, so
-    /// `temp`, which lies in them, must be dropped before: it comes first.
+    /// The directories that were created for the checkpoint and for its files below. They are
+    /// removed if they are empty, so `temp`, which lies in them, is dropped before.
     made: NewDirectories,
     /// The rights of new files that replace no file of the same name: the rights of the old
     /// checkpoint's files.
@@ -266,7 +266,7 @@ impl WritableDirectory for LocalDirectory {
         let own = Identity::at(&from).map_err(|error| Error::io(error, &to))?;
         if let Some(folder) = Path::new(name).parent().filter(|it| !it.as_os_str().is_empty()) {
             let folder = self.directory.join(folder);
-            fs::create_dir_all(&folder).map_err(|error| Error::io(error, &folder))?;
+            self.made.add(&folder).map_err(|error| Error::io(error, &folder))?;
             self.folders.insert(folder);
         }
         self.take_over(&from, &to)?;
@@ -347,6 +347,10 @@ impl WritableDirectory for LocalDirectory {
             sync_directory(directory).map_err(|error| Error::io(error, directory))?;
         }
         Ok(())
+    }
+
+    fn is_certain(&self) -> bool {
+        true
     }
 
     fn release(&mut self) {

@@ -2,6 +2,7 @@
 //! [`save_sharded`] saves one, and a [`store`] is the place of its files.
 
 mod assembled;
+mod beside;
 mod boxed;
 mod commit;
 mod commit_parts;
@@ -60,6 +61,8 @@ pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
 pub use staged::{SavedShards, StagedShards};
+#[cfg(test)]
+pub(crate) use tests::fill_of;
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};

@@ -93,6 +93,40 @@ impl<S: ReadAt> Checkpoint<S> {
             unchanged.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&shard.path))
         })
     }
+
+    /// [Checks that nothing has changed](Self::check_unchanged) before a save to a file, or into a
+    /// directory.
+    ///
+    /// A file that was replaced can still be read, so that is no error for a save to another place.
+    /// But a save to the same place would undo what the other writer saved there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], which says what has changed.
+    pub fn check_before_replacing(&self, place: impl AsRef<Path>) -> Result<()> {
+        self.check_unchanged()?;
+        // Nothing is there that could be undone.
+        let Some(place) = canonical(place.as_ref()) else { return Ok(()) };
+        for file in self.files() {
+            let directory = file.path().parent().unwrap_or(Path::new(""));
+            let is_place = |path: &Path| canonical(path).as_ref() == Some(&place);
+            if !is_place(file.path()) && !is_place(directory) {
+                continue;
+            }
+            let is_replaced = file.archive.source().is_replaced();
+            if is_replaced.map_err(|error| Error::io(error, file.path()))? {
+                let error = std::io::Error::other("the file has been replaced since it was opened");
+                return Err(Error::io(error, file.path()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The one path of a file or directory; `None` if there is none.
+fn canonical(path: &Path) -> Option<PathBuf> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    std::fs::canonicalize(path).ok()
 }
 
 impl<S> Checkpoint<S> {

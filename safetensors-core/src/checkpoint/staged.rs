@@ -1,17 +1,18 @@
 //! [`StagedShards`]: a checkpoint between writing and its commit.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
-use super::commit::{commit, finish};
+use super::commit::{Done, NewFiles, commit, finish};
+use super::commit_parts::commit_parts;
 use super::current::highest_limits;
 use super::index::Index;
 use super::store::{LocalStore, Versions, WritableDirectory};
 use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, SafeTensors};
-use crate::save::atomic::sync;
+use crate::save::atomic::sync_path;
 use crate::save::leftovers::remove_leftovers_now;
 
 /// The files of a saved checkpoint.
@@ -21,19 +22,6 @@ pub struct SavedShards {
     pub files: Vec<String>,
     /// The number of bytes of all tensors.
     pub total_size: u64,
-}
-
-/// The files of a new checkpoint, all of which are written.
-#[derive(Debug)]
-pub(super) struct NewFiles {
-    pub(super) index: Index,
-    /// The text of the index, if it is given.
-    pub(super) json: Option<Vec<u8>>,
-    /// The files that go beside those of the tensors, in the order in which they do.
-    pub(super) beside: Vec<String>,
-    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
-    /// another pattern.
-    pub(super) replaces_any: bool,
 }
 
 /// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
@@ -65,10 +53,18 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether all new files are in place.
+    /// Whether at most old files are still to be removed.
     is_in_place: bool,
-    /// Files of the old checkpoint that could not be removed.
-    left: Vec<(String, D::Version)>,
+    done: Done<D::Version>,
+}
+
+/// What [`begin`](StagedShards::begin) has begun ends here at the latest.
+impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            self.directory.release();
+        }
+    }
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
@@ -90,8 +86,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         files: NewFiles,
         saved: SavedShards,
     ) -> Self {
-        let (before, left) = (None, Vec::new());
-        Self { directory, options, files, saved, before, is_in_place: false, left }
+        let done = Done { placed: Vec::new(), left: Vec::new() };
+        Self { directory, options, files, saved, before: None, is_in_place: false, done }
     }
 
     /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
@@ -117,15 +113,20 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         let files = index.shards().map(|(file, _)| file).chain(beside.iter().map(String::as_str));
         let files: Vec<_> = files.collect();
         let before = self.directory.begin(self.options.pattern(), &files)?;
-        unless_refused(self.directory, &before, &self.options, beside)?;
+        let mut others = before.clone();
+        // An earlier attempt of this commit may have placed some files.
+        for (name, version) in &self.done.placed {
+            others.retain(|other, found| other != name || Some(&*found) != version.as_ref());
+        }
+        unless_refused(self.directory, &others, &self.options, beside)?;
         self.before = Some(before);
         Ok(())
     }
 
     /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
     ///
-    /// After an error this can be called again, also if the directory opens as the new checkpoint
-    /// already. A store other than the local disk and memory may have lost files by then, which the
+    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, also if the
+    /// directory opens as the new checkpoint already. A store other than the local disk and memory may have lost files by then, which the
     /// next call reports.
     ///
     /// # Errors
@@ -134,18 +135,17 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
+            Some(_) if self.options.dcp => {
+                commit_parts(self.directory, &self.options, &self.files.index)
+            }
             Some(before) => {
-                commit(self.directory, &self.options, &self.files, before, &mut self.left)
+                commit(self.directory, &self.options, &self.files, before, &mut self.done)
             }
-            None => {
-                remove_left(self.directory, &mut self.left).and_then(|()| finish(self.directory))
-            }
+            None => remove_left(self.directory, &mut self.done.left)
+                .and_then(|()| finish(self.directory)),
         };
         self.directory.release();
-        let is_new = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_))
-        };
-        self.is_in_place |= !self.left.is_empty() || committed.as_ref().err().is_none_or(is_new);
+        self.is_in_place |= committed.is_ok() || !self.done.left.is_empty();
         committed.map_err(|error| error.in_path(self.directory.path()))?;
         Ok(self.saved.clone())
     }
@@ -163,11 +163,7 @@ impl LocalDirectory {
     /// an error about a file there.
     #[must_use]
     pub fn locate(&self, error: Error) -> Error {
-        let Some(from) = error.file().map(PathBuf::from) else { return error };
-        match from.strip_prefix(self.staging()) {
-            Ok(name) => error.moved(&from, &self.directory.join(name)),
-            Err(_) => error,
-        }
+        error.moved_below(self.staging(), &self.directory)
     }
 
     /// A checkpoint, or a delta, with names of its own. Its files are written to the
@@ -218,11 +214,8 @@ impl LocalDirectory {
         let (index, json) = read?;
         if self.save_options().durable {
             for name in &beside {
-                // Some systems can synchronise only a file that is open for writing.
-                let file =
-                    File::options().read(cfg!(unix)).write(!cfg!(unix)).open(self.hidden(name));
-                let synced = file.and_then(|file| sync(&file));
-                synced.map_err(|error| Error::io(error, &self.destination(name)))?;
+                sync_path(&self.hidden(name))
+                    .map_err(|error| Error::io(error, &self.destination(name)))?;
             }
         }
         let files = index.shards.keys().cloned().collect();

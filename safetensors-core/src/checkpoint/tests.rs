@@ -81,6 +81,16 @@ fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
     Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())
 }
 
+/// The number that fills all tensors of a directory, which have this many bytes.
+pub(crate) fn fill_of(directory: &Path, len: usize) -> u8 {
+    let checkpoint = Checkpoint::open_whole(directory).unwrap();
+    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
+    assert_eq!(bytes.len(), len);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
+    bytes[0]
+}
+
 pub(super) fn prepare(before: Before) -> TempDir {
     // In memory where that is possible: a disk takes a minute for these thousands of saves.
     let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
@@ -223,7 +233,7 @@ fn a_commit_that_failed_can_be_repeated() {
     let mut repeated = 0;
     for (before, shards) in BEFORE.into_iter().flat_map(|before| [1, 3].map(|n| (before, n))) {
         let act = |directory: &TempDir| -> Result<bool> {
-            let options = options(shards, false);
+            let options = options(shards, true);
             let content = content(2);
             let views = content
                 .iter()
@@ -255,6 +265,22 @@ fn a_commit_that_failed_can_be_repeated() {
         );
     }
     assert!(repeated > 100, "{repeated}");
+}
+
+/// A caller that finds something wrong between the two steps drops the stage.
+#[test]
+fn a_stage_that_has_begun_and_is_dropped_ends_the_lock() {
+    let directory = prepare(Before::Shards(2));
+    let options = options(2, false);
+    let content = content(2);
+    let views =
+        || content.iter().map(|(name, bytes)| (name, TensorView::from_slice(&[1], bytes).unwrap()));
+    let mut place = LocalDirectory::create(directory.path(), &options).unwrap();
+    stage_sharded_to(&mut place, views(), &options).unwrap().begin().unwrap();
+    assert_eq!(read(directory.path()).unwrap(), self::content(1));
+    save_shards(directory.path(), 3, &options).unwrap();
+    stage_sharded_to(&mut place, views(), &options).unwrap().commit().unwrap();
+    assert_eq!(read(directory.path()).unwrap(), content);
 }
 
 #[test]

@@ -25,11 +25,13 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::header::{Header, LENGTH_BYTES, Limits};
-use crate::io::hidden::BACKUP_MAGIC;
+use crate::io::hidden::{BACKUP_MAGIC, directory};
 use crate::io::identity::Identity;
 use crate::io::positional::write_all_at;
 use crate::io::{FileSource, ReadAt};
-use crate::save::atomic::AtomicFile;
+use crate::save::atomic::{sync, sync_directory};
+use crate::save::permissions::take_after;
+use crate::save::temporary::TempFile;
 
 /// The number of bytes of the magic, the mark, the inode and the length.
 const FIELDS: usize = 4 * size_of::<u64>();
@@ -67,13 +69,20 @@ impl Backup {
     /// if it could not be given the owner of `original`: then that owner could not use it.
     pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<bool> {
         let permissions = original.metadata()?;
-        let file = AtomicFile::create_in_place_of(path.to_owned(), Some(&permissions))?;
-        if !same_owner(&file.file().metadata()?, &permissions) {
+        let mut temp = TempFile::create(path, true)?;
+        take_after(temp.file(), &permissions)?;
+        if !same_owner(&temp.file().metadata()?, &permissions) {
             return Ok(false);
         }
-        write_all_at(file.file(), &self.to_bytes(), 0)?;
-        // A backup whose name may not be on the disk is no help, so that is an error here, too.
-        file.durable(durable).commit_locked()?;
+        write_all_at(temp.file(), &self.to_bytes(), 0)?;
+        if durable {
+            sync(temp.file())?;
+        }
+        temp.persist(path)?;
+        if durable {
+            // A backup whose name may not be on the disk is no help, so that is an error, too.
+            sync_directory(directory(path))?;
+        }
         Ok(true)
     }
 

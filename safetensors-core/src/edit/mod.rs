@@ -378,9 +378,7 @@ impl<'a> Edit<'a> {
             if !self.change_cached {
                 refuse_cached(&self.path)?;
             }
-            // The path may be a link.
-            check_records(&self.path, change)?;
-            check_records(&self.destination, change)?;
+            check_records(&self.path, &self.destination, change)?;
         }
         Ok(outcome)
     }

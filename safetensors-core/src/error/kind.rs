@@ -34,7 +34,7 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
-    /// The header is half written: an edit is replacing it, or was interrupted while it did. Then
+    /// An edit is replacing the header, or was interrupted. Then
     /// [`edit::restore_header`](crate::edit::restore_header) restores it.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
@@ -174,8 +174,7 @@ pub enum ErrorKind {
     /// A slice has more indices than the tensor has dimensions.
     #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
     TooManyIndices { ndim: usize, found: usize },
-    /// A slice takes a position that a dimension does not have, or a range that is reversed.
-    /// `asked` is the position or the range as it was asked for, such as `64..32`.
+    /// A position that a dimension does not have, or a reversed range: `asked`, such as `64..32`.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, asked for {asked}")]
     IndexOutOfBounds { dim: usize, len: usize, asked: String },
     /// A slice has a step of 0.
@@ -233,8 +232,7 @@ pub enum ErrorKind {
     /// The framework itself failed.
     #[error("{framework}: {source}")]
     Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
-    /// What another crate of this library refuses, such as a pickle or a gated repository.
-    /// [`Error::other`](super::Error::other) gives it as the type of that crate.
+    /// What another crate refuses. [`Error::other`](super::Error::other) gives it as its type.
     #[error("{0}")]
     Other(#[source] Box<dyn core::error::Error + Send + Sync>),
 
@@ -316,20 +314,18 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
-    /// The permissions of the file let no one write to it. Saving replaces such a file only if
-    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) is set.
+    /// The permissions of the file let no one write to it. See
+    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
     #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]
     ReadOnlyFile,
-    /// The file lies in a cache of the Hub, so other revisions and Python share what is in it. See
-    /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
+    /// Others share it. See [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
     #[cfg(feature = "std")]
     #[error(
         "the file lies in a cache of the Hub, so other programs would get what is changed here"
     )]
     InHubCache,
-    /// A manifest beside the file names a digest of its header. With another header, whoever reads
-    /// the manifest would take the file for an incomplete one.
+    /// A manifest has a digest of the file's header, and its readers refuse any other header.
     #[cfg(feature = "std")]
     #[error(
         "{} records a digest of this file's header, which would not match any more: change a copy in \
@@ -337,8 +333,7 @@ pub enum ErrorKind {
         .manifest.display()
     )]
     InManifest { manifest: std::path::PathBuf },
-    /// A file exists where a new one is to be saved, and
-    /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
+    /// A file exists that [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) keeps.
     #[cfg(feature = "std")]
     // burn-store's words, which programs that come from there may look for.
     #[error("File already exists; overwrite(true) replaces it")]
@@ -371,8 +366,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
-    /// Another save changes the files of the directory, or has since this one began, and
-    /// [`Contention`](crate::checkpoint::Contention) says that this one does not wait.
+    /// Another save changes the files, and this one does not wait for it, by its
+    /// [`Contention`](crate::checkpoint::Contention).
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
@@ -392,8 +387,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
-    /// The index is that of a delta, which has only what changed since another checkpoint, the base.
-    /// The package `safetensors-delta` applies one. `base` is what the delta calls its base.
+    /// The index is of a delta, which `safetensors-delta` applies. `base` is its name for its base.
     #[cfg(feature = "std")]
     #[error(
         "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \

@@ -231,6 +231,16 @@ impl Error {
         self
     }
 
+    /// [`moved`](Self::moved), for a file below the directory `from`, which will be at `to`.
+    #[cfg(feature = "std")]
+    pub(crate) fn moved_below(self, from: &std::path::Path, to: &std::path::Path) -> Self {
+        let Some(file) = self.file().map(std::path::PathBuf::from) else { return self };
+        match file.strip_prefix(from) {
+            Ok(name) => self.moved(&file, &to.join(name)),
+            Err(_) => self,
+        }
+    }
+
     /// The error after the new file is in its place: [`ErrorKind::Io`] becomes
     /// [`ErrorKind::NotDurable`], because `Io` says that nothing has changed.
     #[cfg(feature = "std")]

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::io::ErrorKind::{NotFound, UnexpectedEof};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::Digest;
 use super::table::{Change, Fate, MANIFEST, Place, RECORDS, signed_name};
-use super::{Digest, Hasher};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{LENGTH_BYTES, Limits};
 use crate::io::hidden::directory;
 
 /// Where manifests are, from the directory of a file.
@@ -59,17 +59,22 @@ impl fmt::Display for Note {
     }
 }
 
-/// Fails if the table refuses a change because of a record in another file. Nothing is written.
+/// Fails if the table refuses a change because of a record in another file. `destination` is the
+/// path after following links. Nothing is written. Without manifests this looks for three files of
+/// each path, and reads nothing.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::InManifest`]; [`ErrorKind::Io`] if a manifest cannot be read.
-pub(crate) fn check_records(path: &Path, change: Change) -> Result<()> {
+pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> Result<()> {
     if !has_fate(Place::Manifest, change, Fate::Refused) {
         return Ok(());
     }
     let mut digest = None;
-    for level in LEVELS {
+    let paths = [Some(path), Some(destination).filter(|destination| *destination != path)];
+    for (path, level) in
+        paths.into_iter().flatten().flat_map(|path| LEVELS.map(|level| (path, level)))
+    {
         let manifest = directory(path).join(level).join(MANIFEST);
         let text = read(&manifest).map_err(|error| Error::io(error, &manifest))?;
         let Some(text) = text else { continue };
@@ -122,24 +127,28 @@ fn read(manifest: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The XXH3-128 of a header with its length before it; `None` if there is no file. The text of an
-/// index begins like a length beyond all limits.
+/// The digest of the header of a file; `None` if there is no file with one.
 fn header_digest(path: &Path) -> io::Result<Option<Digest>> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let mut length = Vec::new();
-    (&mut file).take(LENGTH_BYTES as u64).read_to_end(&mut length)?;
-    let len = length.iter().rev().fold(0, |len: u64, byte| len << 8 | u64::from(*byte));
-    let mut text = file.take(len.min(Limits::default().header_bytes));
-    let mut hasher = Hasher::default();
-    hasher.update(&length);
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match text.read(&mut buffer)? {
-            0 => return Ok(Some(hasher.finish())),
-            read => hasher.update(&buffer[..read]),
-        }
+    match File::open(path).and_then(Digest::of_header) {
+        Err(error) if matches!(error.kind(), NotFound | UnexpectedEof) => Ok(None),
+        digest => digest.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    /// Of a directory, nothing can be read that could be a header.
+    #[test]
+    fn a_header_is_read_only_if_there_is_a_manifest() {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("a/b/model.safetensors");
+        fs::create_dir_all(&path).unwrap();
+        check_records(&path, &path, Change::File).unwrap();
+        fs::write(dir.path().join(MANIFEST), "{}").unwrap();
+        check_records(&path, &path, Change::File).unwrap_err();
     }
 }

@@ -1,15 +1,14 @@
 //! [`Digest`]: the XXH3-128 of a tensor.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::str::FromStr;
-use std::vec::Vec;
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::error::{Error, Result};
 use crate::hash::hex;
-use crate::header::Limits;
+use crate::header::{LENGTH_BYTES, Limits};
 
 /// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
 /// and in C order.
@@ -39,17 +38,24 @@ impl Digest {
     /// # Errors
     ///
     /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the file has less than 8 bytes.
-    pub fn of_header(file: impl Read) -> io::Result<Self> {
+    pub fn of_header(mut file: impl Read) -> io::Result<Self> {
+        let mut length = [0; LENGTH_BYTES];
+        file.read_exact(&mut length)?;
         // A wrong length gives a wrong digest. The text of an index begins like a length beyond all
         // limits.
         let most = Limits::default().header_bytes;
-        let mut header = Vec::new();
-        let mut file = file.take(8);
-        file.read_to_end(&mut header)?;
-        let len: [u8; 8] = header[..].try_into().map_err(|_| io::ErrorKind::UnexpectedEof)?;
-        file.set_limit(u64::from_le_bytes(len).min(most));
-        file.read_to_end(&mut header)?;
-        Ok(Self::of(&header))
+        let mut text = BufReader::new(file.take(u64::from_le_bytes(length).min(most)));
+        let mut hasher = Hasher::default();
+        hasher.update(&length);
+        loop {
+            let bytes = text.fill_buf()?;
+            if bytes.is_empty() {
+                return Ok(hasher.finish());
+            }
+            hasher.update(bytes);
+            let len = bytes.len();
+            text.consume(len);
+        }
     }
 }
 

@@ -60,6 +60,14 @@ pub enum RankSaved {
     Complete(SavedShards),
 }
 
+/// Fails for a text that cannot be the name of an attempt.
+pub(super) fn check_attempt(name: &str) -> Result<()> {
+    match is_attempt(name) {
+        true => Ok(()),
+        false => Err(RankProblem::BadAttempt { found: name.into() }.into()),
+    }
+}
+
 /// An attempt of ranks to save a checkpoint.
 pub(super) struct Attempt<'f> {
     directory: &'f Path,
@@ -82,9 +90,7 @@ impl<'f> Attempt<'f> {
         files: &'f RankFiles<'f>,
         options: &'f ShardOptions,
     ) -> Result<Self> {
-        if !is_attempt(name) {
-            return Err(RankProblem::BadAttempt { found: name.into() }.into());
-        }
+        check_attempt(name)?;
         let made =
             NewDirectories::create_all(directory).map_err(|error| Error::io(error, directory))?;
         let index = directory.join(options.pattern().index_name());
@@ -200,7 +206,7 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &directory.destination(&file.name)))?;
         }
-        let index = self.files.index(self.name, |file| file.name.clone());
+        let index = self.files.index(self.name);
         let index = index.map_err(|error| self.of_directory(error))?;
         StagedShards::new(&mut directory, self.options, index, self.files.saved()).commit()?;
         // A rank that is killed from here on leaves one hidden directory at most.

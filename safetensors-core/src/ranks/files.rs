@@ -19,7 +19,7 @@ pub(super) struct RankFiles<'p> {
     pub(super) plan: &'p RankPlan,
     pub(super) files: Vec<RankFile>,
     /// The number of bytes of all tensors.
-    pub(super) total_size: u64,
+    total_size: u64,
     /// How each file is saved.
     pub(super) each: SaveOptions,
     /// The metadata of the index, or of the one file.
@@ -188,12 +188,8 @@ impl<'p> RankFiles<'p> {
         options
     }
 
-    /// The index of all files, each of which has this path relative to the index.
-    pub(super) fn index(
-        &self,
-        attempt: &str,
-        place: impl Fn(&RankFile) -> String,
-    ) -> Result<Index> {
+    /// The index of all files.
+    pub(super) fn index(&self, attempt: &str) -> Result<Index> {
         let mut index = Index { total_size: Some(self.total_size), ..Index::default() };
         index.metadata = self.metadata.clone();
         // The index writes its own number under this key.
@@ -201,7 +197,7 @@ impl<'p> RankFiles<'p> {
         index.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
         for file in &self.files {
             let names = self.parts(file)?.into_iter().map(|part| part.name).collect();
-            index.shards.insert(place(file), names);
+            index.shards.insert(file.name.clone(), names);
         }
         Ok(index)
     }
@@ -211,7 +207,7 @@ impl<'p> RankFiles<'p> {
         match self.files.len() {
             0 | 1 => Ok(()),
             _ if self.is_dcp => Ok(()),
-            _ => self.index(attempt, |file| file.name.clone())?.check(),
+            _ => self.index(attempt)?.check(),
         }
     }
 

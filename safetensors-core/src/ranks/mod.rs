@@ -7,7 +7,6 @@
 //! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
-//! | save them elsewhere than to a directory | [`RankSaver::plan_files`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
 //! | read what ranks have saved, also with PyTorch, as whole tensors | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
 //!
@@ -78,7 +77,6 @@ mod tests;
 pub use attempt::RankSaved;
 pub use division::Division;
 pub use plan::{RankPlan, RankTensor};
-pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;
 pub use rules::RankRules;
 pub use save::RankSaver;

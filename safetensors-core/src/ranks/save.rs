@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::PlannedRank;
-use super::attempt::{Attempt, RankSaved};
+use super::attempt::{Attempt, RankSaved, check_attempt};
 use super::files::RankFiles;
 use super::plan::RankPlan;
+use super::planned::PlannedRank;
 use crate::checkpoint::store::WritableDirectory;
 use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards};
 use crate::error::Result;
@@ -107,34 +107,18 @@ impl<'a> RankSaver<'a> {
         plan.check_rank(rank)?;
         let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
         files.check(directory, attempt, options)?;
-        let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
-        let files = &planned.files;
-        let attempt = Attempt::enter(directory, attempt, files, options)?;
+        let planned = PlannedRank::new(&files, rank, tensors)?;
+        let name = attempt;
+        let attempt = Attempt::enter(directory, name, &files, options)?;
         let temp = attempt.begin(rank)?;
         for file in files.of_rank(rank) {
-            let (parts, options) = planned.contents(file)?;
+            let (parts, options) = planned.contents(file, name)?;
             let path = temp.path().join(&file.name);
             crate::save::save(&path, planned.sources(file, &parts), &options)
                 .map_err(|error| error.moved(&path, &directory.join(&file.name)))
                 .map_err(|error| attempt.explain(error, temp.path()))?;
         }
         attempt.finish(rank, temp)
-    }
-
-    /// The files that [`save`](Self::save) would write, to be written elsewhere. No tensor is asked
-    /// for its bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in
-    /// the plan; [`ErrorKind::DuplicateTensor`].
-    pub fn plan_files<N: AsRef<str>, T: TensorSource>(
-        &self,
-        tensors: impl IntoIterator<Item = (N, T)>,
-        options: &ShardOptions,
-    ) -> Result<PlannedRank<'a, T>> {
-        PlannedRank::new(self.plan, self.rank, tensors, self.attempt, options)
     }
 }
 
@@ -148,16 +132,16 @@ pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
     options: &ShardOptions,
 ) -> Result<StagedShards<'d, LocalDirectory>> {
     let directory = place.path();
+    check_attempt(attempt)?;
     let files = RankFiles::new(plan, options).map_err(|error| error.in_path(&directory))?;
     files.check(&directory, attempt, options)?;
     for rank in 0..plan.world_size() {
-        let planned = PlannedRank::new(plan, rank, tensors(rank)?, attempt, options)?;
-        for file in planned.files.of_rank(rank) {
-            let (parts, each) = planned.contents(file)?;
+        let planned = PlannedRank::new(&files, rank, tensors(rank)?)?;
+        for file in files.of_rank(rank) {
+            let (parts, each) = planned.contents(file, attempt)?;
             place.write(&file.name, planned.sources(file, &parts), &each)?;
         }
     }
-    let index = files.index(attempt, |file| file.name.clone());
-    let index = index.map_err(|error| error.in_path(&directory))?;
+    let index = files.index(attempt).map_err(|error| error.in_path(&directory))?;
     Ok(StagedShards::new(place, options, index, files.saved()))
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tempfile::TempDir;
 
 use super::{RankPlan, RankRules, RankSaved, RankSaver};
-use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
+use crate::checkpoint::{Checkpoint, ShardOptions, fill_of, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
 use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::io::testing::names_in;
@@ -42,16 +42,6 @@ fn save_rank(directory: &Path, rank: usize, attempt: &str, fill: u8) -> Result<R
     RankSaver::new(&plan, rank, attempt).save(directory, parts, &options())
 }
 
-/// The number that fills all tensors of a directory.
-fn fill_of(directory: &Path) -> u8 {
-    let checkpoint = Checkpoint::open_whole(directory).unwrap();
-    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
-    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
-    assert_eq!(bytes.len(), 11);
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
-    bytes[0]
-}
-
 const COMPLETE: [&str; 3] = [
     "model-00001-of-00002.safetensors",
     "model-00002-of-00002.safetensors",
@@ -73,7 +63,7 @@ fn prepare(is_divided: bool) -> TempDir {
         ];
         save_sharded(directory.path(), tensors, &options().max_shard_size(8.into())).unwrap();
     }
-    assert_eq!(fill_of(directory.path()), 1);
+    assert_eq!(fill_of(directory.path(), 11), 1);
     directory
 }
 
@@ -91,7 +81,7 @@ fn a_failing_or_killed_last_rank() {
         let act = |directory: &TempDir| save_rank(directory.path(), 0, "new", 2);
         let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
             let (path, context) = (directory.path(), format!("{is_divided}, {interrupted:?}"));
-            let fill = fill_of(path);
+            let fill = fill_of(path, 11);
             match &result {
                 Ok(saved) => {
                     assert_eq!(fill, 2, "{context}");
@@ -119,12 +109,12 @@ fn a_failing_or_killed_last_rank() {
                     assert!(is_complete, "{context}: {error}");
                 }
             }
-            assert_eq!(fill_of(path), 2, "{context}");
+            assert_eq!(fill_of(path, 11), 2, "{context}");
             // The next save removes what was left.
             for rank in 0..RANKS {
                 save_rank(path, rank, "next", 3).unwrap();
             }
-            assert_eq!(fill_of(path), 3, "{context}");
+            assert_eq!(fill_of(path, 11), 3, "{context}");
             assert_eq!(names_in(path), COMPLETE, "{context}");
         };
         assert!(interrupt_everywhere(setup, act, check).len() > 10);
@@ -137,7 +127,7 @@ fn a_failing_or_killed_first_rank() {
     let act = |directory: &TempDir| save_rank(directory.path(), 0, "new", 2);
     let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
         let path = directory.path();
-        assert_eq!(fill_of(path), 1);
+        assert_eq!(fill_of(path, 11), 1);
         let waiting = RankSaved::Waiting { missing: 1 };
         if let Ok(saved) = result {
             // Some steps have a second way, such as a copy for a link.
@@ -148,7 +138,7 @@ fn a_failing_or_killed_first_rank() {
         // The other one comes first now.
         assert_eq!(save_rank(path, 1, "new", 2).unwrap(), waiting, "{interrupted:?}");
         assert!(matches!(save_rank(path, 0, "new", 2).unwrap(), RankSaved::Complete(_)));
-        assert_eq!(fill_of(path), 2);
+        assert_eq!(fill_of(path, 11), 2);
         assert_eq!(names_in(path), COMPLETE);
     };
     assert!(interrupt_everywhere(|| prepare(true), act, check).len() > 3);
@@ -193,7 +183,7 @@ fn attempts_that_cannot_be_renamed() {
         let path = directory.path();
         if interrupted.is_none() {
             assert!(matches!(saved, Ok(RankSaved::Complete(_))), "{saved:?}");
-            assert_eq!(fill_of(path), 2);
+            assert_eq!(fill_of(path, 11), 2);
             assert_eq!(names_in(path), COMPLETE);
             return;
         }
@@ -202,7 +192,7 @@ fn attempts_that_cannot_be_renamed() {
             assert!(is_gone || saved.is_err(), "{interrupted:?}");
             assert!(matches!(save_rank(path, 1, "older", 4).unwrap(), RankSaved::Complete(_)));
         }
-        assert_eq!(fill_of(path), 4, "{interrupted:?}");
+        assert_eq!(fill_of(path, 11), 4, "{interrupted:?}");
     };
     interrupt_everywhere(setup, act, check);
 }
@@ -214,7 +204,7 @@ fn a_directory_without_locks() {
         save_rank(directory.path(), 1, "new", 2).unwrap();
         save_rank(directory.path(), 0, "new", 2).unwrap();
     });
-    assert_eq!(fill_of(directory.path()), 2);
+    assert_eq!(fill_of(directory.path(), 11), 2);
 }
 
 /// The parts of a rank are read back by the plan that saved them.

@@ -6,7 +6,7 @@ mod tests;
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{PlannedTensor, Rewrite, check_before_replacing};
+use super::{PlannedTensor, Rewrite};
 use crate::checkpoint::{LocalDirectory, SavedShards, ShardOptions};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -107,7 +107,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut place = LocalDirectory::create(directory, &options)?;
         let mut staged = stage_ranks(&mut place, plan, attempt, parts, &options)?;
         staged.begin()?;
-        check_before_replacing(&self.sources, directory)?;
+        self.check_before_replacing(directory)?;
         staged.commit()
     }
 }

@@ -7,14 +7,12 @@ mod origin;
 mod plan;
 mod planned;
 mod quantized;
-mod unchanged;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
 pub use planned::PlannedTensor;
-use unchanged::{check_before_replacing, check_unchanged};
 
 use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
 use crate::dtype::Dtype;
@@ -338,7 +336,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut file = stage(path, self.tensors(), &options)?;
         let committed = file
             .begin_commit()
-            .and_then(|()| check_before_replacing(&self.sources, path))
+            .and_then(|()| self.check_before_replacing(path))
             .and_then(|()| file.commit_held());
         committed.map_err(|error| error.in_path(path))
     }
@@ -362,7 +360,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut place = LocalDirectory::create(directory, &options)?;
         let mut staged = stage_sharded_to(&mut place, self.tensors(), &options)?;
         staged.begin()?;
-        check_before_replacing(&self.sources, directory)?;
+        self.check_before_replacing(directory)?;
         staged.commit()
     }
 
@@ -379,7 +377,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// The errors of [`Checkpoint::check_unchanged`].
     pub fn check_unchanged(&self) -> Result<()> {
-        check_unchanged(&self.sources)
+        self.sources.iter().try_for_each(|source| source.check_unchanged())
+    }
+
+    fn check_before_replacing(&self, place: &Path) -> Result<()> {
+        self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
     /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,

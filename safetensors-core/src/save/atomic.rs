@@ -216,7 +216,10 @@ impl AtomicFile {
             self.put_in_place()?;
         }
         drop(lock);
-        Ok(sync_name(&self.destination, self.durable).map_err(ErrorKind::NotDurable)?)
+        if self.durable {
+            sync_directory(directory(&self.destination)).map_err(ErrorKind::NotDurable)?;
+        }
+        Ok(())
     }
 
     fn put_in_place(&mut self) -> Result<()> {
@@ -232,23 +235,10 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// [`commit`](AtomicFile::commit) by the holder of the directory's lock. After an error it is
-    /// unknown whether the file is in place.
-    pub(crate) fn commit_locked(mut self) -> io::Result<()> {
-        self.sync()?;
-        self.temp.persist(&self.destination)?;
-        sync_name(&self.destination, self.durable)
-    }
-
     /// Waits until the file has reached the disk, if it is to be durable.
     fn sync(&self) -> io::Result<()> {
         if self.durable { sync(self.file()) } else { Ok(()) }
     }
-}
-
-/// Waits until the new name of a file has reached the disk, if it is to be durable.
-fn sync_name(path: &Path, durable: bool) -> io::Result<()> {
-    if durable { sync_directory(directory(path)) } else { Ok(()) }
 }
 
 impl Write for AtomicFile {
@@ -271,6 +261,13 @@ impl Seek for AtomicFile {
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     failpoint::hit("sync the file")?;
     flush(file)
+}
+
+/// [`sync`] of the file at a path.
+pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
+    // Some systems can synchronise only a file that is open for writing. On Unix a file may be
+    // read-only.
+    sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(path)?)
 }
 
 /// On macOS this also empties the cache of the drive (`F_FULLFSYNC`), as `sync_all` does there, or
@@ -335,9 +332,7 @@ fn destination_to_replace(
     let original = replaceable(&destination, options)?;
     check_cached(path, options)?;
     if original.is_some() {
-        // The records beside a link are of the file that it leads to.
-        check_records(path, Change::File)?;
-        check_records(&destination, Change::File)?;
+        check_records(path, &destination, Change::File)?;
     }
     Ok((destination, original))
 }

@@ -9,7 +9,7 @@ use crate::io::unfinished::{Owned, Steps};
 
 /// A directory that was created for an output, and those above it that were created for it.
 /// Dropping this removes those that are empty.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
     /// Children come before their parents.
     directories: Vec<Owned>,
@@ -18,22 +18,27 @@ pub(crate) struct NewDirectories {
 impl NewDirectories {
     /// Creates a directory and its missing ancestors.
     pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
+        let mut made = Self::default();
+        made.add(directory)?;
+        Ok(made)
+    }
+
+    /// [Creates](Self::create_all) a directory, which may be below the others.
+    pub(crate) fn add(&mut self, directory: &Path) -> io::Result<()> {
         refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
-        let mut directories = Vec::new();
         let _steps = Steps::begin();
         for path in missing.into_iter().rev() {
             match fs::create_dir(path) {
-                Ok(()) => directories.insert(0, Owned::made(path)),
+                Ok(()) => self.directories.insert(0, Owned::made(path)),
                 // Another process has created it meanwhile, so it must not be removed here.
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
             }
         }
         // This fails if the path leads to something other than a directory.
-        fs::create_dir_all(directory)?;
-        Ok(Self { directories })
+        fs::create_dir_all(directory)
     }
 
     /// Waits until the names of the new directories have reached the disk.

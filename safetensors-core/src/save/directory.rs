@@ -2,13 +2,13 @@
 
 mod place;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use place::DirectoryPlace;
 
-use super::atomic::{directory, sync, sync_directory};
+use super::atomic::{directory, sync_directory, sync_path};
 use super::directories::NewDirectories;
 use super::leftovers::NEW;
 use super::temporary::TempDirectory;
@@ -98,15 +98,7 @@ impl AtomicDirectory {
     /// file. Any other error is returned unchanged.
     #[must_use]
     pub fn locate(&self, error: Error) -> Error {
-        let file = error.file().map(PathBuf::from);
-        let name = file.as_deref().and_then(|file| file.strip_prefix(&self.new).ok());
-        match (&file, name) {
-            (Some(from), Some(name)) => {
-                let to = self.destination.join(name);
-                error.moved(from, &to)
-            }
-            _ => error,
-        }
+        error.moved_below(&self.new, &self.destination)
     }
 
     /// Waits until the files have reached the disk, unless [`durable`](Self::durable) is off. Write
@@ -202,9 +194,7 @@ fn sync_tree(directory: &Path) -> io::Result<()> {
         if kind.is_dir() {
             sync_tree(&entry.path())?;
         } else if kind.is_file() {
-            // Some systems can synchronise only a file that is open for writing. On Unix a file
-            // may be read-only.
-            sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(entry.path())?)?;
+            sync_path(&entry.path())?;
         }
     }
     sync_directory(directory)

@@ -32,7 +32,7 @@ const ATTEMPTS: u32 = 16;
 
 /// A new file beside its destination, open to be read and written.
 #[derive(Debug)]
-pub(super) struct TempFile {
+pub(crate) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
     name: Option<Owned>,
     /// Whether it is the name of a copy, which later writes to the file do not change.
@@ -44,7 +44,7 @@ impl TempFile {
     /// Creates a temporary file for a destination. Its mode follows the umask or, if it is
     /// `private`, gives permissions to its owner only. Errors must not show the temporary file's
     /// name.
-    pub(super) fn create(destination: &Path, private: bool) -> io::Result<Self> {
+    pub(crate) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
         let mode = if private { 0o600 } else { 0o666 };
@@ -79,7 +79,7 @@ impl TempFile {
     }
 
     /// The open file.
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
@@ -89,7 +89,7 @@ impl TempFile {
     }
 
     /// Gives the file its name, and replaces the old file. After an error this can be tried again.
-    pub(super) fn persist(&mut self, destination: &Path) -> io::Result<()> {
+    pub(crate) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
         if self.name.is_none() {

@@ -77,6 +77,22 @@ fn only_the_files_of_the_old_version_are_replaced() {
     assert!(others.iter().all(|name| left.contains_key(&delta.join(name))));
 }
 
+/// The base was opened before another writer has replaced it, as a training does.
+#[test]
+fn what_another_writer_has_saved_in_the_meantime_is_not_undone() {
+    for most in [u64::MAX, 2] {
+        let scratch = scratch("delta");
+        let out = scratch.path("out");
+        let base = write(&out, &base(), most);
+        write(&out, &base_of_others(), most);
+        let found = files(&out);
+        let replacing = quick().overwrite(true);
+        let error = chain(&scratch, "delta").apply(&base, &out, &replacing).unwrap_err();
+        assert!(matches!(error.kind(), CoreKind::Io(_)), "{error}");
+        assert_eq!(files(&out), found);
+    }
+}
+
 /// Tensors of a checkpoint that is replaced.
 fn base_of_others() -> Tensors {
     Tensors::from([bytes("other", [9])])

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Error, ErrorKind, Format};
 
@@ -39,7 +38,7 @@ pub(super) fn run(
     sources.iter().try_for_each(Source::check)?;
     let destination = args.writing.file(output, OUT)?;
     sources.iter().for_each(Source::warn_of_notes);
-    let (shown, bytes) = (input::shown(output), writer.total_size());
+    let bytes = writer.total_size();
     let count = text::counted(writer.tensors().len() as u64, "tensor");
     let summary = format!("{count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
     if args.writing.dry_run {
@@ -53,8 +52,7 @@ pub(super) fn run(
         Ok(rewrite.check_unchanged()?)
     })?;
     drop(progress);
-    let told = writeln!(out, "{shown}: {summary}").and_then(|()| out.flush());
-    told.with_context(|| format!("{shown} is written, but this could not be printed"))?;
+    destination.tell(out, summary)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -33,11 +33,10 @@ mod report;
 mod source;
 
 use std::collections::HashSet;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use casts::Scheme;
 use changes::{Change, Changes};
 use divided::Ranks;
@@ -52,6 +51,7 @@ use super::Run;
 use crate::input::{self, Rewrite};
 use crate::output::edit::warn_of_notes;
 use crate::output::existing::{Content, Writing};
+use crate::output::file;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -254,18 +254,12 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     drop(progress);
     let is_changed = sources.iter().any(|source| !source.numbers().is_empty());
     output.warn_of_settings(&sources, is_changed || change.quantization().is_some());
-    let mut tell = || {
-        if args.report {
-            report::report(&rewrite, out)?;
-        }
-        let (path, removed) = (input::shown(output.path()), plan.removed(true));
-        writeln!(out, "{path}: {summary}{removed}{}", destination.hides())?;
-        out.flush()
-    };
-    let told: io::Result<()> = tell();
-    told.with_context(|| {
-        format!("{} is written, but this could not be printed", input::shown(output.path()))
-    })?;
+    if args.report {
+        let told = report::report(&rewrite, out);
+        file::printed(told, &input::shown(output.path()), "written")?;
+    }
+    let (removed, hides) = (plan.removed(true), destination.hides());
+    destination.tell(out, format_args!("{summary}{removed}{hides}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
+use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 use safetensors_formats::{ErrorKind, Format, burn};
 
@@ -130,12 +130,8 @@ impl Output {
         if !self.is_directory() {
             return Ok(Existing::at_file(&self.path));
         }
-        let pattern = FilePattern::default();
-        let existing = Existing::in_directory(&self.path, |name| {
-            let is_config = name == CONFIG && self.config.is_some();
-            pattern.matches(name) || name == pattern.index_name() || is_config
-        });
-        existing.hiding()
+        let config = self.config.as_ref().map(|_| CONFIG);
+        Existing::of_checkpoint(&self.path, config.as_slice()).hiding()
     }
 
     /// The path.

@@ -1,12 +1,14 @@
 //! `safetensors delta apply`: what deltas make of a checkpoint, in a directory.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use safetensors_delta::{Chain, Options};
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_delta::Options;
 
-use super::{advise, bytes_of, counted, opened, tell, warn_of_left_out, warn_of_unchecked};
-use crate::input::{self, Source, address};
+use super::{advise, bytes_of, counted, opened, permit, warn_of_left_out, warn_of_unchecked};
+use crate::input::{self, address};
+use crate::output::existing::{Content, Existing, Writing, files_of};
 use crate::terminal::text;
 
 /// Write the checkpoint that deltas make of BASE
@@ -15,7 +17,8 @@ use crate::terminal::text;
 /// files in the directory BASE. Other tensors, signatures, hidden files and links that lead out of
 /// BASE are not copied: a warning names them. If tensors were added, removed or reshaped, or the
 /// metadata differs, the tensors are saved as `convert` saves them. The deltas may be given in any
-/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force.
+/// order. Nothing appears at OUT before everything is checked. OUT may be BASE, with --force. Other
+/// files in OUT stay. With -n, everything is checked too.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -32,27 +35,39 @@ pub(super) struct Apply {
     /// BASE, the deltas, and OUT last
     #[arg(value_name = "PATH", required = true, num_args = 3.., value_parser = address::parser())]
     paths: Vec<PathBuf>,
-    /// Replace the checkpoint in OUT; all other files there stay
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    writing: Writing,
 }
 
 impl Apply {
     pub(super) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let (base, chain, to) = opened(&self.paths)?;
-        let options = counted(Options::new().overwrite(self.force), bytes_of(&base));
+        let options = Options::new().overwrite(true);
+        chain.check_directory(&base, to, &options).map_err(advise)?;
+        let names = base.files().iter().map(CheckpointFile::path).chain(base.index_path());
+        let names: Vec<_> = names.filter_map(|path| path.file_name()?.to_str()).collect();
+        let content = Content {
+            inputs: files_of(&base),
+            loss: Some(format!("the deltas change {}", text::some(&names))),
+            ..Content::default()
+        };
+        let existing = Existing::of_checkpoint(to, &names).hiding()?;
+        let destination = permit(self.writing, existing, &content)?;
+        let (hides, version) = (destination.hides(), text::printable(chain.version()));
+        let overwrite = destination.overwrites() || !hides.is_empty();
+        let options = counted(options.overwrite(overwrite), bytes_of(&base));
+        if self.writing.dry_run {
+            chain.check_directory(&base, to, &options).map_err(advise)?;
+            chain.verify(&base, &options)?;
+            destination.is_dry_run(out, format_args!("version {version}{hides}"))?;
+            return Ok(());
+        }
         let left_out = chain.apply(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
         warn_of_left_out(to, &left_out);
-        tell_of_result(to, &chain, out)
+        let result = input::open(to)?;
+        let tensors = text::counted(result.len() as u64, "tensor");
+        let bytes = text::size(bytes_of(&result));
+        destination.tell(out, format_args!("version {version}, {tensors}, {bytes}{hides}"))
     }
-}
-
-/// Says what deltas have made.
-fn tell_of_result(to: &Path, chain: &Chain<Source>, out: &mut impl Write) -> anyhow::Result<()> {
-    let result = input::open(to)?;
-    let version = text::printable(chain.version());
-    let tensors = text::counted(result.len() as u64, "tensor");
-    let bytes = text::size(bytes_of(&result));
-    tell(to, format_args!("version {version}, {tensors}, {bytes}"), out)
 }

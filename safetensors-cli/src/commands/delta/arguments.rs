@@ -7,7 +7,8 @@ use clap::ValueEnum;
 use safetensors_core::Metadata;
 use safetensors_delta::{ChecksumFormat, Encoding, Options};
 
-use crate::output::existing::{Content, Existing, Writing};
+use super::{advise, permit};
+use crate::output::existing::{Content, Destination, Existing, Writing};
 use crate::terminal::report::wrong_usage;
 
 /// How a delta is written.
@@ -79,20 +80,23 @@ impl Making {
             None => options,
         })
     }
-}
 
-impl Making {
-    /// The options of a delta that may be written to a directory. A dry run prints that instead.
+    /// Decides whether a delta may be written to a directory, and sets the options for that. A dry
+    /// run prints it instead.
     pub(super) fn place(
         &self,
         directory: &Path,
-        options: Unversioned,
+        Unversioned(options): Unversioned,
         out: &mut impl Write,
-    ) -> anyhow::Result<Option<Options>> {
-        let existing = Existing::in_directory(directory, |_| true);
-        let destination = self.writing.permit(existing, &Content::default())?;
-        let is_dry_run = destination.is_dry_run(out, "a delta")?;
-        Ok((!is_dry_run).then(|| options.0.overwrite(destination.overwrites())))
+    ) -> anyhow::Result<Option<(Destination, Options)>> {
+        Options::new().overwrite(true).check_delta(directory).map_err(advise)?;
+        let existing = Existing::of_checkpoint(directory, &[]);
+        let destination = permit(self.writing, existing, &Content::default())?;
+        if destination.is_dry_run(out, "a delta")? {
+            return Ok(None);
+        }
+        let options = options.overwrite(destination.overwrites());
+        Ok(Some((destination, options)))
     }
 }
 

@@ -9,8 +9,9 @@ use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Error, ErrorKind};
 use safetensors_delta::{Follower, Options, Update};
 
-use super::{advise, refuse_address, tell, warn_of_left_out};
+use super::{advise, refuse_address, warn_of_left_out};
 use crate::input::{self, address};
+use crate::output::file::tell;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::text;
 
@@ -139,7 +140,8 @@ impl Follow {
         let replaced = update.before.filter(|_| update.full.is_some());
         let replaced = replaced.map(|before| format!(", in place of version {before:06}"));
         let replaced = replaced.unwrap_or_default();
-        tell(&self.out, format_args!("version {:06}, {made_of}{replaced}", update.version), out)
+        let content = format_args!("version {:06}, {made_of}{replaced}", update.version);
+        tell(out, &text::path(&self.out), "written", content)
     }
 
     fn timed_out(&self, here: Option<u64>) -> ExitCode {

@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `apply` | what deltas make of a checkpoint, in a new directory or in place |
+//! | `apply` | what deltas make of a checkpoint, in a directory |
 //! | `arguments` | the options of a new delta |
 //! | `follow` | keeps a checkpoint at the newest version |
 //! | `shown` | what a delta is, for people and for programs |
@@ -14,13 +14,11 @@ mod arguments;
 mod follow;
 mod shown;
 
-use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use apply::Apply;
 use arguments::Making;
 use safetensors_delta::{Chain, Options};
@@ -29,6 +27,7 @@ pub(crate) use shown::{Document, summary, write};
 use super::Run;
 use crate::input::delta::Delta;
 use crate::input::{self, Checkpoint, Source, address, delta, other};
+use crate::output::existing::{Content, Destination, Existing, Writing};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::stdout::Out;
@@ -214,11 +213,12 @@ impl Make {
                 options
             }
         };
-        let Some(options) = self.making.place(&self.delta, options, out)? else { return Ok(()) };
+        let placed = self.making.place(&self.delta, options, out)?;
+        let Some((destination, options)) = placed else { return Ok(()) };
         let options = counted(options, bytes_of(&old));
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         safetensors_delta::make(&old, tensors, &self.delta, &options).map_err(advise)?;
-        told(&self.delta, out)
+        told(&destination, &self.delta, out)
     }
 }
 
@@ -226,11 +226,12 @@ impl Squash {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let (base, chain, to) = opened(&self.paths)?;
         let options = self.making.options();
-        let Some(options) = self.making.place(to, options, out)? else { return Ok(()) };
+        let placed = self.making.place(to, options, out)?;
+        let Some((destination, options)) = placed else { return Ok(()) };
         let options = counted(options, bytes_of(&base));
         chain.squash(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
-        told(to, out)
+        told(&destination, to, out)
     }
 }
 
@@ -348,23 +349,26 @@ fn advise(error: safetensors_core::Error) -> anyhow::Error {
             )
         }
         safetensors_core::ErrorKind::FileExists => {
-            let place = error.file().map(|file| text::path(Path::new(file))).unwrap_or_default();
-            anyhow::anyhow!("{place}: the directory has files; --force replaces them")
+            let place = Path::new(error.file().unwrap_or_default());
+            let path = text::path(place);
+            match place.is_dir() {
+                true => anyhow::anyhow!("{path}: the directory has files; --force replaces them"),
+                false => anyhow::anyhow!("{path} exists; --force replaces it"),
+            }
         }
         _ => error.into(),
     }
 }
 
-/// Says what a new delta is.
-fn told(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
-    tell(path, summary(&delta::open(path)?), out)
+/// Decides whether the output may be written.
+fn permit(writing: Writing, old: Existing, content: &Content) -> anyhow::Result<Destination> {
+    let permitted = writing.permit(old, content);
+    permitted.map_err(|error| error.downcast().map_or_else(|error| error, advise))
 }
 
-/// Says what is in its place. If that fails, the error says that it is there.
-fn tell(path: &Path, what: impl Display, out: &mut impl Write) -> anyhow::Result<()> {
-    let path = text::path(path);
-    let told = writeln!(out, "{path}: {what}").and_then(|()| out.flush());
-    told.with_context(|| format!("{path}: it is complete, but standard output cannot be written"))
+/// Says what a new delta is.
+fn told(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    at.tell(out, summary(&delta::open(path)?))
 }
 
 /// Warns if a base is not known to be the right one.

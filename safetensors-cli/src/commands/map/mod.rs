@@ -148,14 +148,14 @@ impl Run for Args {
             out.write_all(&bytes)?;
             return Ok(ExitCode::SUCCESS);
         };
-        let (output, size) = (text::path(&self.output), text::size(bytes.len() as u64));
+        let size = text::size(bytes.len() as u64);
         let tensors = text::counted(tensors.len() as u64, "tensor");
         let content = format!("{} of {tensors}, {size}", format.name());
         if destination.is_dry_run(out, &content)? {
             return Ok(ExitCode::SUCCESS);
         }
         destination.write(bytes.len() as u64, |out| Ok(out.write_all(&bytes)?))?;
-        writeln!(out, "{output}: {content}")?;
+        destination.tell(out, content)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -69,14 +69,8 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
         .map_err(|error| file::advise(error.into(), &signature, 0, SIGNATURE))?;
     drop(progress);
     warn_of_links(&signed);
-    writeln!(
-        out,
-        "{}: {} signed by {}",
-        text::path(&signature),
-        files(&signed),
-        signer_of(&signed)
-    )
-    .context("the model is signed, but this could not be printed")?;
+    let content = format!("{} signed by {}", files(&signed), signer_of(&signed));
+    destination.tell(out, content)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -358,7 +358,7 @@ fn temp_dir() -> TempDir {
     in_memory.unwrap_or_else(|| TempDir::new().unwrap())
 }
 
-/// The command, on one thread so that each run makes the same calls.
+/// The command. Under `strace` it has one thread.
 fn safetensors(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.current_dir(directory).env("SAFETENSORS_THREADS", "1").env_remove("CLICOLOR_FORCE");
@@ -381,7 +381,6 @@ fn make_delta(folder: &Path, base: &str) {
         let status = safetensors(directory).args(arguments).status().unwrap();
         assert!(status.success());
     };
-    // One file, because shards are opened by several threads, in no order.
     fs::create_dir(directory.join(base)).unwrap();
     run(&["convert", INPUT, &format!("{base}/model.safetensors")]);
     fs::write(directory.join(base).join("config.json"), "{}").unwrap();

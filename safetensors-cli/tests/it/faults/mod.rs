@@ -67,6 +67,7 @@ fn check(case: &Case) {
         return;
     }
     let calls = case.calls();
+    assert_eq!(case.calls(), calls, "{}: another run makes other calls", case.name);
     let faults = faults(case, &calls);
     let (tally, problems) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let next = AtomicUsize::new(0);

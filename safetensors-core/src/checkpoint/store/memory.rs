@@ -176,6 +176,10 @@ impl WritableDirectory for MemoryStore {
         Ok(())
     }
 
+    fn is_certain(&self) -> bool {
+        true
+    }
+
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
         for (name, second) in names {
             let file = self.open(Path::new(name))?;

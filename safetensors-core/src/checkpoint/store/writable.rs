@@ -154,6 +154,12 @@ pub trait WritableDirectory {
         Ok(())
     }
 
+    /// Whether a call that failed does nothing later either. A request over a network may still
+    /// reach the store, so by default it is not certain.
+    fn is_certain(&self) -> bool {
+        false
+    }
+
     /// Ends what [`begin`](Self::begin) has begun, whether the commit has succeeded or not. The
     /// directory may begin again.
     fn release(&mut self) {}

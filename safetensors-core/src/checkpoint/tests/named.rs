@@ -133,6 +133,7 @@ fn the_old_version_or_the_new_one_is_whole_and_nothing_else_is_touched() {
                 if is_put_back && found == Some(1) {
                     let config = fs::read(path.join("config.json")).unwrap();
                     assert_eq!(config, b"1", "{context}");
+                    assert!(!path.join("docs").exists(), "{context}");
                 }
                 // The next one goes on.
                 replace(path, new).unwrap();

@@ -6,12 +6,11 @@ use std::path::Path;
 
 use tempfile::{TempDir, tempdir};
 
-use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
+use crate::checkpoint::{SavedShards, ShardOptions, fill_of, save_sharded};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint::{Interrupted, interrupt_everywhere, without};
 use crate::io::testing::{names_in, save_until_clean};
-use crate::load::LoadOptions;
 use crate::ranks::{RankPlan, RankRules, RankSaver};
 use crate::rewrite::Rewrite;
 use crate::tensor::{Sink, TensorBuf, TensorSource};
@@ -42,17 +41,8 @@ fn plan() -> RankPlan {
 
 fn save_ranks(to: &Path, fill: u8, is_dcp: bool) -> Result<SavedShards> {
     let rewrite = Rewrite::new().add("w", Matrix(Some(fill)))?.add("b", Matrix(Some(fill)))?;
-    rewrite.save_ranks(to, &plan(), "attempt", &ShardOptions::new().dcp(is_dcp))
-}
-
-/// The number that fills all tensors of a directory.
-fn fill_of(directory: &Path) -> u8 {
-    let checkpoint = Checkpoint::open_whole(directory).unwrap();
-    let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
-    let bytes: Vec<u8> = tensors.iter().flat_map(TensorBuf::bytes).copied().collect();
-    assert_eq!(bytes.len(), 16);
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
-    bytes[0]
+    let options = ShardOptions::new().dcp(is_dcp).beside("config.json", "new");
+    rewrite.save_ranks(to, &plan(), "attempt", &options)
 }
 
 fn bytes_in(directory: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -72,11 +62,11 @@ fn the_files_are_those_that_the_ranks_themselves_save() {
             let half = TensorBuf::from_vec(vec![2, 2], vec![5_u8; 4]).unwrap();
             let whole = TensorBuf::from_vec(vec![4, 2], vec![5_u8; 8]).unwrap();
             let saver = RankSaver::new(&plan, rank, "attempt");
-            let options = ShardOptions::new().dcp(is_dcp);
+            let options = ShardOptions::new().dcp(is_dcp).beside("config.json", "new");
             saver.save(&each, [("w", half), ("b", whole)], &options).unwrap();
         }
         assert_eq!(bytes_in(&one), bytes_in(&each));
-        assert_eq!(bytes_in(&one).len(), if is_dcp { 2 } else { 3 });
+        assert_eq!(bytes_in(&one).len(), if is_dcp { 3 } else { 4 });
     }
 }
 
@@ -109,7 +99,7 @@ fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
         let act = |directory: &TempDir| save_ranks(&directory.path().join("model"), 2, false);
         let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
             let model = directory.path().join("model");
-            let is_new = model.is_dir() && (!has_old || fill_of(&model) == 2);
+            let is_new = model.is_dir() && (!has_old || fill_of(&model, 16) == 2);
             let is_killed = interrupted.is_some_and(|it| it.killed);
             if let (Err(error), false) = (&result, is_killed) {
                 let is_in_place =
@@ -131,21 +121,36 @@ fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
     }
 }
 
-/// PyTorch's files have no index. Until all are there, the directory does not open.
+/// PyTorch's files have no index. Until all are there, the directory does not open. After a failure
+/// the file beside them is the earlier one.
 #[test]
 fn files_of_pytorch_are_all_there_or_none_after_a_failure() {
-    let act = |directory: &TempDir| save_ranks(&directory.path().join("model"), 2, true);
-    let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
-        let model = directory.path().join("model");
-        match (result, interrupted) {
-            (Ok(_), _) => assert_eq!(fill_of(&model), 2),
-            (Err(error), _) if matches!(error.kind(), ErrorKind::NotDurable(_)) => {
-                assert_eq!(fill_of(&model), 2, "{error}");
+    for has_old in [false, true] {
+        let setup = || {
+            let directory = tempdir().unwrap();
+            if has_old {
+                fs::create_dir(directory.path().join("model")).unwrap();
+                fs::write(directory.path().join("model/config.json"), "old").unwrap();
             }
-            (Err(_), Some(Interrupted { killed: true, .. })) => {}
-            (Err(error), _) => assert!(names_in(directory.path()).is_empty(), "{error}"),
-        }
-    };
-    let steps = interrupt_everywhere(|| tempdir().unwrap(), act, check);
-    assert!(steps.len() > 15, "{steps:?}");
+            directory
+        };
+        let act = |directory: &TempDir| save_ranks(&directory.path().join("model"), 2, true);
+        let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
+            let model = directory.path().join("model");
+            match (result, interrupted) {
+                (Ok(_), _) => assert_eq!(fill_of(&model, 16), 2),
+                (Err(error), _) if matches!(error.kind(), ErrorKind::NotDurable(_)) => {
+                    assert_eq!(fill_of(&model, 16), 2, "{error}");
+                }
+                (Err(_), Some(Interrupted { killed: true, .. })) => {}
+                (Err(error), _) if has_old => {
+                    let config = fs::read_to_string(model.join("config.json")).unwrap();
+                    assert_eq!((&*config, names_in(&model).len()), ("old", 1), "{error}");
+                }
+                (Err(error), _) => assert!(names_in(directory.path()).is_empty(), "{error}"),
+            }
+        };
+        let steps = interrupt_everywhere(setup, act, check);
+        assert!(steps.len() > 15, "{steps:?}");
+    }
 }

@@ -10,38 +10,17 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
-use super::synced::{Growth, Listed, file_name, open};
+use super::synced::{Growth, Listed, MARK, file_name, open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, Hasher};
 use crate::header::CONTINUES_KEY;
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::LazyTensor;
-use crate::save::{AtomicFile, SaveOptions};
 use crate::slice::TensorPart;
 use crate::tensor::TensorSource;
-
-/// The name of the mark. It has the number of synced files.
-pub(super) const MARK: &str = "finishing";
-
-/// Says that the file that has what these synced files have is about to be put in place.
-pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
-    let path = directory.join(MARK);
-    let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
-    write!(file, "{files}").map_err(ErrorKind::Io)?;
-    file.commit()
-}
-
-/// The number of synced files that the mark says; 0 if it is malformed.
-pub(super) fn marked_files(directory: &Path) -> Result<Option<u32>> {
-    match fs::read_to_string(directory.join(MARK)) {
-        Ok(mark) => Ok(Some(mark.parse().unwrap_or(0))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(error, directory)),
-    }
-}
 
 /// Whether the file at a path has all steps of a directory, because the run that has synced them,
 /// or a recovery, has finished it.

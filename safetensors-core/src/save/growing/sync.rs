@@ -13,9 +13,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use super::body::Home;
-use super::finished::{MARK, is_finished, mark};
+use super::finished::is_finished;
 use super::series::{Series, SeriesState};
-use super::synced::{Growth, Listed, file_name, incomplete_directory, list, synced_directory};
+use super::synced::{
+    Growth, Listed, MARK, file_name, incomplete_directory, list, mark, synced_directory,
+};
 use super::{GrowingEntry, GrowingWriter, Whole, Writing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};

@@ -1,17 +1,21 @@
 //! The files of synced steps: their directory, their names, and along which dimension they grow.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-use super::finished::{MARK, marked_files};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::io::hidden::{is_temporary_name, with_suffix};
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
+use crate::save::{AtomicFile, SaveOptions};
 
 /// How the names of synced files end.
 const SUFFIX: &str = ".safetensors";
+
+/// The name of the mark. It has the number of synced files.
+pub(super) const MARK: &str = "finishing";
 
 /// The directory in which a writer of a path syncs.
 pub(super) fn synced_directory(path: &Path) -> PathBuf {
@@ -76,6 +80,23 @@ pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSour
     let path = directory.join(file_name(number));
     let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
     opened.map_err(|error| error.in_path(path))
+}
+
+/// Says that the file that has what these synced files have is about to be put in place.
+pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
+    let path = directory.join(MARK);
+    let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
+    write!(file, "{files}").map_err(ErrorKind::Io)?;
+    file.commit()
+}
+
+/// The number of synced files that the mark says; 0 if it is malformed.
+fn marked_files(directory: &Path) -> Result<Option<u32>> {
+    match fs::read_to_string(directory.join(MARK)) {
+        Ok(mark) => Ok(Some(mark.parse().unwrap_or(0))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(error, directory)),
+    }
 }
 
 /// What a directory of synced steps has.

@@ -277,6 +277,7 @@ fn another_process_leaves_the_directory_of_a_save_that_is_under_way() {
         assert_eq!(names_in(&hidden).len(), 3, "{what}");
     }
     staged.commit().unwrap();
+    drop(staged);
     drop(place);
     assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 2);
     NEXT[1].1(directory.path()).unwrap();

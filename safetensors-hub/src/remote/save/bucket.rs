@@ -9,7 +9,6 @@ use safetensors_core::checkpoint::store::{Versions, WritableDirectory};
 use safetensors_core::{Result, SaveOptions, TensorSource};
 
 use super::directory::{Directory, Files, ObjectVersion, Put};
-
 use super::upload::Upload;
 use super::{failed, send};
 use crate::remote::RemoteStore;

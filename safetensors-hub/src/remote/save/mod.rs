@@ -117,11 +117,9 @@ impl RemoteOptions {
     ///    store, or by a look just before where the store knows none.
     /// 5. The files of the earlier checkpoint and the second names are removed.
     ///
-    /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
-    /// and
-    /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
-    ///    because
-    /// object stores have no locks.
+    /// Two saves to one directory at the same time do not mix unless they interleave within steps
+    /// 3 and 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
+    /// because object stores have no locks.
     ///
     /// The answer to a request may be lost. So if the index cannot be written, the store is asked
     /// what is there now: if that is the new index, it is written. A request that failed may also

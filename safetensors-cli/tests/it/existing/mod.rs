@@ -1,0 +1,188 @@
+//! Outputs that exist: what each command that writes does, without an option, with `--force`, and
+//! in a dry run.
+
+mod directories;
+mod files;
+mod inputs;
+mod messages;
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::assert::Assert;
+use safetensors_core::digest::Digest;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_delta::{Encoding, Options};
+
+use crate::convert::list;
+use crate::convert_gguf::{save_model, tensors};
+use crate::fixtures::*;
+
+/// A file of these tensors, each of two numbers of this value.
+fn file(dir: &Path, name: &str, tensors: &[&str], value: f32) {
+    let values = [value; 2];
+    let view = TensorView::from_slice(&[2], &values).unwrap();
+    let options = SaveOptions::new().metadata([("format", "pt"), ("a", "1")]).durable(false);
+    save(dir.join(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
+}
+
+/// Every file of a directory and below it, with its digest, and every directory.
+fn content(dir: &Path) -> Vec<(String, Option<Digest>)> {
+    let mut all = Vec::new();
+    for name in list(dir) {
+        let path = dir.join(&name);
+        let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+        all.push((name.clone(), is_file.then(|| Digest::of(&fs::read(&path).unwrap()))));
+        if path.is_dir() {
+            all.extend(content(&path).into_iter().map(|(n, bytes)| (format!("{name}/{n}"), bytes)));
+        }
+    }
+    all
+}
+
+/// A command that writes an output.
+struct Writer {
+    /// Its arguments before the path of the output, and after it.
+    args: (&'static [&'static str], &'static [&'static str]),
+    /// The name of the output, which says its kind. Without one it is a directory.
+    name: Option<&'static str>,
+}
+
+/// Every command that writes a file or a directory which is named. `metadata`, `modelspec init` and
+/// `digest --record` change their input, `download` adds to a cache and replaces nothing, and
+/// `delta follow` is for many versions.
+fn writers() -> Vec<Writer> {
+    let all: [(&[&str], &[&str], Option<&str>); 16] = [
+        (&["convert", "in.safetensors"], &[], Some("o.safetensors")),
+        (&["convert", "in.safetensors"], &["--dtype", "bf16"], Some("o.safetensors")),
+        (&["convert", "in.safetensors"], &[], Some("o.npz")),
+        (&["convert", "in.safetensors"], &["-f", "w"], Some("o.npy")),
+        (&["convert", "in.safetensors"], &[], Some("o.bpk")),
+        (&["convert", "model"], &["--quantize", "f16", "--no-tokenizer"], Some("o.gguf")),
+        (&["convert", "in.safetensors"], &[], None),
+        (&["convert", "in.safetensors"], &["--ranks", "2", "--rule", "*=uneven:0"], None),
+        (&["extract", "in.safetensors", "w", "-o"], &[], Some("o.npy")),
+        (&["map", "in.safetensors", "-o"], &["--format", "svg"], Some("o.svg")),
+        (
+            &["plan", "in.safetensors", "-w", "2", "--rule", "*=replicate", "-o"],
+            &[],
+            Some("o.json"),
+        ),
+        (&["manifest", "in.safetensors", "-o"], &[], Some("o.json")),
+        (&["delta", "make", "in.safetensors", "same.safetensors"], &[], None),
+        (&["delta", "squash", "base", "weight_v000001"], &[], None),
+        (&["delta", "apply", "base", "weight_v000001"], &[], None),
+        (&["manual"], &[], None),
+    ];
+    let mut all: Vec<_> = all
+        .into_iter()
+        .map(|(before, after, name)| Writer { args: (before, after), name })
+        .collect();
+    if cfg!(feature = "sign") {
+        let args: (&[&str], &[&str]) = (&["sign", "model", "--key", "key.pem", "--signature"], &[]);
+        all.push(Writer { args, name: Some("o.sig") });
+    }
+    all
+}
+
+impl Writer {
+    fn run(&self, mut command: assert_cmd::Command, out: &str, options: &[&str]) -> Assert {
+        let (before, after) = self.args;
+        command.args(before).arg(out).args(after).args(options).assert()
+    }
+}
+
+/// What must happen where an output is what it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Must {
+    /// It is written.
+    Write,
+    /// It is replaced with `--force` only.
+    Force,
+    /// Nothing replaces it: the exit code, and a part of the error.
+    Refuse(i32, &'static str),
+}
+
+/// The inputs of all commands.
+fn inputs(dir: &Path) {
+    file(dir, "in.safetensors", &["w", "b"], 1.0);
+    file(dir, "same.safetensors", &["w", "b"], 1.0);
+    save_model(dir, tensors());
+    fs::create_dir(dir.join("base")).unwrap();
+    file(&dir.join("base"), "model.safetensors", &["w", "b"], 3.0);
+    delta(&dir.join("weight_v000001"), Encoding::Xor);
+    #[cfg(feature = "sign")]
+    fs::copy(crate::sign::fixture("p256.pem"), dir.join("key.pem")).unwrap();
+}
+
+/// A delta from `base` to `same.safetensors`, which are beside it.
+fn delta(path: &Path, encoding: Encoding) {
+    let [base, new] = ["base", "same.safetensors"].map(|name| path.with_file_name(name));
+    let [base, new] = [base, new].map(|path| Checkpoint::open(path).unwrap());
+    let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
+    let options = Options::new().encoding(encoding).durable(false);
+    safetensors_delta::make(&base, tensors, path, &options).unwrap();
+}
+
+/// Runs a command with each option, and compares everything in the directory.
+fn check(writer: &Writer, dir: &Path, out: &str, must: Must, may_write: bool) {
+    let run = |options: &[&str]| {
+        let mut command = if may_write {
+            safetensors()
+        } else {
+            #[cfg(unix)]
+            let command = assert_cmd::Command::from_std(as_a_user(dir));
+            #[cfg(not(unix))]
+            let command = safetensors();
+            command
+        };
+        command.current_dir(dir);
+        writer.run(command, out, options)
+    };
+    let before = content(dir);
+    let what = format!("{:?} {out}: {must:?}", writer.args);
+    // A warning may come before the error.
+    let error_of = |run: &Assert| {
+        let lines = text(&run.get_output().stderr).to_owned();
+        lines.lines().last().unwrap_or_default().to_owned() + "\n"
+    };
+    let error = |options: &[&str]| error_of(&run(options));
+    let mut replaces = false;
+    for (options, is_forced) in [(&["-n"][..], false), (&["-n", "--force"], true)] {
+        let run = run(options);
+        let output = run.get_output();
+        let (stdout, stderr) = (text(&output.stdout), error_of(&run));
+        match must {
+            Must::Refuse(code, expected) => {
+                assert_eq!(output.status.code(), Some(code), "{what}: {stderr}");
+                assert!(stderr.contains(expected), "{what}: {stderr}");
+                assert_eq!(error(&options[1..]), stderr, "{what}");
+            }
+            Must::Force if !is_forced => {
+                assert_eq!((output.status.code(), stdout), (Some(1), ""), "{what}");
+                assert!(
+                    stderr.ends_with("; --force replaces it\n")
+                        || stderr.ends_with("; --force writes it\n"),
+                    "{what}: {stderr}"
+                );
+                replaces = stderr.ends_with("; --force replaces it\n");
+                assert_eq!(error(&[]), stderr, "{what}");
+            }
+            _ => {
+                assert_eq!(output.status.code(), Some(0), "{what}: {stderr}");
+                let last = stdout.lines().last().unwrap_or_default();
+                let would = if replaces { "would replace " } else { "would write " };
+                assert!(last.starts_with(&format!("{would}{}", native(out))), "{what}: {stdout}");
+            }
+        }
+        assert_eq!(content(dir), before, "{what} {options:?}");
+    }
+    if !matches!(must, Must::Refuse(..)) {
+        let options: &[&str] = if must == Must::Force { &["--force"] } else { &[] };
+        run(options).success();
+        assert_ne!(content(dir), before, "{what}");
+    }
+}
+
+/// Makes what is at the path of an output.
+type Make = fn(&Path);

@@ -1,0 +1,96 @@
+//! [`Beside`]: the files that a commit puts beside those of the tensors.
+
+use super::ShardOptions;
+use super::store::{Store, WritableDirectory, read_to_vec};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::ReadAt;
+
+/// The most bytes of earlier files that are kept in memory, to be put back after a failure.
+const MOST_PUT_BACK: u64 = 64 << 20;
+
+/// The files that a commit has put beside those of the tensors, with their versions and the earlier
+/// ones.
+pub(super) struct Beside<V> {
+    files: Vec<(String, V, Earlier)>,
+    /// How many more bytes can be kept.
+    room: u64,
+}
+
+/// A file that another replaces.
+enum Earlier {
+    Nothing,
+    Bytes(Vec<u8>),
+    Large,
+}
+
+impl<V> Default for Beside<V> {
+    fn default() -> Self {
+        Self { files: Vec::new(), room: MOST_PUT_BACK }
+    }
+}
+
+impl<V: Clone + PartialEq> Beside<V> {
+    /// Puts the files of the options in place, and these, which are written.
+    pub(super) fn put<D: WritableDirectory<Version = V>>(
+        &mut self,
+        directory: &mut D,
+        options: &ShardOptions,
+        written: &[String],
+    ) -> Result<()> {
+        let given = options.beside.iter().map(|(name, bytes)| (name, Some(bytes)));
+        for (name, bytes) in given.chain(written.iter().map(|name| (name, None))) {
+            let (before, earlier) = if options.overwrites() {
+                self.earlier(directory, name)?
+            } else {
+                (None, Earlier::Nothing)
+            };
+            let put = match bytes {
+                Some(bytes) => {
+                    let put = directory.replace(name, bytes.clone(), before.as_ref())?;
+                    Some(put.ok_or_else(|| overtaken(directory, name))?)
+                }
+                None => directory.place(name, &[(name, before.as_ref())])?,
+            };
+            self.files.extend(put.map(|put| (name.clone(), put, earlier)));
+        }
+        Ok(())
+    }
+
+    /// Puts the earlier files back after a failure, and takes the others away. The error of the save
+    /// is reported, not those of this.
+    pub(super) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
+        for (name, version, earlier) in std::mem::take(&mut self.files) {
+            let _ = match earlier {
+                Earlier::Nothing => directory.take_back(&name, &version),
+                Earlier::Bytes(bytes) => directory.replace(&name, bytes, Some(&version)).map(drop),
+                // The new file is all that there is.
+                Earlier::Large => Ok(()),
+            };
+        }
+    }
+
+    /// The version of a file that another will replace, and its bytes, unless they are too many.
+    fn earlier<D: WritableDirectory<Version = V>>(
+        &mut self,
+        directory: &D,
+        name: &str,
+    ) -> Result<(Option<V>, Earlier)> {
+        let before = directory.version_of(name)?;
+        if before.is_none() {
+            return Ok((None, Earlier::Nothing));
+        }
+        let path = directory.path().join(name);
+        let file = directory.store().open(&path)?;
+        let Some(room) = self.room.checked_sub(file.byte_len()) else {
+            return Ok((before, Earlier::Large));
+        };
+        self.room = room;
+        let bytes = read_to_vec(&file).map_err(|error| error.in_path(&path))?;
+        Ok((before, Earlier::Bytes(bytes)))
+    }
+}
+
+/// The error if another writer has replaced a file of this save.
+pub(super) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
+    Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
+}

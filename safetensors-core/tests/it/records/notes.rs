@@ -1,0 +1,65 @@
+//! What an edit and a plan say about the records that change.
+
+use std::path::Path;
+
+use safetensors_core::digest::{KEY, Note};
+use safetensors_core::edit::Edit;
+use safetensors_core::{Checkpoint, Rewrite, SaveOptions, ShardOptions};
+use tempfile::tempdir;
+
+use super::{SHA256, assert_refused, create, describe, digests, taken};
+use crate::support;
+
+#[test]
+fn an_edit_says_what_it_does_besides() {
+    let directory = tempdir().unwrap();
+    let path = create(directory.path());
+    let edit = || Edit::open_read_only(&path).unwrap();
+    assert_eq!(edit().set_metadata([("k", "w")]).notes().unwrap(), []);
+    let removed = || Note::Removed { key: SHA256 };
+    assert_eq!(edit().remove(["a"]).notes().unwrap(), [removed()]);
+    // The caller knows of what it removes, sets or records itself.
+    assert_eq!(edit().remove(["a"]).remove_metadata([SHA256]).notes().unwrap(), []);
+    assert_eq!(edit().remove(["a"]).set_metadata([(SHA256, "0x")]).notes().unwrap(), []);
+    let recorded = edit().remove(["a"]).record_digests(&digests(true)).unwrap();
+    assert_eq!(recorded.notes().unwrap(), []);
+
+    for name in ["model.sig", "model.safetensors.asc", "config.json.sig", "config.json", "sig"] {
+        support::write(directory.path(), name, "");
+    }
+    let signature = |name: &str| Note::Signature { path: directory.path().join(name) };
+    let signatures = [signature("model.safetensors.asc"), signature("model.sig")];
+    assert_eq!(edit().set_metadata([("k", "w")]).notes().unwrap(), signatures);
+    assert_eq!(edit().set_metadata([("k", "v")]).notes().unwrap(), [], "nothing changes");
+    assert_eq!(
+        signature("model.sig").to_string(),
+        "the signature model.sig no longer holds if it covers this file: sign again"
+    );
+}
+
+#[test]
+fn a_plan_says_what_a_rewrite_does_besides() {
+    let directory = tempdir().unwrap();
+    let path = create(directory.path());
+    support::write(directory.path(), "model.sig", "");
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let rewrite = Rewrite::of(&checkpoint);
+    let notes = |options: &SaveOptions, to: &Path| rewrite.plan(options).unwrap().notes(to);
+    let removed = [SHA256, KEY].map(|key| Note::Removed { key });
+    let signature = Note::Signature { path: directory.path().join("model.sig") };
+    let elsewhere = directory.path().join("new/other.safetensors");
+    assert_eq!(notes(&SaveOptions::new(), &elsewhere), removed);
+    assert_eq!(notes(&SaveOptions::new().digests(true), &elsewhere), removed[..1]);
+    let [sha256, tensors] = removed;
+    assert_eq!(
+        notes(&SaveOptions::new(), &path),
+        [sha256.clone(), tensors.clone(), signature.clone()]
+    );
+    let sharded = rewrite.plan_sharded(&ShardOptions::new()).unwrap();
+    assert_eq!(sharded.notes(directory.path()), [sha256, tensors, signature]);
+    // The plan shows the metadata that is written.
+    assert!(!rewrite.plan(&taken(&path).unwrap().1).unwrap().metadata().contains_key(KEY));
+    // And it refuses what the save would.
+    describe(&path, directory.path());
+    assert_refused("plan", &sharded.check_destination(directory.path()).unwrap_err());
+}
