@@ -147,13 +147,17 @@ fn whatever_is_left_a_start_goes_on() {
                     recovered += usize::from(old != Some(found));
                     finished += usize::from(old == Some(found));
                 };
-            interrupt_everywhere(setup, start, &mut check);
+            let steps = interrupt_everywhere(setup, start, &mut check);
+            // A recovery removes them as a finished run does, after many other steps.
+            if steps.first() != Some(&"remove synced steps") {
+                continue;
+            }
             let steps = interrupt_everywhere(setup, full, &mut check);
             one_by_one += steps.iter().filter(|step| **step == "remove a synced file").count();
         }
     }
     assert!(recovered > 20 && finished > 20, "{recovered} {finished}");
-    assert!(one_by_one > 20, "{one_by_one}");
+    assert!(one_by_one > 10, "{one_by_one}");
 }
 
 fn names_in_or_none(directory: &Path) -> impl Iterator<Item = String> {
