@@ -48,15 +48,6 @@ fn with_old() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// [`interrupt_everywhere`] with processes that clean nothing up once they are killed.
-fn interrupt_with_kills<S, T>(
-    setup: impl FnMut() -> S,
-    act: impl FnMut(&S) -> T,
-    check: impl FnMut(S, Option<Interrupted>, T),
-) -> Vec<&'static str> {
-    without("cleaning up", || interrupt_everywhere(setup, act, check))
-}
-
 /// Whether the act has done its work although it has returned an error.
 fn is_not_durable<T>(result: &Result<T>) -> bool {
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)))
@@ -85,7 +76,7 @@ fn an_interruption_leaves_the_new_directory_or_none() {
         (dir, path)
     };
     let act = |(_, path): &(TempDir, PathBuf)| new(path, "new")?.commit();
-    let steps = interrupt_with_kills(setup, act, |(dir, path), at, result| {
+    let steps = interrupt_everywhere(setup, act, |(dir, path), at, result| {
         let is_there = result.is_ok() || is_not_durable(&result);
         assert_eq!(content(&path).as_deref(), is_there.then_some("new"), "{at:?}");
         if at.is_some_and(|at| !at.killed) {
@@ -156,7 +147,7 @@ fn the_mode_follows_the_umask_or_the_empty_directory() {
 fn interrupt_replacement(is_complete: fn(&Path, Option<Interrupted>) -> bool) -> [usize; 2] {
     let mut stayed = [0; 2];
     let act = |(_, path): &(TempDir, PathBuf)| put(path, "new");
-    interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+    interrupt_everywhere(with_old, act, |(dir, path), at, result| {
         let is_in_place = path.exists();
         if is_in_place && at.is_some_and(|at| !at.killed) {
             assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
@@ -205,7 +196,7 @@ fn an_old_directory_that_cannot_be_renamed_is_removed_file_by_file() {
 fn an_interrupted_removal_leaves_the_directory_or_nothing() {
     let mut removed = 0;
     let act = |(_, path): &(TempDir, PathBuf)| remove(path);
-    interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+    interrupt_everywhere(with_old, act, |(dir, path), at, result| {
         let is_done = *result.as_ref().unwrap_or(&is_not_durable(&result));
         assert_eq!(content(&path).as_deref(), (!is_done).then_some("old"), "{at:?}");
         removed += usize::from(is_done);
