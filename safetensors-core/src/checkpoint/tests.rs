@@ -13,8 +13,8 @@ use tempfile::{TempDir, tempdir, tempdir_in};
 
 use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{crash_at, fail_at, interrupt_everywhere};
-use crate::io::testing::names_in;
+use crate::io::failpoint::{Interrupted, crash_at, fail_at, interrupt_everywhere};
+use crate::io::testing::{names_in, save_until_clean};
 use crate::load::LoadOptions;
 use crate::save;
 use crate::save::SaveOptions;
@@ -168,23 +168,15 @@ fn is_new(directory: &Path, before: Before, context: &str) -> bool {
 #[test]
 fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
     let mut steps = BTreeSet::new();
-    for (before, shards, crash) in BEFORE.into_iter().flat_map(|before| {
-        [1, 2, 3]
-            .into_iter()
-            .flat_map(move |shards| [false, true].map(|crash| (before, shards, crash)))
-    }) {
+    for (before, shards) in BEFORE.into_iter().flat_map(|before| [1, 2, 3].map(|n| (before, n))) {
         let mut was_new = false;
-        for n in 0..200 {
-            let directory = prepare(before);
-            let path = directory.path();
-            // With the steps that wait for the disk, but not each time, because they do wait.
-            let run = || save_shards(path, 2, &options(shards, !crash && shards == 2));
-            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
-            let context = format!(
-                "{before:?} -> {shards} shards, crash: {crash}, step {n}: {failed:?}, {result:?}"
-            );
+        // With the steps that wait for the disk, but not each time, because they do wait.
+        let act = |place: &TempDir| save_shards(place.path(), 2, &options(shards, shards == 2));
+        let check = |place: TempDir, interrupted: Option<Interrupted>, result: Result<()>| {
+            let path = place.path();
+            let context = format!("{before:?} -> {shards} shards, {interrupted:?}, {result:?}");
             let new = is_new(path, before, &context);
-            assert!(result.is_err() || new, "{context}");
+            assert!(if result.is_ok() { new } else { interrupted.is_some() }, "{context}");
             // The error says which of the two it is.
             if let Err(error) = &result {
                 let says_new =
@@ -194,25 +186,18 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             // Once the directory opens as the new checkpoint, it does so at all later steps. A step
             // that has a substitute does not interrupt the save.
             assert!(new || !was_new, "{context}");
-            was_new = new && (result.is_err() || failed.is_none());
-            if !crash {
-                let hidden: Vec<_> =
-                    names_in(path).into_iter().filter(|name| name.starts_with('.')).collect();
-                assert!(hidden.is_empty(), "{context}: {hidden:?}");
+            was_new = new && result.is_err();
+            if !interrupted.is_some_and(|it| it.killed) {
+                let names = names_in(path);
+                let is_clean = names.iter().all(|name| !name.starts_with('.'));
+                assert!(is_clean, "{context}: {names:?}");
             }
             // The next save succeeds, and removes what the interrupted one left.
-            save_shards(path, 2, &options(shards, false)).unwrap();
+            save_until_clean(path, || save_shards(path, 2, &options(shards, false)).unwrap());
             assert!(is_new(path, before, &context));
             assert_eq!(names_in(path), names_after(before, shards));
-            match failed {
-                Some(step) => _ = steps.insert(step),
-                None => {
-                    result.unwrap();
-                    break;
-                }
-            }
-        }
-        assert!(was_new);
+        };
+        steps.extend(interrupt_everywhere(|| prepare(before), act, check));
     }
     let expected = [
         "create",
@@ -350,17 +335,10 @@ fn what_a_crash_leaves_behind_is_no_checkpoint() {
 
 /// The steps of a save, in order.
 fn steps_of(save: impl Fn(&Path) -> Result<()>, directory: &Path) -> Vec<&'static str> {
-    let mut steps = Vec::new();
-    loop {
-        let inside = tempdir_in(directory).unwrap();
-        match fail_at(steps.len(), || save(inside.path())) {
-            (_, Some(step)) => steps.push(step),
-            (result, None) => {
-                result.unwrap();
-                return steps;
-            }
-        }
-    }
+    let check = |_: TempDir, interrupted: Option<Interrupted>, result: Result<()>| {
+        assert!(interrupted.is_some() || result.is_ok(), "{result:?}");
+    };
+    interrupt_everywhere(|| tempdir_in(directory).unwrap(), |inside| save(inside.path()), check)
 }
 
 /// A new directory is not on the disk before its parent is.

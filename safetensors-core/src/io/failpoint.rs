@@ -99,11 +99,11 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Whether a test simulates that the process has been killed, [`without`] "cleaning up".
+    /// Whether a test simulates that the process has been killed.
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
         let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
-        lacks("cleaning up") && ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
+        ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
     /// Whether a test simulates a system that lacks a feature.
@@ -120,7 +120,7 @@ mod armed {
         run(n, Wanted::Failure, f)
     }
 
-    /// Like [`fail_at`], but every later step fails, too. So nothing is cleaned up.
+    /// Like [`fail_at`], but every later step fails, too, and nothing is cleaned up.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }

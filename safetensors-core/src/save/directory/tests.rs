@@ -5,7 +5,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::{AtomicDirectory, DirectoryPlace};
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
+use crate::io::failpoint::{call_at, interrupt_everywhere, without};
 use crate::io::lock::DirectoryLock;
 use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
@@ -48,15 +48,6 @@ fn with_old() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// [`interrupt_everywhere`] with processes that clean nothing up once they are killed.
-fn interrupt_with_kills<S, T>(
-    setup: impl FnMut() -> S,
-    act: impl FnMut(&S) -> T,
-    check: impl FnMut(S, Option<Interrupted>, T),
-) -> Vec<&'static str> {
-    without("cleaning up", || interrupt_everywhere(setup, act, check))
-}
-
 /// Whether the act has done its work although it has returned an error.
 fn is_not_durable<T>(result: &Result<T>) -> bool {
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)))
@@ -85,7 +76,7 @@ fn an_interruption_leaves_the_new_directory_or_none() {
         (dir, path)
     };
     let act = |(_, path): &(TempDir, PathBuf)| new(path, "new")?.commit();
-    let steps = interrupt_with_kills(setup, act, |(dir, path), at, result| {
+    let steps = interrupt_everywhere(setup, act, |(dir, path), at, result| {
         let is_there = result.is_ok() || is_not_durable(&result);
         assert_eq!(content(&path).as_deref(), is_there.then_some("new"), "{at:?}");
         if at.is_some_and(|at| !at.killed) {
@@ -156,7 +147,7 @@ fn the_mode_follows_the_umask_or_the_empty_directory() {
 fn interrupt_replacement() -> [usize; 2] {
     let mut stayed = [0; 2];
     let act = |(_, path): &(TempDir, PathBuf)| put(path, "new");
-    interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+    interrupt_everywhere(with_old, act, |(dir, path), at, result| {
         let is_in_place = path.exists() && names_in(&path) == ["a", "b"];
         if is_in_place && at.is_some_and(|at| !at.killed) {
             assert_eq!(names_in(dir.path()), ["epoch"], "{at:?}");
@@ -195,13 +186,13 @@ fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
     let mut old = 0;
     for feature in ["nothing", "renaming of directories"] {
         let act = |(_, path): &(TempDir, PathBuf)| without(feature, || put(path, "new"));
-        interrupt_with_kills(with_old, act, |(_dir, path), at, _| {
+        interrupt_everywhere(with_old, act, |(_dir, path), at, _| {
             old += usize::from(!path.exists() || names_in(&path).len() < 2);
             put(&path, "newer").unwrap();
             DirectoryPlace::clean(&path);
             assert_eq!(content(&path).unwrap(), "newer", "{feature} {at:?}");
         });
-        interrupt_with_kills(with_old, act, |(dir, path), at, _| {
+        interrupt_everywhere(with_old, act, |(dir, path), at, _| {
             assert!(remove(&path).unwrap(), "{feature} {at:?}");
             DirectoryPlace::clean(&path);
             assert!(names_in(dir.path()).is_empty(), "{feature} {at:?}");
@@ -215,7 +206,7 @@ fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
 fn what_has_taken_a_free_place_stays() {
     let kill = |(_, path): &(TempDir, PathBuf)| put(path, "new");
     let mut free = 0;
-    interrupt_with_kills(with_old, kill, |(_dir, path), at, _| {
+    interrupt_everywhere(with_old, kill, |(_dir, path), at, _| {
         if !path.exists() {
             fs::create_dir(&path).unwrap();
             fs::write(path.join("c"), "other").unwrap();
@@ -233,7 +224,7 @@ fn a_directory_that_cannot_be_moved_is_removed_file_by_file() {
     for feature in ["renaming of directories", "space for directories"] {
         let mut left = Vec::new();
         let act = |(_, path): &(TempDir, PathBuf)| without(feature, || remove(path));
-        interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+        interrupt_everywhere(with_old, act, |(dir, path), at, result| {
             let is_done = *result.as_ref().unwrap_or(&is_not_durable(&result));
             assert_eq!(!path.exists(), is_done, "{feature} {at:?}");
             left.push(if path.exists() { names_in(&path) } else { vec!["none".into()] });
@@ -282,7 +273,7 @@ fn files_are_synced_and_leftovers_removed_without_the_lock() {
 fn an_interrupted_removal_leaves_the_directory_or_nothing() {
     let mut removed = 0;
     let act = |(_, path): &(TempDir, PathBuf)| remove(path);
-    interrupt_with_kills(with_old, act, |(dir, path), at, result| {
+    interrupt_everywhere(with_old, act, |(dir, path), at, result| {
         let is_done = *result.as_ref().unwrap_or(&is_not_durable(&result));
         assert_eq!(content(&path).as_deref(), (!is_done).then_some("old"), "{at:?}");
         removed += usize::from(is_done);

@@ -176,7 +176,7 @@ fn what_could_not_be_removed_is_removed_by_the_next_call() {
         writer.sync()?;
         let first = writer.finish();
         if first.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::LeftBehind(_))) {
-            assert_eq!(names_in(dir.path()).len(), 3);
+            assert!(names_in(dir.path()).len() >= 3);
             writer.add("y", &TensorView::from_slice(&[1], &[7_u8])?).unwrap_err();
             left += 1;
             _ = writer.finish();
