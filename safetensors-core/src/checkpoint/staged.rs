@@ -42,6 +42,7 @@ pub struct SavedShards {
 /// // No other writer can come in between from here on, or the commit notices it.
 /// staged.begin()?;
 /// staged.commit()?;
+/// drop(staged);
 /// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 1);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```

@@ -437,9 +437,8 @@ fn recovery_takes_a_time_in_proportion_to_the_names() {
     let path = dir.path().join("run.safetensors");
     let writer = GrowingWriter::create(&path, &options()).unwrap();
     for i in 0..NAMES {
-        writer
-            .grow(&format!("a tensor with a name that is not short {i}"), Dtype::U8, 0, &[])
-            .unwrap();
+        let name = format!("a tensor with a name that is not short {i}");
+        writer.grow(&name, Dtype::U8, 0, &[]).unwrap();
     }
     writer.sync().unwrap();
     drop(writer);
