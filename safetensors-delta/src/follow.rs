@@ -30,7 +30,7 @@ use crate::state::{STATE, StateFile};
 /// the one of the same number is another one, or the deltas were made of other tensors, the
 /// follower begins with a full version, too. A full version is told from another one of its number
 /// by its headers and the last 4 KiB of each file. Of deltas without
-/// [digests](Delta::base_digest), the tensors that change are checked, as by
+/// [digests](crate::Delta::base_digest), the tensors that change are checked, as by
 /// [`Chain::apply`](crate::Chain::apply).
 ///
 /// ```
