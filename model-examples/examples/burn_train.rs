@@ -115,10 +115,10 @@ fn run_with_kills(
             return Ok(kills);
         }
         kills.times += 1;
+        // The hidden directory that a save leaves when it is killed, until the epochs are listed. Each
+        // has another name.
+        let hidden = names_of(directory)?.into_iter().find(|name| name.starts_with(".epoch-"));
         let epochs = epochs_of(directory);
-        // The hidden directory that a save leaves when it is killed. Each has another name.
-        let prefix = format!(".epoch-{}.", epochs.newest()?.unwrap_or(0) + 1);
-        let hidden = names_of(directory)?.into_iter().find(|name| name.starts_with(&prefix));
         kills.in_saves += usize::from(hidden.is_some() && hidden != left);
         left = hidden;
         for epoch in epochs.list()? {
