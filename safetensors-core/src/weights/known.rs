@@ -9,7 +9,7 @@ use super::matrix::Stored;
 use super::model::{Model, Weight};
 use super::schemes;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::header::Metadata;
 use crate::tensor::TensorBuf;
 
@@ -51,8 +51,6 @@ pub(crate) struct Known {
     pub(super) config: Config,
     /// By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
-    /// The first failure to read a tensor that describes others.
-    pub(super) failed: OnceLock<Error>,
 }
 
 #[derive(Debug)]
@@ -74,7 +72,7 @@ impl Known {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self { config, looked_at, failed: OnceLock::new() })
+        Ok(Self { config, looked_at })
     }
 
     /// The tensor at a position.
@@ -93,7 +91,8 @@ impl Known {
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
         let model = Model::new(self, tensors);
         model.read_notes()?;
-        schemes::weights(&model)
+        let found = schemes::weights(&model);
+        model.checked(found)
     }
 
     /// The quantised weight that has its codes in a tensor; `None` for a plain tensor.
@@ -103,6 +102,8 @@ impl Known {
         position: usize,
     ) -> Result<Option<Weight>> {
         let Some(LookedAt { stored, .. }) = self.get(tensors, position) else { return Ok(None) };
-        schemes::of_codes(&Model::new(self, tensors), stored)
+        let model = Model::new(self, tensors);
+        let found = schemes::of_codes(&model, stored);
+        model.checked(found)
     }
 }

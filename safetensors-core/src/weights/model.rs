@@ -1,5 +1,6 @@
 //! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
 
+use std::cell::OnceCell;
 use std::fmt::Display;
 
 use serde_json::Value;
@@ -57,6 +58,8 @@ pub(super) struct Model<'a> {
     pub(super) block: [usize; 2],
     known: &'a Known,
     tensors: &'a dyn Tensors,
+    /// The first failure to read a tensor that describes others.
+    failed: OnceCell<Error>,
 }
 
 /// The ends of the names of tensors that describe how another is stored.
@@ -82,7 +85,13 @@ const MOST: u64 = 1 << 16;
 impl<'a> Model<'a> {
     pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
         let block = known.config.block().unwrap_or([128, 128]);
-        Self { config: &known.config, metadata: tensors.metadata(), block, known, tensors }
+        let (config, metadata, failed) = (&known.config, tensors.metadata(), OnceCell::new());
+        Self { config, metadata, block, known, tensors, failed }
+    }
+
+    /// What was found, unless a tensor that describes others could not be read.
+    pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
+        self.failed.into_inner().map_or(found, Err)
     }
 
     /// Reads all descriptions at once, which is fewer requests than one for each.
@@ -140,7 +149,7 @@ impl<'a> Model<'a> {
         if note.get().is_none() && stored.byte_len <= MOST {
             match self.tensors.read(&[position]) {
                 Ok(read) => read.into_iter().for_each(|read| _ = note.set(read)),
-                Err(error) => _ = self.known.failed.set(error),
+                Err(error) => _ = self.failed.set(error),
             }
         }
         note.get()
