@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fetch::{Wanted, each, plan, read};
-use super::held::{
-    AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, is_not_fetched, not_fetched,
-};
+use super::held::{AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, not_fetched};
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
