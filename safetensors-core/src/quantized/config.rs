@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
+use crate::python_json;
 
 /// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
@@ -35,7 +36,7 @@ impl Config {
             ("quanto_qmap.json", of_quanto),
         ] {
             let Some((path, bytes)) = checkpoint.read_beside(file, MOST)? else { continue };
-            let json: Value = serde_json::from_slice(&bytes)
+            let json = python_json::read(&bytes)
                 .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;
             if file == "config.json" {
                 model.clone_from(&json);
