@@ -1,8 +1,10 @@
 //! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -16,6 +18,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
 use crate::header::Metadata;
 use crate::io::ReadAt;
+use crate::io::hidden::shard_numbers;
 use crate::load::{LoadOptions, read_tensors};
 use crate::tensor::TensorBuf;
 
@@ -46,8 +49,26 @@ pub(super) struct Weight {
     pub(super) panels: Panels,
 }
 
+/// What the names and marks of a whole checkpoint say of the tensors beside its weights. The schemes
+/// make it when a tensor may be one of codes.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// The names of companions, sorted.
+    pub(super) names: Vec<String>,
+    /// The scales of caches, and marks, by the layer of the model whose weights they belong to.
+    pub(super) shared: BTreeMap<String, Vec<String>>,
+    /// The modules that ComfyUI's metadata marks.
+    pub(super) marks: Vec<(String, Value)>,
+    /// The positions of the marks by the modules' names without prefixes.
+    pub(super) layers: HashMap<String, usize>,
+    /// Whether the files have anything of ComfyUI's.
+    pub(super) is_of_comfy: bool,
+}
+
 /// The tensors of a checkpoint, whatever its sources.
 trait Tensors {
+    /// Whether the files are some of a larger checkpoint's.
+    fn is_part(&self) -> bool;
     /// The position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
     /// The tensor at a position.
@@ -55,6 +76,17 @@ trait Tensors {
 }
 
 impl<S> Tensors for Checkpoint<S> {
+    fn is_part(&self) -> bool {
+        let files = self.files();
+        let is_one_of_more = |path: &Path| {
+            let name = path.file_stem()?.to_str()?;
+            let mut numbers = name.match_indices('-').map(|(at, _)| shard_numbers(&name[at..]));
+            let (_, shards, _) = numbers.find_map(|numbers| numbers)?;
+            Some(shards.parse::<usize>().is_ok_and(|shards| shards > files.len()))
+        };
+        files.iter().any(|file| is_one_of_more(file.path()) == Some(true))
+    }
+
     fn position(&self, name: &str) -> Option<usize> {
         self.position(name)
     }
@@ -76,11 +108,12 @@ pub(super) struct Model<'a> {
     asked: Vec<OnceCell<Stored>>,
     /// The small tensors that describe others.
     notes: HashMap<String, TensorBuf>,
+    pub(super) beside: OnceLock<Beside>,
 }
 
 /// The ends of the names of tensors that describe how another is stored.
 const NOTES: &[&str] = &[
-    ".weight_shape",
+    "_shape",
     ".quant_map",
     ".nested_quant_map",
     ".quant_state.bitsandbytes__nf4",
@@ -120,7 +153,8 @@ impl<'a> Model<'a> {
         let asked = vec![OnceCell::new(); checkpoint.len()];
         let block = block.or(config.block()).unwrap_or([128, 128]);
         let metadata = checkpoint.metadata();
-        Ok(Self { config, metadata, block, tensors: checkpoint, asked, notes: notes.collect() })
+        let (notes, beside) = (notes.collect(), OnceLock::new());
+        Ok(Self { config, metadata, block, tensors: checkpoint, asked, notes, beside })
     }
 
     /// The tensor of this name.
@@ -131,6 +165,11 @@ impl<'a> Model<'a> {
             None => self.tensors.at(position).map(|found| tensor.get_or_init(|| found)),
             found => found,
         }
+    }
+
+    /// Whether the files are some of a larger checkpoint's.
+    pub(super) fn is_part(&self) -> bool {
+        self.tensors.is_part()
     }
 
     /// All tensors, one after another.
@@ -210,6 +249,11 @@ fn error(problem: QuantizationProblem) -> Error {
 /// The scheme stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
+}
+
+/// A tensor beside a weight is none of those that its scheme knows.
+pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
+    error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
 /// A tensor of a weight is not what the scheme expects there.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::QuantizedWeight;
 use super::matrix::Files;
+use super::schemes::bare;
 use super::weight::Part;
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
@@ -156,7 +157,8 @@ impl View<'_> {
         };
         let is_left = match value.pointer_mut(pointer) {
             Some(Value::Object(layers)) => {
-                layers.retain(|module, _| !self.names.contains(&*format!("{module}.weight")));
+                let names: HashSet<_> = self.names.iter().map(|name| bare(name)).collect();
+                layers.retain(|module, _| !names.contains(&*format!("{}.weight", bare(module))));
                 !layers.is_empty()
             }
             Some(Value::Array(names)) => {

@@ -1,13 +1,13 @@
 //! torchao: 8-bit floats and integers. The file's metadata names the type of each weight.
 //!
-//! W = (q − zero point) · scale.
+//! W = (q − zero point) · scale, times what the input is multiplied by first.
 
 use serde_json::Value;
 
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Scheme, Weight, check_dtype, check_numbers, unsupported, weight};
 use super::super::weight::Grouped;
-use super::scales::{grid, plain_numbers};
+use super::scales::{factors_of_columns, grid, plain_numbers, scales_of};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -33,11 +33,15 @@ impl Scheme for Torchao {
             let json: Value = serde_json::from_str(json).ok()?;
             json.get("_type")?.as_str().map(str::to_owned)
         });
-        if let Some(kind) = kind.filter(|kind| !PLAIN.contains(&kind.as_str())) {
+        if let Some(kind) = kind.as_ref().filter(|kind| !PLAIN.contains(&kind.as_str())) {
             return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
         }
         check_dtype(self, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
-        let scales = model.need(self, tensor, &format!("{base}_scale"))?;
+        let scales = match kind.is_some() || base.ends_with("._weight") {
+            true => Some(model.need(self, tensor, &format!("{base}_scale"))?),
+            false => scales_of(self, model, tensor, &format!("{base}_scale"))?,
+        };
+        let Some(scales) = scales else { return Ok(None) };
         check_numbers(self, scales)?;
         let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
         let mut tensors = vec![tensor, scales];
@@ -50,7 +54,12 @@ impl Scheme for Torchao {
             }
         };
         let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
-        let numbers = numbers.scaled(factors).zeroed(zeros);
+        let mut numbers = numbers.scaled(factors).zeroed(zeros);
+        // SmoothQuant and AWQ multiply the input of the module by it.
+        if let Some(before) = model.get(&format!("{base}_act_pre_scale")) {
+            numbers.of_columns = Some(factors_of_columns(self, &tensor.shape, before)?);
+            tensors.push(before);
+        }
         Ok(Some(weight(self, name, &tensor.shape, &tensors, numbers)))
     }
 }
