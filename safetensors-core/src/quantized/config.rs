@@ -64,6 +64,11 @@ impl Config {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
+    /// Whether the settings have a switch that is on.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.value.get(key).and_then(Value::as_bool) == Some(true)
+    }
+
     /// Whether some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
@@ -84,6 +89,14 @@ impl Config {
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
         let bits = self.of_weights().filter_map(|weights| weights.get("num_bits")?.as_u64());
         bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
+    }
+
+    /// Whether all groups of layers have zero points.
+    pub(super) fn has_zero_points(&self) -> bool {
+        let mut groups = self.of_weights().peekable();
+        let has =
+            |weights: &Value| weights.get("symmetric").and_then(Value::as_bool) == Some(false);
+        groups.peek().is_some() && groups.all(has)
     }
 
     /// The sizes of groups of columns that the groups of layers have; empty if they name none. A

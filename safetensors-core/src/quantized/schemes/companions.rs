@@ -213,7 +213,9 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
         let found = starting(start).filter(|(_, rest)| is_of_module(rest));
         return found.map(|(name, _)| name).collect();
     }
-    let starts: HashSet<_> = [weight, stem(codes)].into_iter().collect();
+    // Experts have `w13_weight` and `w13_input_scale`.
+    let before = weight.strip_suffix("_weight");
+    let starts: HashSet<_> = [weight, stem(codes)].into_iter().chain(before).collect();
     let found = starts.into_iter().flat_map(|start| {
         let starts = ['_', '.'].map(|separator| format!("{start}{separator}"));
         starts.into_iter().flat_map(starting)
@@ -294,6 +296,13 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     let is_weight = last.ends_with("weight")
         || ["_packed", "blocks"].iter().any(|end| last.ends_with(end))
         || ["w13", "w2"].iter().any(|start| last.starts_with(start));
+    if last == "comfy_quant" {
+        let marked = model.get(&format!("{}weight", &name[..name.len() - last.len()]));
+        return match marked {
+            Some(marked) if may_be_codes(marked.dtype) => Ok(()),
+            _ => Err(unsupported("ComfyUI", "its module has no quantised weight").in_tensor(name)),
+        };
+    }
     if tensor.shape.len() < 2 || belongs_to_a_weight(model, module, name) {
         return Ok(());
     }
@@ -349,12 +358,11 @@ fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
 /// settings name exists.
 pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
     let names: HashSet<_> = weights.iter().map(|weight| &*weight.name).collect();
-    let is_marked = model.metadata.contains_key(LAYERS) || !weights.is_empty();
     let missing = |scheme: &str, mark: &str, name: &str| {
         let reason = format!("{mark} names {}, which is no quantised weight here", Quoted(name));
         Err(unsupported(scheme, reason))
     };
-    if is_marked {
+    if model.metadata.contains_key(LAYERS) {
         let beside = beside(model);
         let bare_names: HashSet<_> = names.iter().map(|name| bare(name)).collect();
         let of = |module: &str| format!("{}.weight", bare(module));
@@ -362,10 +370,6 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
             beside.marks.iter().find(|(module, _)| !bare_names.contains(&*of(module)))
         {
             return missing("ComfyUI", LAYERS, module);
-        }
-        let mut notes = beside.names.iter().filter_map(|name| name.strip_suffix(".comfy_quant"));
-        if let Some(module) = notes.find(|module| !names.contains(&*format!("{module}.weight"))) {
-            return missing("ComfyUI", "comfy_quant", module);
         }
     }
     // A shard of several has what describes all of them.

@@ -106,7 +106,7 @@ impl Fp4 {
             return Ok(None);
         }
         if second.is_some() && tensor.dtype == Dtype::U8 {
-            self.check_layout(model, tensor, scales)?;
+            check_no_tiles(self, model, tensor, scales)?;
         }
         let second = second.map(|second| (Combine::Multiply, second));
         let mut found = self.of_groups(model, tensor, scales, second)?;
@@ -116,26 +116,6 @@ impl Fp4 {
             found.tensors.push(factors.clone());
         }
         Ok(Some(found))
-    }
-
-    /// Checks that a weight of NVFP4 without a mark cannot be ComfyUI's, which has the same names
-    /// and other bits.
-    fn check_layout(&self, model: &Model<'_>, tensor: &Stored, scales: &Stored) -> Result<()> {
-        if is_of_comfy(model) {
-            let reason = "NVFP4 without a mark, which would say that the high half of a byte is \
-                          first and that the scales lie in tiles";
-            return Err(unsupported("ComfyUI", reason).in_tensor(&tensor.name));
-        }
-        match *scales.shape {
-            [rows, groups]
-                if model.config.method.is_none()
-                    && rows.is_multiple_of(128)
-                    && groups.is_multiple_of(4) =>
-            {
-                Err(ambiguous(tensor, self.name(), "ComfyUI"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
@@ -267,7 +247,27 @@ impl Fp4 {
     }
 }
 
+/// Checks that a weight of a module without a mark is not ComfyUI's, whose NVFP4 and MXFP8 have the
+/// same names, and other bits.
+pub(super) fn check_no_tiles(
+    scheme: &dyn Scheme,
+    model: &Model<'_>,
+    tensor: &Stored,
+    scales: &Stored,
+) -> Result<()> {
+    let [rows, groups] = scales.shape[..] else { return Ok(()) };
+    if is_of_comfy(model) {
+        let reason = "scales of small groups without a mark, which would say how they lie";
+        return Err(unsupported("ComfyUI", reason).in_tensor(&tensor.name));
+    }
+    let may_be_tiles = rows.is_multiple_of(128) && groups.is_multiple_of(4);
+    match model.config.method.is_none() && may_be_tiles {
+        true => Err(ambiguous(tensor, scheme.name(), "ComfyUI")),
+        false => Ok(()),
+    }
+}
+
 /// Whether a tensor holds powers of two.
-fn is_exponents(scales: &Stored) -> bool {
+pub(super) fn is_exponents(scales: &Stored) -> bool {
     matches!(scales.dtype, Dtype::U8 | Dtype::F8_E8M0)
 }

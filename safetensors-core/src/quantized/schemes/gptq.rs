@@ -59,7 +59,11 @@ impl Scheme for Gptq {
         let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
         let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
         let grids = [factors, zeros].map(|m| m.transposed(groups));
-        let indices = model.get(&format!("{module}.g_idx"));
+        let indices = format!("{module}.g_idx");
+        let indices = match model.config.is_set("desc_act") && groups > 1 {
+            true => Some(model.need(self, tensor, &indices)?),
+            false => model.get(&indices),
+        };
         let by_settings =
             model.config.number("group_size").filter(|_| !model.config.has_exceptions());
         check_group_size(self, scales, by_settings, [inputs, groups])?;

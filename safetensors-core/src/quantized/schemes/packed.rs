@@ -11,7 +11,9 @@ use super::super::model::{
 };
 use super::super::weight::{Grid, Grouped};
 use super::companions::comfy_mark;
-use super::scales::{check_group_size, factors_of_columns, grid, plain_numbers, scales_of};
+use super::scales::{
+    check_group_size, factors_of_columns, grid, plain_numbers, scales_of, zero_points,
+};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -75,8 +77,7 @@ impl Packed {
         let sizes = model.config.sizes_of_groups(columns);
         check_group_size(self, scales, sizes, [columns, scales.matrix()[1]])?;
         let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
-        let zeros = model.get(&format!("{name}_zero_point"));
-        let mut zeros = match zeros {
+        let mut zeros = match zero_points(self, model, tensor, name)? {
             None => None,
             Some(zeros) => {
                 tensors.push(zeros);

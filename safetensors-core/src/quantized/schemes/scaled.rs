@@ -9,8 +9,8 @@ use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Scheme, Weight, check_numbers, weight};
 use super::super::weight::Grouped;
 use super::companions::comfy_mark;
-use super::fp4::second_scale;
-use super::scales::{factors_of_columns, grid, numbers_of, plain_numbers};
+use super::fp4::{check_no_tiles, is_exponents, second_scale};
+use super::scales::{factors_of_columns, grid, numbers_of, plain_numbers, zero_points};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -73,9 +73,13 @@ impl Scheme for Scaled {
                 false => Ok(None),
             };
         };
+        if is_exponents(scales) && module.is_some() && scales.name == names[1] {
+            check_no_tiles(self, model, tensor, scales)?;
+        }
         let numbers = grid(self, model, &tensor.shape, scales, numbers_of(self, scales)?)?;
         let mut tensors = vec![tensor, scales];
-        let zeros = match model.get(&format!("{name}_zero_point")) {
+        let zeros = zero_points(self, model, tensor, name)?;
+        let zeros = match zeros {
             None => None,
             Some(zeros) => {
                 check_numbers(self, zeros)?;

@@ -22,6 +22,20 @@ pub(super) fn scales_of<'m>(
     }
 }
 
+/// `W_zero_point` of compressed-tensors, which the settings may say that there is.
+pub(super) fn zero_points<'m>(
+    scheme: &dyn Scheme,
+    model: &'m Model<'_>,
+    codes: &Stored,
+    name: &str,
+) -> Result<Option<&'m Stored>> {
+    let name = format!("{name}_zero_point");
+    match model.config.has_zero_points() {
+        true => model.need(scheme, codes, &name).map(Some),
+        false => Ok(model.get(&name)),
+    }
+}
+
 /// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
 pub(super) fn numbers_of(scheme: &dyn Scheme, tensor: &Stored) -> Result<Numbers> {
     check_numbers(scheme, tensor)?;
@@ -41,7 +55,7 @@ pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
 /// | one number | the whole weight |
 /// | `[..]`, `[.., 1]` or `[.., 1, 1]` | a matrix, such as an expert's |
 /// | `[.., rows]` or `[.., rows, 1]` | a row |
-/// | `[.., 1, columns]` | a column |
+/// | `[.., 1, columns]` of several matrices | a column |
 /// | `[.., rows, groups]` | a group of columns of a row |
 /// | `[.., rows / b, columns / c]`, rounded up | a block of `b` × `c`, also `[rows / b, 1, columns / c, 1]` |
 pub(super) fn grid(
@@ -78,7 +92,7 @@ pub(super) fn grid(
     let found = match shape.strip_prefix(lead) {
         Some([] | [1] | [1, 1]) => Some(of(1, 1, [rows, columns])),
         Some(&[n]) | Some(&[n, 1]) if n == rows => Some(of(1, rows, [1, columns])),
-        Some(&[1, n]) if n == columns => Some(of(n, 1, [rows, 1])),
+        Some(&[1, n]) if n == columns && !lead.is_empty() => Some(of(n, 1, [rows, 1])),
         Some(&[a, b]) if [a, b] == blocks => Some(of(b, a, model.block)),
         Some(&[n, groups]) if n == rows => {
             size_of_groups(groups).map(|size| of(groups, rows, [1, size]))

@@ -29,11 +29,11 @@ impl Scheme for Torchao {
         let Some(base) = tensor.name.strip_suffix("_qdata") else { return Ok(None) };
         let Some((module, name)) = base.rsplit_once("._") else { return Ok(None) };
         let name = format!("{module}.{}", name.trim_end_matches('_'));
-        let kind = model.metadata.get(&name).and_then(|json| {
-            let json: Value = serde_json::from_str(json).ok()?;
-            json.get("_type")?.as_str().map(str::to_owned)
-        });
-        if let Some(kind) = kind.as_ref().filter(|kind| !PLAIN.contains(&kind.as_str())) {
+        let json = model.metadata.get(&name);
+        let json = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
+        let json = json.unwrap_or_default();
+        let kind = json.get("_type").and_then(Value::as_str);
+        if let Some(kind) = kind.filter(|kind| !PLAIN.contains(kind)) {
             return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
         }
         check_dtype(self, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
@@ -42,6 +42,10 @@ impl Scheme for Torchao {
             false => scales_of(self, model, tensor, &format!("{base}_scale"))?,
         };
         let Some(scales) = scales else { return Ok(None) };
+        let parts = json.get("_tensor_data_names").and_then(Value::as_array);
+        for part in parts.into_iter().flatten().filter_map(Value::as_str) {
+            model.need(self, tensor, &format!("{base}_{part}"))?;
+        }
         check_numbers(self, scales)?;
         let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
         let mut tensors = vec![tensor, scales];
