@@ -10,6 +10,8 @@
 mod arrays;
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "gguf")]
+mod gguf_modules;
 mod hostile;
 mod numpy;
 #[cfg(feature = "pytorch")]

@@ -1,0 +1,469 @@
+//! What the other tensors and the keys of a GGUF file say about a tensor: scales, true shapes, and
+//! types that are not known.
+
+use safetensors_core::{Checkpoint, Dtype};
+use safetensors_formats::{ErrorKind, Options, TensorFile};
+
+use super::refused;
+
+const F32: u32 = 0;
+const F16: u32 = 1;
+const Q8_0: u32 = 8;
+const NVFP4: u32 = 40;
+const Q1_0: u32 = 41;
+const Q2_0: u32 = 42;
+const ALIGNMENT: usize = 32;
+
+/// A file of keys and tensors.
+#[derive(Clone, Default)]
+struct Gguf {
+    keys: Vec<Vec<u8>>,
+    tensors: Vec<Tensor>,
+}
+
+#[derive(Clone)]
+struct Tensor {
+    name: String,
+    /// Outermost first.
+    shape: Vec<u64>,
+    kind: u32,
+    data: Vec<u8>,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+impl Gguf {
+    fn with(mut self, name: &str, shape: &[u64], kind: u32, data: &[u8]) -> Self {
+        let (name, shape, data) = (name.into(), shape.to_vec(), data.to_vec());
+        self.tensors.push(Tensor { name, shape, kind, data });
+        self
+    }
+
+    fn floats(self, name: &str, shape: &[u64], values: &[f32]) -> Self {
+        self.with(
+            name,
+            shape,
+            F32,
+            &values.iter().flat_map(|it| it.to_le_bytes()).collect::<Vec<_>>(),
+        )
+    }
+
+    /// A key with an array of values of a type.
+    fn array(mut self, key: &str, kind: u32, values: &[Vec<u8>]) -> Self {
+        let head = [9_u32.to_le_bytes(), kind.to_le_bytes()].concat();
+        let count = (values.len() as u64).to_le_bytes().to_vec();
+        self.keys.push([text(key), head, count, values.concat()].concat());
+        self
+    }
+
+    /// ComfyUI's key for the shape of a tensor.
+    fn shaped(self, name: &str, dims: &[i32]) -> Self {
+        let dims: Vec<_> = dims.iter().map(|dim| dim.to_le_bytes().to_vec()).collect();
+        self.array(&format!("comfy.gguf.orig_shape.{name}"), 5, &dims)
+    }
+
+    fn number(mut self, key: &str, value: u16) -> Self {
+        self.keys
+            .push([text(key), 2_u32.to_le_bytes().to_vec(), value.to_le_bytes().into()].concat());
+        self
+    }
+
+    /// The bytes, with each tensor where `place` puts it: its position and where it would be.
+    fn placed(&self, place: impl Fn(usize, u64) -> u64) -> Vec<u8> {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend((self.keys.len() as u64).to_le_bytes());
+        self.keys.iter().for_each(|key| bytes.extend(key));
+        let mut at = 0;
+        for (i, Tensor { name, shape, kind, data }) in self.tensors.iter().enumerate() {
+            bytes.extend(text(name));
+            bytes.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().rev().for_each(|dim| bytes.extend(dim.to_le_bytes()));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(place(i, at).to_le_bytes());
+            at += data.len().next_multiple_of(ALIGNMENT) as u64;
+        }
+        for Tensor { data, .. } in &self.tensors {
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+            bytes.extend(data);
+        }
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        bytes
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.placed(|_, at| at)
+    }
+
+    fn open(&self, options: &Options) -> Checkpoint<TensorFile<Vec<u8>>> {
+        let file = TensorFile::from_source(self.bytes(), "a file", options).unwrap();
+        Checkpoint::from_source(file, "a file").unwrap()
+    }
+
+    fn numbers(&self) -> Checkpoint<TensorFile<Vec<u8>>> {
+        self.open(&Options::new().dequantize(true))
+    }
+
+    /// Why the numbers of a tensor cannot be read, which are not promised either.
+    fn problem(&self, name: &str) -> String {
+        let checkpoint = self.numbers();
+        let stored = checkpoint.files()[0].safetensors().source().stored(name).unwrap();
+        assert!(!stored.is_readable && !stored.is_quantised, "{name}");
+        checkpoint.tensor(name).unwrap().read().unwrap_err().to_string()
+    }
+}
+
+fn names(checkpoint: &Checkpoint<TensorFile<Vec<u8>>>) -> Vec<&str> {
+    let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn values(checkpoint: &Checkpoint<TensorFile<Vec<u8>>>, name: &str) -> Vec<f32> {
+    checkpoint.tensor(name).unwrap().read().unwrap().into_vec().unwrap()
+}
+
+/// A block of NVFP4: 64 times 1, or another number.
+fn nvfp4(code: u8) -> Vec<u8> {
+    [&[0x38; 4][..], &[code << 4 | code; 32]].concat()
+}
+
+/// A block of Q8_0: 32 numbers from `first` on.
+fn q8_0(first: u8) -> Vec<u8> {
+    [&half::f16::ONE.to_le_bytes()[..], &(first..first + 32).collect::<Vec<_>>()].concat()
+}
+
+#[test]
+fn the_scale_of_a_weight_multiplies_its_numbers_and_is_no_tensor_of_them() {
+    let file = Gguf::default()
+        .with("blk.0.ffn_up.weight", &[1, 64], NVFP4, &nvfp4(2))
+        .floats("blk.0.ffn_up.scale", &[1], &[0.25])
+        .floats("blk.0.ffn_up.input_scale", &[1], &[7.0])
+        .floats("blk.0.ffn_up.bias", &[1], &[5.0]);
+    let numbers = file.numbers();
+    assert_eq!(names(&numbers), ["blk.0.ffn_up.bias", "blk.0.ffn_up.weight"]);
+    assert_eq!(values(&numbers, "blk.0.ffn_up.weight"), [0.25; 64]);
+
+    // As they are stored, all are there.
+    assert_eq!(names(&file.open(&Options::new())).len(), 4);
+    let blocks = file.open(&Options::new().blocks(true).dequantize(true));
+    assert_eq!(names(&blocks).len(), 4);
+    let weight = blocks.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap();
+    assert_eq!(weight.bytes(), nvfp4(2));
+}
+
+#[test]
+fn each_expert_has_its_scale_in_any_part_of_the_tensor() {
+    let data: Vec<u8> = [0, 40, 80, 10, 50, 90].into_iter().flat_map(q8_0).collect();
+    let scales = [0.5, 2.0, -1.0];
+    let file =
+        Gguf::default().floats("x.scale", &[3], &scales).with("x.weight", &[3, 2, 32], Q8_0, &data);
+    let numbers = file.numbers();
+    let first = [0, 40, 80, 10, 50, 90];
+    let expected: Vec<f32> = (0..192)
+        .map(|i| (first[i / 32] + i as u32 % 32) as u8 as i8 as f32 * scales[i / 64])
+        .collect();
+    assert_eq!(values(&numbers, "x.weight"), expected);
+    let tensor = numbers.tensor("x.weight").unwrap();
+    for start in 0..3 {
+        for end in start + 1..4 {
+            for skipped in [0, 3, 31] {
+                let part = tensor.slice((start..end, 1.., skipped..)).unwrap().read().unwrap();
+                let wanted: Vec<f32> = (start..end)
+                    .flat_map(|expert| {
+                        expected[expert * 64 + 32 + skipped..][..32 - skipped].iter()
+                    })
+                    .copied()
+                    .collect();
+                assert_eq!(part.into_vec::<f32>().unwrap(), wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_scale_of_a_quantised_weight_is_a_tensor_like_others() {
+    let file = Gguf::default()
+        .floats("plain.weight", &[2], &[1.0, 2.0])
+        .floats("plain.scale", &[2], &[3.0, 4.0])
+        .floats("alone.scale", &[1], &[3.0])
+        .floats("alone.input_scale", &[1], &[3.0])
+        .with("q.weight", &[32], Q8_0, &q8_0(0))
+        .with("q.more.scale", &[1], F16, &[0, 0]);
+    let numbers = file.numbers();
+    assert_eq!(names(&numbers).len(), 6);
+    assert_eq!(values(&numbers, "plain.weight"), [1.0, 2.0]);
+}
+
+#[test]
+fn a_weight_with_a_companion_that_is_not_explained_is_refused_by_name() {
+    let weight = |shape: &[u64]| {
+        let blocks = shape.iter().product::<u64>() as usize / 32;
+        Gguf::default().with("m.weight", shape, Q8_0, &q8_0(0).repeat(blocks))
+    };
+    let flat = weight(&[2, 32]);
+    let stacked = weight(&[3, 1, 32]);
+    let fours = |count: usize| vec![0; count * 4];
+    for (file, says) in [
+        (
+            flat.clone().with("m.scale", &[1], F16, &[0, 60]),
+            "\"m.scale\" should be F32 [1], found F16 [1]",
+        ),
+        (flat.clone().with("m.scale", &[2], F32, &fours(2)), "should be F32 [1], found F32 [2]"),
+        (flat.clone().with("m.scale", &[0], F32, &[]), "should be F32 [1], found F32 [0]"),
+        (flat.clone().with("m.scale", &[1, 1], F32, &fours(1)), "found F32 [1, 1]"),
+        (flat.clone().with("m.scale", &[32], Q8_0, &q8_0(0)), "found Q8_0 [32]"),
+        (flat.clone().with("m.scale", &[1], 99, &fours(1)), "found type 99 [1]"),
+        (
+            stacked.clone().with("m.scale", &[2], F32, &fours(2)),
+            "should be F32 [1] or [3], found F32 [2]",
+        ),
+        (
+            flat.clone().with("m.weight_scale", &[1], F32, &fours(1)),
+            "it is not known what \"m.weight_scale\" is for",
+        ),
+        (
+            flat.clone().with("m.zeros", &[2], F32, &fours(2)),
+            "it is not known what \"m.zeros\" is for",
+        ),
+    ] {
+        // Whichever comes first.
+        let mut turned = file.clone();
+        turned.tensors.reverse();
+        for file in [file, turned] {
+            let error = file.problem("m.weight");
+            let start = "a file: tensor \"m.weight\": ";
+            assert!(error.starts_with(start) && error.contains(says), "{says}: {error}");
+            // The others are read, and listing the file needs no numbers.
+            let other = file.clone().floats("other", &[1], &[9.0]);
+            assert_eq!(values(&other.numbers(), "other"), [9.0]);
+            let listed = file.open(&Options::new());
+            assert!(
+                listed.files()[0].safetensors().source().stored("m.weight").unwrap().is_quantised
+            );
+        }
+    }
+}
+
+#[test]
+fn a_scale_in_another_part_of_a_split_file_is_refused() {
+    let part = |number: u16, file: Gguf| {
+        file.number("split.no", number).number("split.count", 2).number("split.tensors.count", 3)
+    };
+    let weight = Gguf::default().with("m.weight", &[32], Q8_0, &q8_0(1));
+    let rest = |name: &str| Gguf::default().floats(name, &[1], &[2.0]).floats("x", &[1], &[1.0]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m-00001-of-00002.gguf");
+    let open = |second: Gguf, options: &Options| {
+        std::fs::write(&path, part(0, weight.clone()).bytes()).unwrap();
+        let other = dir.path().join("m-00002-of-00002.gguf");
+        std::fs::write(other, part(1, second).bytes()).unwrap();
+        safetensors_formats::open(&path, options)
+    };
+    let numbers = Options::new().dequantize(true);
+    for name in ["m.scale", "m.weight_scale"] {
+        assert_eq!(open(rest(name), &Options::new()).unwrap().len(), 3);
+        let error = open(rest(name), &numbers).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::BadSplit { .. })), "{error}");
+        let says = format!("{name}, which changes the numbers of its weight, is in another part");
+        assert!(error.to_string().contains(&says), "{error}");
+        assert!(error.to_string().contains("llama-gguf-split --merge"), "{error}");
+    }
+    assert_eq!(open(rest("m.input_scale"), &numbers).unwrap().len(), 3);
+
+    // In the same part it is applied, and the parts still have as many tensors as they say.
+    let weight = weight.clone().floats("m.scale", &[1], &[2.0]);
+    std::fs::write(&path, part(0, weight).bytes()).unwrap();
+    let other = part(1, Gguf::default().floats("x", &[1], &[1.0])).bytes();
+    std::fs::write(dir.path().join("m-00002-of-00002.gguf"), other).unwrap();
+    let checkpoint = safetensors_formats::open(&path, &numbers).unwrap();
+    let read = checkpoint.tensor("m.weight").unwrap().read().unwrap().into_vec::<f32>().unwrap();
+    assert_eq!((checkpoint.len(), read[0]), (2, 2.0));
+}
+
+#[test]
+fn a_tensor_of_comfyui_has_the_shape_that_its_key_says() {
+    let file = Gguf::default()
+        .with("q.weight", &[1, 64], Q8_0, &[q8_0(0), q8_0(32)].concat())
+        .shaped("q.weight", &[2, 2, 4, 4])
+        .floats("f.weight", &[4], &[1.0, 2.0, 3.0, 4.0])
+        .shaped("f.weight", &[2, 2])
+        .with("u", &[1, 4], 99, &[0; 8])
+        .shaped("u", &[4])
+        .floats("empty", &[0], &[])
+        .shaped("empty", &[3, 0]);
+    let shapes = |options: &Options, name: &str| {
+        let checkpoint = file.open(options);
+        let stored = checkpoint.files()[0].safetensors().source().stored(name).cloned();
+        let stored = stored.map(|stored| stored.shape);
+        (checkpoint.tensor(name).unwrap().shape().to_vec(), stored)
+    };
+    for options in [Options::new(), Options::new().dequantize(true)] {
+        let shape = vec![2, 2, 4, 4];
+        assert_eq!(shapes(&options, "q.weight"), (shape.clone(), Some(shape)));
+        assert_eq!(shapes(&options, "f.weight"), (vec![2, 2], None));
+        assert_eq!(shapes(&options, "u"), (vec![32], Some(vec![4])));
+        assert_eq!(shapes(&options, "empty"), (vec![3, 0], None));
+    }
+    // Blocks are the rows that are stored.
+    assert_eq!(shapes(&Options::new().blocks(true), "q.weight"), (vec![1, 68], Some(vec![1, 64])));
+    assert_eq!(shapes(&Options::new().blocks(true), "f.weight").0, [2, 2]);
+    let numbers = file.numbers();
+    assert_eq!(values(&numbers, "q.weight"), (0..64).map(|i| i as f32).collect::<Vec<_>>());
+    assert!(!numbers.metadata().keys().any(|key| key.starts_with("comfy.")));
+}
+
+#[test]
+fn a_shape_that_contradicts_the_tensor_is_refused() {
+    let file = Gguf::default().floats("w", &[2, 2], &[0.0; 4]);
+    let shape = "comfy.gguf.orig_shape.w";
+    let dims = |kind: u32, values: &[u64]| {
+        let values: Vec<_> = values.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+        file.clone().array(shape, kind, &values)
+    };
+    let not_dims = format!("{shape} should be at most 8 dimensions, found ");
+    for (file, says) in [
+        (
+            file.clone().shaped("w", &[5]),
+            format!(
+                "{shape} is [5], which should have as many elements as the stored shape [2, 2]"
+            ),
+        ),
+        (file.clone().shaped("w", &[]), format!("{shape} is [], which")),
+        (file.clone().shaped("w", &[0]), format!("{shape} is [0], which")),
+        (
+            dims(10, &[1 << 40, 1 << 40]),
+            format!("{shape} is [1099511627776, 1099511627776], which"),
+        ),
+        (dims(10, &[u64::MAX, 0]), format!("{shape} is [18446744073709551615, 0], which")),
+        (file.clone().shaped("w", &[-2, -2]), format!("{not_dims}[-2,-2]")),
+        (file.clone().shaped("w", &[1; 9]), format!("{not_dims}[1,1,1,1,1,1,1,1,1]")),
+        (file.clone().shaped("w", &[1; 65]), format!("{not_dims}a longer array")),
+        (dims(12, &[2_f64.to_bits(), 2_f64.to_bits()]), format!("{not_dims}[2.0,2.0]")),
+        (file.clone().number(shape, 4), format!("{not_dims}4")),
+        (file.clone().shaped("w", &[4]).shaped("w", &[4]), format!("duplicate key \"{shape}\"")),
+        (
+            file.clone().shaped("v", &[4]),
+            "comfy.gguf.orig_shape.v is there, but no tensor v".into(),
+        ),
+    ] {
+        for options in [Options::new(), Options::new().blocks(true)] {
+            let error = refused(&file.bytes(), &options);
+            assert!(error.contains(&says), "{says}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_type_that_is_not_known_leaves_the_others_readable() {
+    for id in [4, 36, 43, 142, u32::MAX] {
+        let file = Gguf::default()
+            .floats("first", &[2], &[1.0, 2.0])
+            .with("new", &[3, 5], id, &[7; 40])
+            .floats("last", &[2], &[3.0, 4.0])
+            .with("end", &[1 << 40, 1 << 40], id, &[7; 20])
+            .with("empty", &[0, 5], id, &[]);
+        for options in
+            [Options::new(), Options::new().dequantize(true), Options::new().blocks(true)]
+        {
+            let checkpoint = file.open(&options);
+            assert_eq!(values(&checkpoint, "first"), [1.0, 2.0]);
+            assert_eq!(values(&checkpoint, "last"), [3.0, 4.0]);
+            let source = checkpoint.files()[0].safetensors().source();
+            let kind = format!("type {id}");
+            for (name, shape, byte_len) in
+                [("new", vec![3, 5], 64), ("end", vec![1 << 40; 2], 32), ("empty", vec![0, 5], 0)]
+            {
+                let stored = source.stored(name).unwrap();
+                assert_eq!((&stored.type_name, &stored.shape), (&kind, &shape));
+                assert_eq!(stored.byte_len, byte_len, "{name}");
+                assert!(!stored.is_readable && !stored.is_quantised);
+                let tensor = checkpoint.tensor(name).unwrap();
+                assert_eq!(tensor.dtype(), Dtype::U8);
+                let error = tensor.read().unwrap_err();
+                let says = format!("a file: tensor \"{name}\": the tensor is quantised as {kind},");
+                assert!(error.to_string().starts_with(&says), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_of_an_unknown_type_needs_bytes_of_its_own() {
+    let file = Gguf::default().floats("a", &[8], &[0.0; 8]).with("new", &[4], 99, &[0; 32]).floats(
+        "b",
+        &[8],
+        &[0.0; 8],
+    );
+    let at = |offset: u64| file.placed(|i, at| if i == 1 { offset } else { at });
+    for (bytes, says) in [
+        (at(0), "overlaps"),
+        (at(4), "\"new\": its data overlaps that of \"a\""),
+        (at(64), "overlaps"),
+        (at(96), "\"new\": its data ends at byte 225, but the file has 224"),
+        (at(97), "its data ends at byte 226"),
+        (at(u64::MAX), "its data ends at byte 18446744073709551615"),
+    ] {
+        for options in [Options::new(), Options::new().dequantize(true)] {
+            let error = refused(&bytes, &options);
+            assert!(error.contains(says), "{says}: {error}");
+        }
+    }
+    // Behind all others, it reaches to the end of the file.
+    let bytes = at(95);
+    let file = TensorFile::from_source(bytes, "a file", &Options::new());
+    assert!(file.unwrap_err().to_string().contains("overlaps that of \"b\""));
+}
+
+/// A block of Q2_0 for so many numbers: -2, 0, 2 and 4, and so on.
+fn q2_0(len: usize) -> Vec<u8> {
+    [&half::f16::from_f32(2.0).to_le_bytes()[..], &vec![0b1110_0100; len / 4]].concat()
+}
+
+#[test]
+fn small_types_are_read_as_ggml_reads_them() {
+    let mut bits = half::f16::from_f32(0.5).to_le_bytes().to_vec();
+    bits.extend([0b0000_0101; 16]);
+    let file = Gguf::default().with("w", &[128], Q1_0, &bits);
+    let expected: Vec<_> =
+        (0..128).map(|i| if [0, 2].contains(&(i % 8)) { 0.5 } else { -0.5 }).collect();
+    assert_eq!(values(&file.numbers(), "w"), expected);
+
+    let expected = [-2.0, 0.0, 2.0, 4.0].repeat(512);
+    // Blocks of 64, or those of a fork, of 128: the room of the tensors tells.
+    for (len, blocks) in [(64, 32), (128, 16)] {
+        let data = q2_0(len).repeat(blocks);
+        let file = Gguf::default()
+            .with("w.weight", &[8, 256], Q2_0, &data)
+            .floats("w.scale", &[1], &[1.0])
+            .with("small", &[128], Q2_0, &q2_0(len).repeat(128 / len));
+        let numbers = file.numbers();
+        assert_eq!(values(&numbers, "w.weight"), expected, "{len}");
+        assert_eq!(values(&numbers, "small"), expected[..128], "{len}");
+        let blocks = file.open(&Options::new().blocks(true));
+        assert_eq!(blocks.tensor("w.weight").unwrap().read().unwrap().bytes(), data);
+    }
+}
+
+#[test]
+fn blocks_that_may_be_of_two_types_are_refused() {
+    // Both have 64 bytes here.
+    let both = Gguf::default().with("w", &[128], Q2_0, &q2_0(64).repeat(2));
+    let neither = Gguf::default().with("w", &[8, 256], Q2_0, &[0; 640]).floats("v", &[1], &[1.0]);
+    let mixed = Gguf::default()
+        .with("w", &[8, 256], Q2_0, &q2_0(64).repeat(32))
+        .with("v", &[8, 256], Q2_0, &q2_0(128).repeat(16))
+        .floats("x", &[1], &[1.0]);
+    for file in [both, neither, mixed] {
+        let error = file.problem("w");
+        assert!(error.contains("quantised as Q2_0, which cannot be dequantised"), "{error}");
+    }
+    // A file that is cut off is still told.
+    let mut cut = Gguf::default().with("w", &[8, 256], Q2_0, &q2_0(64).repeat(32));
+    cut = cut.with("v", &[8, 256], Q2_0, &q2_0(64).repeat(32));
+    let mut bytes = cut.bytes();
+    bytes.truncate(bytes.len() - 64);
+    assert!(refused(&bytes, &Options::new()).contains("its data ends at byte"));
+}
