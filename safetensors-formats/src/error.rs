@@ -270,7 +270,7 @@ pub enum ErrorKind {
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}; its values are read only if it is dequantised")]
     Quantised { kind: &'static str },
-    /// The tensor is quantised in a way that cannot be undone here.
+    /// The tensor is quantised in a way that cannot be undone here, or its type is not known.
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
     NoDequantizer { kind: String },

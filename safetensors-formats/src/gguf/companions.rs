@@ -35,11 +35,6 @@ fn purpose(part: &str) -> Option<Use> {
     PARTS.iter().find(|(name, _)| *name == part).map(|(_, purpose)| *purpose)
 }
 
-/// The name of a tensor, divided into its module and its part of the module.
-pub(super) fn module(name: &str) -> Option<(&str, &str)> {
-    name.rsplit_once('.')
-}
-
 /// Whether a part of a module may change the numbers of its weight.
 pub(super) fn changes(part: &str) -> bool {
     !matches!(purpose(part), Some(Use::Itself | Use::Activations))
@@ -55,20 +50,23 @@ pub(super) fn explain(tensors: &mut Vec<Listed>, start: u64) {
     let mut done = HashSet::new();
     for i in 0..tensors.len() {
         let name = tensors[i].name.as_str();
-        let Some((module, part)) = module(name) else { continue };
+        let Some((module, part)) = name.rsplit_once('.') else { continue };
         let Some(&weight) = weights.get(module) else { continue };
-        let scales = match purpose(part) {
+        let problem = match purpose(part) {
             Some(Use::Itself) => continue,
-            Some(Use::Activations) => Ok(None),
-            Some(Use::Scale) => scales(&tensors[i], &tensors[weight], start).map(Some),
-            None => Err(format!("it is not known what {} is for", Quoted(name))),
+            Some(Use::Activations) => None,
+            Some(Use::Scale) => match scales(&tensors[i], &tensors[weight], start) {
+                Ok(scales) => {
+                    tensors[weight].scales = Some(scales);
+                    None
+                }
+                Err(problem) => Some(problem),
+            },
+            None => Some(format!("it is not known what {} is for", Quoted(name))),
         };
-        match scales {
-            Ok(scales) => {
-                tensors[weight].scales = scales.or(tensors[weight].scales.take());
-                done.insert(i);
-            }
-            Err(problem) => tensors[weight].problem = Some(problem),
+        match problem {
+            None => _ = done.insert(i),
+            problem => tensors[weight].problem = problem,
         }
     }
     let mut i = 0..;

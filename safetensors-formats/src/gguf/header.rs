@@ -64,9 +64,10 @@ pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<Tens
     places::measure(&mut listed, file_len.saturating_sub(start), keys.alignment);
     places::check(&listed, start, file_len)?;
     for tensor in &mut listed {
-        let Some(shape) = keys.shapes.remove(&tensor.name) else { continue };
-        let problem = reshape(tensor, shape, options).err();
-        problem.map_or(Ok(()), |it| Err(reader.problem(it).in_tensor(&tensor.name)))?;
+        if let Some(shape) = keys.shapes.remove(&tensor.name) {
+            reshape(tensor, shape, options)
+                .map_err(|problem| reader.problem(problem).in_tensor(&tensor.name))?;
+        }
     }
     if let Some(name) = keys.shapes.keys().next() {
         return Err(reader.problem(format!("{SHAPE}{name} is there, but no tensor {name}")));
@@ -180,6 +181,11 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
         is_quantised,
     });
     let (dtype, data) = match (kind, blocks, problem) {
+        (None, ..) => {
+            // At least one byte: of none, reading would not fail.
+            shape = vec![usize::try_from(byte_len).unwrap_or(usize::MAX).max(1)];
+            (Dtype::U8, Data::Refused(Reason::NoDequantizer(type_name.into())))
+        }
         // Rows are whole blocks, so a tensor of blocks has a last dimension.
         (Some(kind), ..) if options.blocks => {
             if let Some(row) = shape.last_mut() {
@@ -187,6 +193,7 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
             }
             (Dtype::U8, Data::Plain(place))
         }
+        (_, None, _) => (Dtype::F32, Data::Refused(Reason::NoDequantizer(type_name.into()))),
         (_, Some(_), Some(problem)) => {
             (Dtype::F32, Data::Refused(Reason::Companion(problem.into())))
         }
@@ -194,14 +201,6 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
             (Dtype::F32, Data::Blocks { place, blocks, scales })
         }
         (_, Some(blocks), None) => (Dtype::F32, Data::Refused(Reason::Quantised(blocks.name))),
-        (kind, None, _) => {
-            if kind.is_none() {
-                // At least one byte: of none, reading would not fail.
-                shape = vec![usize::try_from(byte_len).unwrap_or(usize::MAX).max(1)];
-            }
-            let dtype = if kind.is_none() { Dtype::U8 } else { Dtype::F32 };
-            (dtype, Data::Refused(Reason::NoDequantizer(type_name.into())))
-        }
     };
     Tensor { name, dtype, shape, data, stored }
 }

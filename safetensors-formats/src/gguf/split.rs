@@ -104,7 +104,7 @@ fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)>
         numbers.filter_map(|(name, _)| name.strip_suffix(companions::WEIGHT)).collect();
     // Within one file, such a tensor is no longer listed, or its weight cannot be read.
     let changes = |name: &&str| {
-        let module = companions::module(name);
+        let module = name.rsplit_once('.');
         module.is_some_and(|(module, part)| modules.contains(module) && companions::changes(part))
     };
     files.iter().find_map(|(path, file)| Some((&**path, file.names().filter(changes).min()?)))

@@ -467,3 +467,23 @@ fn blocks_that_may_be_of_two_types_are_refused() {
     bytes.truncate(bytes.len() - 64);
     assert!(refused(&bytes, &Options::new()).contains("its data ends at byte"));
 }
+
+#[test]
+fn damaged_files_are_an_error_or_other_values() {
+    let bytes = Gguf::default()
+        .shaped("x.weight", &[3, 4, 16])
+        .with("x.weight", &[3, 2, 32], Q8_0, &q8_0(0).repeat(6))
+        .floats("x.scale", &[3], &[1.0, 2.0, 3.0])
+        .with("new", &[3], 99, &[1; 3])
+        .with("small.weight", &[1024], Q2_0, &q2_0(64).repeat(16))
+        .floats("small.input_scale", &[1], &[1.0])
+        .bytes();
+    for at in 0..bytes.len() {
+        super::hostile::read_all(bytes[..at].to_vec());
+        for change in [0x01, 0x02, 0x20, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= change;
+            super::hostile::read_all(damaged);
+        }
+    }
+}
