@@ -11,7 +11,11 @@ mod arrays;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "gguf")]
+mod gguf_file;
+#[cfg(feature = "gguf")]
 mod gguf_modules;
+#[cfg(feature = "gguf")]
+mod gguf_types;
 mod hostile;
 mod numpy;
 #[cfg(feature = "pytorch")]
