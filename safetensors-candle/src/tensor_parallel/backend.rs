@@ -11,8 +11,8 @@ use safetensors_core::framework::Framework;
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening};
 
-use super::{PartHint, TensorParallelVarBuilder};
 use super::prefetched::{Key, Prefetched};
+use super::{PartHint, TensorParallelVarBuilder};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
@@ -189,7 +189,12 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         Err(Error::UnexpectedShape { msg, expected, got }.bt())
     }
 
-    fn key(&self, tensor: &LazyTensor<'_, Source<'a>>, part: TensorPart, dtype: DType) -> Result<Key> {
+    fn key(
+        &self,
+        tensor: &LazyTensor<'_, Source<'a>>,
+        part: TensorPart,
+        dtype: DType,
+    ) -> Result<Key> {
         let ranges = part.ranges(tensor.shape()).map_err(|kind| tensor.locate(kind.into()))?;
         Ok((tensor.name().into(), ranges, dtype))
     }

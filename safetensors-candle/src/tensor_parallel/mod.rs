@@ -69,8 +69,7 @@ use safetensors_core::{Checkpoint, Result};
 
 /// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
 /// `ShardedVarBuilder`, and takes its place in a model.
-pub type TensorParallelVarBuilder<'a, H = Shard> =
-    VarBuilderArgs<'a, TensorParallelBackend<'a, H>>;
+pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorParallelBackend<'a, H>>;
 
 /// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
 /// shards, or the directory that holds either. Only the headers are read.

@@ -166,7 +166,10 @@ impl<'a, S> Group<'a, S> {
 ///
 /// Codes of a quantised weight are an error of their own: they are no difference between the
 /// checkpoint and a slot.
-fn loaded<S: ReadAt>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option<DtypePlan>> {
+fn loaded<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<Option<DtypePlan>> {
     match tensor.dtype_plan(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {

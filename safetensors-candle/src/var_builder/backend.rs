@@ -315,9 +315,8 @@ impl<'a> CheckpointBackend<'a> {
 
     fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, Source<'a>>)> {
         let found = self.names.find(&self.checkpoint, name);
-        let (position, tensor) = found.ok_or_else(|| {
-            self.names.missing(&self.checkpoint, name, &self.load_options)
-        })?;
+        let (position, tensor) =
+            found.ok_or_else(|| self.names.missing(&self.checkpoint, name, &self.load_options))?;
         quantized::check(&tensor, &self.load_options).map_err(into_candle_error)?;
         Ok((position, tensor))
     }

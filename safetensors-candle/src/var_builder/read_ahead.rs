@@ -193,13 +193,7 @@ impl ReadAhead {
     ///
     /// It is the tensor that the error names. If that is the one that was asked for, the others are
     /// not to blame. If it names none, any of them may be.
-    fn leave_out(
-        &self,
-        reader: &Reader<'_>,
-        error: &Error,
-        positions: &[usize],
-        asked: usize,
-    ) {
+    fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut self.lock().left_out;
         match named {
@@ -327,11 +321,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads all of the tensors, and one more, which is returned.
-    fn read(
-        &mut self,
-        reader: &Reader<'_>,
-        asked: Option<usize>,
-    ) -> Result<Option<TensorBuf>> {
+    fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
         // In the order of the file, whatever the order in which they are expected.
         let mut positions = self.positions.clone();
         positions.extend(asked);

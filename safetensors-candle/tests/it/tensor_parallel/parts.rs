@@ -6,7 +6,7 @@ use safetensors_candle::{PartHint, from_candle_error};
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, Widening};
 
-use super::{backend, builder, counting, values};
+use super::{backend, backend_with, builder, counting, values};
 use crate::common::{patterned, without_backtrace};
 
 #[test]
@@ -113,13 +113,14 @@ fn spans_have_the_shape_of_the_span() {
 
 #[test]
 fn parts_are_widened_and_converted_as_whole_tensors_are() {
-    let (_dir, backend) = backend(&[
+    let tensors = [
         ("mask", patterned(Dtype::BOOL, &[4, 6])),
         ("seeds", TensorBuf::from_vec(vec![2, 1], vec![u64::MAX, 7]).unwrap()),
         ("rope", patterned(Dtype::C64, &[4, 6])),
         ("fp4", patterned(Dtype::F4, &[4, 6])),
-    ]);
-    let rows = builder(&backend, DType::U8);
+    ];
+    let (_dir, whole) = backend(&tensors);
+    let rows = builder(&whole, DType::U8);
     let last = Shard { dim: 0, rank: 1, world_size: 2 };
     let mask = rows.get_unchecked("mask").unwrap();
     let part = rows.get_with_hints((4, 6), "mask", last).unwrap();
@@ -140,7 +141,8 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     // Half a row of packed elements begins inside a byte.
     assert!(matches!(from_candle_error(fp4).kind(), ErrorKind::SliceInsideByte { .. }));
 
-    let exact = backend.load_options(LoadOptions::new().widening(Widening::Refuse));
+    let exact = LoadOptions::new().widening(Widening::Refuse);
+    let (_dir, exact) = backend_with(&tensors, &exact);
     let error = builder(&exact, DType::U8).get_with_hints((4, 6), "mask", last).unwrap_err();
     assert!(matches!(from_candle_error(error).kind(), ErrorKind::WouldWiden { .. }));
 }
