@@ -115,7 +115,7 @@ const WAYS: [(&str, Way); 12] = [
     }),
     ("VarBuilder, prefetched", |ask| {
         let backend = ask.backend()?;
-        backend.prefetch("", ask.dtype)?;
+        backend.prefetch(ask.name, ask.dtype)?;
         let builder = backend.var_builder(ask.dtype, &Device::Cpu);
         builder.get(ask.shape, ask.name).map_err(from_candle_error)
     }),
@@ -249,6 +249,10 @@ fn stored_codes_are_as_they_are() {
             let (name, shape, dtype) = (tensor.name(), expected.dims(), expected.dtype());
             let ask = Ask { fixture, name, shape, dtype, quantized: Stored };
             for (way, read) in WAYS {
+                // candle makes no variables of the dtypes that it only stores.
+                if way.starts_with("train") && matches!(dtype, DType::F4 | DType::F8E8M0) {
+                    continue;
+                }
                 let read = read(&ask).unwrap();
                 assert!(bytes(&read) == bytes(&expected), "{}: {way} of {name}", fixture.name);
             }
@@ -263,7 +267,7 @@ fn stored_codes_are_as_they_are() {
 }
 
 #[test]
-fn a_model_uses_all_tensors_of_a_checkpoint_of_numbers_and_each_rank_its_part() {
+fn a_checkpoint_of_numbers_has_no_scales_and_each_rank_reads_its_part() {
     let (_dir, kinds) = kinds();
     let numbers = LoadOptions::new().quantized(Numbers);
     for fixture in &kinds {
@@ -285,11 +289,11 @@ fn a_model_uses_all_tensors_of_a_checkpoint_of_numbers_and_each_rank_its_part() 
                 }
             }
         }
-        let tensors = weights.iter().flat_map(|weight| &weight.tensors);
-        let names: Vec<_> =
-            tensors.filter(|name| backend.checkpoint().get(name).is_some()).collect();
-        assert!(names.len() <= weights.len(), "{}: {names:?}", fixture.name);
-        assert!(backend.unused().all(|tensor| !tensor.name().contains("scale")));
+        let is_weight = |name: &str| weights.iter().any(|weight| weight.name == name);
+        for part in weights.iter().flat_map(|weight| &weight.tensors) {
+            assert!(is_weight(part) || !builder.contains_tensor(part), "{}: {part}", fixture.name);
+        }
+        assert!(!backend.unused().any(|tensor| is_weight(tensor.name())), "{}", fixture.name);
     }
 }
 

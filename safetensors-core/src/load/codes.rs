@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
-use super::{DtypePlan, LazyTensor, LoadOptions, QuantizedWeights, read_tensors};
+use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
