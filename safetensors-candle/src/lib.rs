@@ -7,7 +7,7 @@
 //! | use `?` in functions that return candle's `Result` | [`IntoCandle`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
 //! | build a model | [`var_builder()`], [`var_builder_from`] |
-//! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
+//! | the same with options, such as quantised weights as numbers; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |

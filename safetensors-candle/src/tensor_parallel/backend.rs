@@ -79,13 +79,14 @@ impl<'a> TensorParallelBackend<'a> {
         Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
     }
 
-    /// [`new`](TensorParallelBackend::new) with options for reading, as
-    /// [`CheckpointBackend::new_with`](crate::CheckpointBackend::new_with) has them.
+    /// [`new`](TensorParallelBackend::new) with options for reading. A dtype in them has no effect,
+    /// because the model asks for its own. If they ask for the numbers of
+    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// [`Checkpoint::dequantized`].
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::dequantized`], with
-    /// [`QuantizedWeights::Numbers`](safetensors_core::load::QuantizedWeights::Numbers).
+    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,

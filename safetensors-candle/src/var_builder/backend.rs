@@ -32,10 +32,6 @@ const READ_AHEAD: u64 = 256 << 20;
 /// F32 tensors, and a small buffer per thread. C64 becomes F32 first, with a last dimension of 2:
 /// real, imaginary.
 ///
-/// A [quantised weight](crate#quantised-weights) is an error, unless the options of
-/// [`new_with`](CheckpointBackend::new_with) say what becomes of it. Only `contains_tensor` tells
-/// that it is there.
-///
 /// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
 /// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend whose
 /// options are changed shares with its earlier clones only the open files.
@@ -114,10 +110,8 @@ const READ_AHEAD: u64 = 256 << 20;
 ///   name, then the file or index, and similar names.
 /// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`into_candle_error`]. It is [`ErrorKind::Quantization`] for a quantised weight, also if
-///   it is stored under other names, such as `fc.qweight` for `fc.weight`.
-///
-/// [`ErrorKind::Quantization`]: safetensors_core::ErrorKind::Quantization
+///   by [`into_candle_error`]. A [quantised weight](crate#quantised-weights) is one, also if it is
+///   stored under another name (`fc.qweight` for `fc.weight`), for which `contains_tensor` is true.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -194,24 +188,18 @@ impl<'a> CheckpointBackend<'a> {
         Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
     }
 
-    /// [`new`](CheckpointBackend::new) with options for reading: the number of threads, whether
-    /// dtypes that candle lacks may be widened, what happens to numbers that are too large,
-    /// what becomes of [quantised weights](LoadOptions::quantized), and who receives the progress
-    /// of each read. A read is of one tensor, or of several that are read ahead together or
-    /// [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because
-    /// the model asks for its own.
+    /// [`new`](CheckpointBackend::new) with options for reading. A dtype in them has no effect,
+    /// because the model asks for its own. If they ask for the numbers of
+    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// [`Checkpoint::dequantized`].
     ///
-    /// With [`QuantizedWeights::Numbers`] the backend has the tensors of
-    /// [`Checkpoint::dequantized`]: each weight under its own name, and no scales.
-    ///
-    /// The callback for the progress must not ask this backend or its builders for tensors: it
-    /// could wait for the very read that it reports.
+    /// Progress is reported for each read: of one tensor, or of several that are read ahead
+    /// together or [prefetched](CheckpointBackend::prefetch). The callback must not ask this
+    /// backend or its builders for tensors: it could wait for the very read that it reports.
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::dequantized`], with [`QuantizedWeights::Numbers`].
-    ///
-    /// [`QuantizedWeights::Numbers`]: safetensors_core::load::QuantizedWeights::Numbers
+    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,

@@ -159,6 +159,19 @@ const WAYS: [(&str, Way); 12] = [
     ("train with a cast", |ask| ask.train(true)),
 ];
 
+/// The ways that can hold a dtype. candle makes no variables of those that it only stores.
+fn ways(dtype: DType) -> impl Iterator<Item = (&'static str, Way)> {
+    let is_only_stored = matches!(dtype, DType::F4 | DType::F8E8M0);
+    WAYS.into_iter().filter(move |(way, _)| !(is_only_stored && way.starts_with("train")))
+}
+
+/// The quantised weights of a checkpoint that has some.
+fn weights(fixture: &Quantized) -> Vec<QuantizedWeight> {
+    let weights = fixture.open().quantized_weights().unwrap();
+    assert!(!weights.is_empty(), "{}", fixture.name);
+    weights
+}
+
 /// Asserts that an error says how the weight is stored, and what to do.
 #[track_caller]
 fn assert_refused(error: &Error, way: &str, weight: &QuantizedWeight) {
@@ -175,18 +188,21 @@ fn assert_refused(error: &Error, way: &str, weight: &QuantizedWeight) {
 fn by_default_each_is_an_error_that_names_the_weight_and_its_scheme() {
     let (_dir, kinds) = kinds();
     for fixture in &kinds {
-        for weight in &fixture.open().quantized_weights().unwrap() {
+        for weight in &weights(fixture) {
             let (stored, codes) = (fixture.open(), &*weight.tensors[0]);
             let ask = |name, shape, dtype| Ask { fixture, name, shape, dtype, quantized: Refuse };
-            for (way, read) in WAYS {
-                let way = &format!("{}: {way}", fixture.name);
+            let shape = stored.tensor(codes).unwrap().shape();
+            // The codes are no numbers either, whatever the dtype.
+            let own = to_candle_dtype(weight.dtype).unwrap_or(DType::I16);
+            for ask in [
                 // Under the name of the weight, which may be another one than that of the codes.
-                let of_weight = ask(&weight.name, &weight.shape, DType::F32);
-                assert_refused(&read(&of_weight).unwrap_err(), way, weight);
-                // The codes are no numbers either, whatever the dtype.
-                for dtype in [DType::F32, to_candle_dtype(weight.dtype).unwrap_or(DType::I16)] {
-                    let shape = stored.tensor(codes).unwrap().shape();
-                    assert_refused(&read(&ask(codes, shape, dtype)).unwrap_err(), way, weight);
+                ask(&weight.name, &weight.shape, DType::F32),
+                ask(codes, shape, DType::F32),
+                ask(codes, shape, own),
+            ] {
+                for (way, read) in ways(ask.dtype) {
+                    let way = format!("{}: {way}", fixture.name);
+                    assert_refused(&read(&ask).unwrap_err(), &way, weight);
                 }
             }
             let error = load(fixture.model(), &Device::Cpu).unwrap_err();
@@ -217,7 +233,7 @@ fn numbers_are_those_of_the_dequantised_checkpoint_bit_for_bit() {
     let (_dir, kinds) = kinds();
     for fixture in &kinds {
         let numbers = fixture.open().dequantized().unwrap();
-        for weight in &fixture.open().quantized_weights().unwrap() {
+        for weight in &weights(fixture) {
             let (name, shape) = (&*weight.name, &*weight.shape);
             for dtype in [DType::F32, DType::BF16] {
                 let options = LoadOptions::new().all_as(from_candle_dtype(dtype).unwrap());
@@ -248,16 +264,12 @@ fn stored_codes_are_as_they_are() {
             let expected = expected.unwrap();
             let (name, shape, dtype) = (tensor.name(), expected.dims(), expected.dtype());
             let ask = Ask { fixture, name, shape, dtype, quantized: Stored };
-            for (way, read) in WAYS {
-                // candle makes no variables of the dtypes that it only stores.
-                if way.starts_with("train") && matches!(dtype, DType::F4 | DType::F8E8M0) {
-                    continue;
-                }
+            for (way, read) in ways(dtype) {
                 let read = read(&ask).unwrap();
                 assert!(bytes(&read) == bytes(&expected), "{}: {way} of {name}", fixture.name);
             }
         }
-        for weight in stored.quantized_weights().unwrap() {
+        for weight in weights(fixture) {
             let backend = CheckpointBackend::new_with(fixture.open(), &plain).unwrap();
             let builder = backend.var_builder(DType::F32, &Device::Cpu);
             let is_stored = stored.get(&weight.name).is_some();
@@ -275,7 +287,7 @@ fn a_checkpoint_of_numbers_has_no_scales_and_each_rank_reads_its_part() {
         let builder = backend.var_builder(DType::F32, &Device::Cpu);
         let parallel = TensorParallelBackend::new_with(fixture.open(), &numbers).unwrap();
         let ranks = parallel.var_builder(DType::F32, &Device::Cpu);
-        let weights = fixture.open().quantized_weights().unwrap();
+        let weights = weights(fixture);
         for weight in &weights {
             let whole = builder.get_unchecked(&weight.name).unwrap();
             let is_cut = |dim: &usize| whole.dims()[*dim].is_multiple_of(2);
@@ -340,4 +352,26 @@ fn a_filter_hides_the_weights_that_are_stored_under_the_names_that_it_hides() {
     let backend = CheckpointBackend::new_with(Checkpoint::open(fixture.model()).unwrap(), &numbers);
     let backend = backend.unwrap().filter(|name| name == "layer.weight");
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), 1);
+}
+
+#[test]
+fn a_plain_checkpoint_does_not_look_for_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.json"), "{").unwrap();
+    let fixture = Quantized { name: "plain".into(), directory: dir.path().into() };
+    let values = TensorView::from_slice(&[2], &[0.5_f32, 3.0]).unwrap();
+    let options = SaveOptions::new().durable(false);
+    save(fixture.model(), [("norm.weight", values)], &options).unwrap();
+    for quantized in [Refuse, Numbers, Stored] {
+        let ask = |name| Ask { fixture: &fixture, name, shape: &[2], dtype: DType::F32, quantized };
+        for (way, read) in WAYS {
+            let read = read(&ask("norm.weight")).unwrap();
+            assert_eq!(read.to_vec1::<f32>().unwrap(), [0.5, 3.0], "{way}");
+        }
+        let builder = ask("").backend().unwrap().var_builder(DType::F32, &Device::Cpu);
+        assert!(!builder.contains_tensor("norm.bias"));
+        assert!(
+            builder.get(2, "norm.bias").unwrap_err().to_string().contains("cannot find tensor")
+        );
+    }
 }
