@@ -220,7 +220,7 @@ pub struct ReadRange<'a> {
     pub bytes: &'a mut [u8],
 }
 
-impl fmt::Debug for dyn ReadAt {
+impl fmt::Debug for dyn ReadAt + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadAt").field("byte_len", &self.byte_len()).finish_non_exhaustive()
     }
@@ -245,7 +245,7 @@ macro_rules! forward {
     )*};
 }
 
-forward!(Box<dyn ReadAt>, &dyn ReadAt);
+forward!(Box<dyn ReadAt + '_>, &dyn ReadAt);
 
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn byte_len(&self) -> u64 {

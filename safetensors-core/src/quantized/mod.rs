@@ -135,7 +135,8 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// [`dequantized`](Checkpoint::dequantized) of a checkpoint that is borrowed. `None` if it has
     /// no quantised weights.
-    pub(crate) fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
+    #[doc(hidden)]
+    pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights()?;
         if weights.is_empty() {
             return Ok(None);
