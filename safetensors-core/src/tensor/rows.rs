@@ -180,7 +180,7 @@ mod tests {
             let rows = Rows::new(Dtype::U8, &[40, row], &wanted).unwrap();
             prop_assert_eq!(rows.wanted(), wanted.clone());
             // Of each element that is read, the first place.
-            let read = rows.distinct().iter().flat_map(|at| at * row..(at + 1) * row);
+            let read = rows.distinct.iter().flat_map(|at| at * row..(at + 1) * row);
             for (index, element) in read.enumerate() {
                 let place = rows.wanted_element(index as u64) as usize;
                 prop_assert_eq!(wanted[place / row] * row + place % row, element);

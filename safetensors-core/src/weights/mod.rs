@@ -13,6 +13,8 @@ mod schemes;
 mod spare;
 mod weight;
 
+#[cfg(test)]
+pub(crate) use codes::{Codes, Order};
 pub(crate) use config::{KEYS, bad_config, is_of_mlx};
 pub(crate) use known::{Known, Tensors, may_be_codes};
 pub(crate) use matrix::Stored;
