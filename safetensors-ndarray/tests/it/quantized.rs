@@ -168,8 +168,8 @@ fn check_error(what: &str, error: &Error, weight: &QuantizedWeight) {
 }
 
 #[test]
-fn every_way_refuses_codes_or_reads_the_numbers_or_the_codes_of_every_scheme() {
-    for fixture in Quantized::all() {
+fn every_way_refuses_codes_or_reads_the_numbers_or_the_codes_of_every_kind() {
+    for fixture in Quantized::kinds() {
         let (path, stored) = (fixture.model(), fixture.open());
         let numbers = fixture.open().dequantized().unwrap();
         let weights = stored.quantized_weights().unwrap();
