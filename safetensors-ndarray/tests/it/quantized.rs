@@ -19,7 +19,11 @@ type Content = (Dtype, Vec<usize>, Vec<u8>);
 
 fn content(array: impl TensorSource) -> Content {
     let mut bytes = Vec::new();
-    array.write_to(&mut |more| Ok(bytes.extend_from_slice(more))).unwrap();
+    let mut sink = |more: &[u8]| {
+        bytes.extend_from_slice(more);
+        Ok(())
+    };
+    array.write_to(&mut sink).unwrap();
     (array.dtype(), array.shape().to_vec(), bytes)
 }
 
