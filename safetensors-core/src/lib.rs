@@ -77,6 +77,9 @@ mod dtype;
 pub mod glob;
 mod other_format;
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod python_json;
+#[cfg(feature = "std")]
 mod trace;
 
 pub mod error;

@@ -1,0 +1,83 @@
+//! The JSON that Python's `json` writes, which also has the words `NaN`, `Infinity` and `-Infinity`
+//! where a number is due. The `config.json` of several models has them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Result, Value};
+
+/// The words, and a JSON text of the same length that takes the place of each.
+const WORDS: [(&[u8], &[u8]); 3] =
+    [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
+
+/// Reads a JSON. A word of Python becomes a text of its first letters, which is no number.
+///
+/// # Errors
+///
+/// The text is no JSON.
+pub fn read(json: &[u8]) -> Result<Value> {
+    serde_json::from_slice(json).or_else(|_| serde_json::from_slice(&plain(json)))
+}
+
+/// Reads the entries of a JSON object, each with its text, in which the words of Python stay.
+///
+/// # Errors
+///
+/// The text is no JSON object.
+pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
+    let plain = plain(json.as_bytes());
+    let values: BTreeMap<String, &RawValue> = serde_json::from_slice(&plain)?;
+    let text = |value: &RawValue| {
+        // The value is a part of the text that was parsed, which has the length of the other.
+        let start = value.get().as_ptr().addr() - plain.as_ptr().addr();
+        json.get(start..start + value.get().len()).unwrap_or_default()
+    };
+    Ok(values.into_iter().map(|(key, value)| (key, text(value))).collect())
+}
+
+/// The same text, as long, without the words.
+fn plain(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut plain = Cow::Borrowed(json);
+    let (mut at, mut is_text) = (0, false);
+    while let Some(byte) = json.get(at) {
+        let word = WORDS.iter().find(|(word, _)| !is_text && json[at..].starts_with(word));
+        if let Some((word, instead)) = word {
+            plain.to_mut()[at..at + word.len()].copy_from_slice(instead);
+            at += word.len();
+            continue;
+        }
+        is_text ^= *byte == b'"';
+        // What follows a backslash ends no text.
+        at += if is_text && *byte == b'\\' { 2 } else { 1 };
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_python_are_read() {
+        let json = br#"{"a": [0.0, Infinity, -Infinity], "NaN": NaN, "c": "\"NaN, Infinity"}"#;
+        let value = read(json).unwrap();
+        assert_eq!(value["a"][0], 0.0);
+        assert!(value["a"][1].is_string() && value["a"][1] != value["a"][2]);
+        assert!(value["NaN"].is_string());
+        assert_eq!(value["c"], "\"NaN, Infinity");
+        for wrong in ["Nan", "1NaN", "{\"a\": Infinityx}", "\"NaN", "[NaN", "\"\\", "-NaN", ""] {
+            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn entries_keep_their_texts() {
+        let json = "{\"b\": [0.0,  Infinity], \"é\": \"-Infinity\", \"a\": {\"x\": -Infinity } }";
+        let entries = entries(json).unwrap();
+        assert_eq!(entries["b"], "[0.0,  Infinity]");
+        assert_eq!(entries["é"], "\"-Infinity\"");
+        assert_eq!(super::entries(entries["a"]).unwrap()["x"], "-Infinity");
+        assert!(super::entries("[NaN]").is_err() && super::entries("{\"a\": }").is_err());
+    }
+}
