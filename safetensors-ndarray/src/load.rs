@@ -169,15 +169,6 @@ pub trait ReadArrayExt {
     fn read_any(&self) -> Result<DynArray>;
 }
 
-/// Reads with all options of a load.
-pub(crate) trait ReadWith {
-    /// Reads the tensor and converts it to an array of elements `T` and dimension `D`.
-    fn read_as_with<T: ArrayElement, D: Dimension>(
-        &self,
-        options: &LoadOptions,
-    ) -> Result<Array<T, D>>;
-}
-
 /// Tensors of more bytes than this are read by several threads.
 const LARGE: u64 = 4 << 20;
 
@@ -196,7 +187,9 @@ macro_rules! read_arrays {
                 &self,
                 options: &ConvertOptions,
             ) -> Result<Array<T, D>> {
-                self.read_as_with(&LoadOptions::new().convert_options(*options))
+                let options = LoadOptions::new().convert_options(*options);
+                let read = converted(self.shape(), &options, |options| self.read_with(options));
+                read.map_err(|error| $locate(self, error))
             }
 
             fn read_any(&self) -> Result<DynArray> {
@@ -205,21 +198,20 @@ macro_rules! read_arrays {
                 DynArray::from_buf(self.read()?).map_err(|error| $locate(self, error))
             }
         }
-
-        impl<S: ReadAt> ReadWith for $lazy<'_, S> {
-            fn read_as_with<T: ArrayElement, D: Dimension>(
-                &self,
-                options: &LoadOptions,
-            ) -> Result<Array<T, D>> {
-                let read = || self.read_with(&options.clone().all_as(T::DTYPE));
-                array(T::DTYPE, self.shape(), read).map_err(|error| $locate(self, error))
-            }
-        }
     };
 }
 
 read_arrays!(LazyTensor, LazyTensor::locate);
 read_arrays!(LazySlice, |slice: &LazySlice<'_, S>, error| slice.tensor().locate(error));
+
+/// Reads an array of a tensor of this shape with all options of a load, converted to `T`.
+pub(crate) fn converted<T: ArrayElement, D: Dimension>(
+    shape: &[usize],
+    options: &LoadOptions,
+    read: impl FnOnce(&LoadOptions) -> Result<TensorBuf>,
+) -> Result<Array<T, D>> {
+    array(T::DTYPE, shape, || read(&options.clone().all_as(T::DTYPE)))
+}
 
 /// Reads an array, if its dtype and its shape are those that are expected.
 fn array<T: ArrayElement, D: Dimension>(

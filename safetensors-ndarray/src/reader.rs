@@ -11,7 +11,7 @@ use safetensors_core::{
     Checkpoint, ConvertOptions, LazyTensor, Limits, LoadOptions, ReadAt, Result,
 };
 
-use crate::load::ReadWith;
+use crate::load::converted;
 use crate::{
     ArrayElement, ArraySlice, DynArray, FileBytes, Ndarray, ReadArrayExt, SliceArrayExt,
     ViewArrayExt,
@@ -176,7 +176,9 @@ impl<S: ReadAt> Reader<S> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ReadArrayExt::read_array_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
-        self.checkpoint.tensor(name)?.read_as_with(&self.options)
+        let array = self.checkpoint.tensor(name)?;
+        let read = converted(array.shape(), &self.options, |options| array.read_with(options));
+        read.map_err(|error| array.locate(error))
     }
 
     /// Reads an array of the element type and the shape that it has in the file.

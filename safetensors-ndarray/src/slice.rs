@@ -8,7 +8,7 @@ use safetensors_core::slice::Index;
 use safetensors_core::{ConvertOptions, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::error::{shape_error, wrong_ndim};
-use crate::load::ReadWith;
+use crate::load::converted;
 use crate::{ArrayElement, ReadArrayExt};
 
 /// Takes slices of stored arrays by ndarray's `s![]`. [`LazyTensor`] implements it, a tensor of an
@@ -134,7 +134,9 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         &self,
         options: &LoadOptions,
     ) -> Result<Array<T, D>> {
-        self.arrange(self.slice.read_as_with::<T, IxDyn>(options)?)
+        let read = |options: &_| self.slice.read_with(options);
+        let array = converted::<T, IxDyn>(self.slice.shape(), options, read);
+        self.arrange(array.map_err(|error| self.slice.tensor().locate(error))?)
     }
 
     /// Reads the slice into an existing array. If that array is in C order and no step is negative,
