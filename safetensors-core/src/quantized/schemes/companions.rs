@@ -312,8 +312,9 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
         let reason = if is_known { reason } else { "the quant_method is not known".into() };
         Err(unsupported(scheme, reason).in_tensor(name))
     };
+    // Scales of activations show that the weight had some, too.
     let is_scale = |companion: &&str| {
-        !is_not_needed(companion)
+        !OF_CACHES.contains(&split(companion).1)
             && model.get(companion).is_some_and(|found| found.dtype != Dtype::I64)
             && !is_of_another(model, companion, name)
     };

@@ -85,5 +85,5 @@ fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
     let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();
     name.strip_suffix(".W_q").is_some_and(is_of_bits)
         || matches!(tensor.shape[..], [_, 1])
-            && bitsandbytes::states(name).iter().any(|state| model.get(state).is_some())
+            && bitsandbytes::companions(name).iter().any(|state| model.get(state).is_some())
 }
