@@ -9,7 +9,8 @@ use crate::convert::ConvertOptions;
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::quantized::{Quantization, bad_config, with_settings};
+use crate::quantized::{Quantization, with_settings};
+use crate::weights::bad_config;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Quantises every weight for which `wanted` returns `Some(true)`: the tensors that store it
@@ -71,8 +72,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             return Err(bad_config(problem));
         }
         self.settle_aliases();
-        self.tensors.append(&mut self.applied);
-        self.find_scales();
         let mut ties = HashMap::new();
         let mut quantized = HashSet::new();
         let mut tensors = Vec::with_capacity(self.tensors.len());
@@ -93,7 +92,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
         }
         self.tensors = tensors;
-        self.drop_used_scales();
         Ok(self)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use regex::Regex;
-use safetensors_core::convert::{Overflow, ScaledWeights};
+use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
@@ -120,8 +120,8 @@ enum Kind {
     /// Another name of a tensor, which it follows.
     Alias,
     Quantised,
-    /// The scales of a quantised weight.
-    Scales,
+    /// One of the tensors that store a weight that stays quantised.
+    Kept,
 }
 
 /// [`Changes`] with compiled patterns.
@@ -180,14 +180,10 @@ impl Change<'_> {
         kept: &HashSet<&str>,
         merged: &HashMap<&str, Dtype>,
     ) -> anyhow::Result<Rewrite<'a>> {
-        // Scales stay as they are beside a weight that does, or are applied.
-        let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
-        let scales = scales.map(|scales| scales.name().to_owned());
-        let scales: HashSet<_> = scales.chain(kept.iter().map(|&name| name.to_owned())).collect();
         let kind = |name: &str, is_alias| match name {
             _ if is_alias => Kind::Alias,
             _ if quantised.contains(name) => Kind::Quantised,
-            _ if scales.contains(name) => Kind::Scales,
+            _ if kept.contains(name) => Kind::Kept,
             _ => Kind::Plain,
         };
         let is_for_gguf = matches!(self.changes.quantize, Some(Scheme::Gguf(_)));
@@ -218,7 +214,7 @@ impl Change<'_> {
         match self.cast_of(name) {
             Some(to) => Some(to == To::Quantised),
             None => match kind {
-                Kind::Alias | Kind::Scales => None,
+                Kind::Alias | Kind::Kept => None,
                 Kind::Plain | Kind::Quantised => Some(from.is_float() && how.suits(name, shape)),
             },
         }
@@ -297,7 +293,7 @@ impl Change<'_> {
 
     /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
     ///
-    /// Only --cast applies to an alias and to scales.
+    /// Only --cast applies to an alias and to what stores a quantised weight.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),
@@ -306,7 +302,7 @@ impl Change<'_> {
         }
         let dtype = self.changes.dtype.filter(|_| from.is_float() || self.changes.all);
         match kind {
-            Kind::Alias | Kind::Scales => None,
+            Kind::Alias | Kind::Kept => None,
             Kind::Plain => dtype,
             Kind::Quantised if self.changes.keep_quantized => None,
             Kind::Quantised if self.changes.dtype.is_none() => self.dequantize,
@@ -325,12 +321,11 @@ impl Change<'_> {
 
     /// The conversion policy.
     fn options(&self) -> ConvertOptions {
-        let options = ConvertOptions::new().overflow(match self.changes.overflow {
+        ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
             OnOverflow::Ieee => Overflow::Ieee,
             OnOverflow::Error => Overflow::Error,
-        });
-        options.scaled_weights(ScaledWeights::Dequantize)
+        })
     }
 }
 
@@ -365,7 +360,7 @@ mod tests {
         assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
         assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
         // An alias follows its tensor unless --cast names it.
-        for kind in [Kind::Alias, Kind::Scales] {
+        for kind in [Kind::Alias, Kind::Kept] {
             assert_eq!(change.cast("w", Dtype::F32, kind), None);
             assert_eq!(change.cast("c.b", Dtype::F32, kind), Some(Dtype::F32));
         }

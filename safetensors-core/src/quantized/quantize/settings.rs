@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::super::config::{KEYS, bad_config, is_of_mlx};
 use super::Quantization;
 use crate::error::Result;
+use crate::weights::{KEYS, bad_config, is_of_mlx};
 
 /// Entries with their texts, which stay as they are.
 type Entries = BTreeMap<String, Box<RawValue>>;

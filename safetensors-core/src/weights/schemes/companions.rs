@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
+use super::super::known::Beside;
 use super::super::matrix::Stored;
-use super::super::model::{Beside, Model, Weight, not_explained, unsupported};
+use super::super::model::{Model, Weight, not_explained, unsupported};
+use super::super::tensors::may_be_codes;
 use crate::dtype::Dtype;
 use crate::error::{Quoted, Result, Shape};
 
@@ -104,13 +106,13 @@ fn is_companion(name: &str) -> bool {
 }
 
 /// A module's name without what ComfyUI may have put before it.
-pub(in super::super) fn bare(module: &str) -> &str {
+pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
 /// What the names and marks of the whole checkpoint say.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
-    model.beside.get_or_init(|| {
+    model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
         let aliases = model.metadata.keys().filter(alias).cloned();
         let names = model.tensors().map(|tensor| tensor.name).chain(aliases);
@@ -178,7 +180,7 @@ pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
 }
 
 /// The name of the weight whose codes have this name.
-fn name_of_weight(codes: &str) -> String {
+pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
             Some("") => return "weight".into(),
@@ -250,8 +252,13 @@ fn is_not_needed(name: &str) -> bool {
 }
 
 /// Checks that a scheme has used all companions of a weight that say something of its numbers. The
-/// others become tensors of the weight, too, because they are of no use without its codes.
-pub(super) fn explained(model: &Model<'_>, mut weight: Weight) -> Result<Weight> {
+/// others become tensors of the weight, too, because they are of no use without its codes. Its codes
+/// have these names.
+pub(super) fn explained(
+    model: &Model<'_>,
+    mut weight: Weight,
+    codes_of: &[Stored],
+) -> Result<Weight> {
     let used: HashSet<_> = weight.tensors.iter().map(|tensor| &*tensor.name).collect();
     let codes = weight.tensors.first().map_or("", |codes| &*codes.name);
     let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(codes));
@@ -259,7 +266,11 @@ pub(super) fn explained(model: &Model<'_>, mut weight: Weight) -> Result<Weight>
         return refused(&weight.name);
     }
     let mut others = Vec::new();
-    for name in companions(model, &weight.name, codes) {
+    let named = codes_of.iter().flat_map(|named| match named.name == codes {
+        true => companions(model, &weight.name, codes),
+        false => companions(model, &name_of_weight(&named.name), &named.name),
+    });
+    for name in named {
         let Some(tensor) = model.get(name).filter(|tensor| !used.contains(&*tensor.name)) else {
             continue;
         };
@@ -280,12 +291,6 @@ pub(super) fn explained(model: &Model<'_>, mut weight: Weight) -> Result<Weight>
     let others: Vec<_> = others.collect();
     weight.tensors.extend(others);
     Ok(weight)
-}
-
-/// Whether a tensor of this dtype may have codes.
-pub(super) fn may_be_codes(dtype: Dtype) -> bool {
-    use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64, U64};
-    !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | U64 | C64)
 }
 
 /// Checks that a tensor without a scheme is a plain one. The settings may name a method that is not

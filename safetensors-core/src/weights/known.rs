@@ -1,0 +1,73 @@
+//! [`Known`]: what is known of the tensors of a checkpoint.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::config::Config;
+use super::matrix::Stored;
+use super::tensors::Tensors;
+use crate::error::Result;
+use crate::tensor::TensorBuf;
+
+/// The settings of a checkpoint, and those of its tensors that were looked at. It is made once, and
+/// belongs to the same [`Tensors`] in every call.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(super) config: Config,
+    pub(super) beside: OnceLock<Beside>,
+    /// By position. Most tensors of a checkpoint are never looked at.
+    looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
+}
+
+/// What the names and marks of a whole checkpoint say of the tensors beside its weights. The schemes
+/// make it when a tensor may be one of codes.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// The names of companions, sorted.
+    pub(super) names: Vec<String>,
+    /// The scales of caches, and marks, by the layer of the model whose weights they belong to.
+    pub(super) shared: BTreeMap<String, Vec<String>>,
+    /// The modules that ComfyUI's metadata marks.
+    pub(super) marks: Vec<(String, Value)>,
+    /// The positions of the marks by the modules' names without prefixes.
+    pub(super) layers: HashMap<String, usize>,
+    /// Whether the files have anything of ComfyUI's.
+    pub(super) is_of_comfy: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct LookedAt {
+    pub(super) stored: Stored,
+    /// The elements, if the tensor describes others.
+    pub(super) note: OnceLock<TensorBuf>,
+}
+
+fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
+    (0..count).map(|_| OnceLock::new()).collect()
+}
+
+/// How many neighbours get their memory together.
+const TOGETHER: usize = 256;
+
+impl Known {
+    /// Reads the settings beside a checkpoint.
+    pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
+        let config = Config::beside(tensors)?;
+        let looked_at = empty(tensors.count().div_ceil(TOGETHER));
+        Ok(Self { config, beside: OnceLock::new(), looked_at })
+    }
+
+    /// The tensor at a position.
+    pub(super) fn get(&self, tensors: &dyn Tensors, position: usize) -> Option<&LookedAt> {
+        let neighbours = self.looked_at.get(position / TOGETHER)?;
+        let neighbours = neighbours.get_or_init(|| empty(TOGETHER));
+        let place = &neighbours[position % TOGETHER];
+        if place.get().is_none() {
+            let stored = tensors.at(position)?;
+            _ = place.set(LookedAt { stored, note: OnceLock::new() });
+        }
+        place.get()
+    }
+}

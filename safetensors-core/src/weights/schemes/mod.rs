@@ -1,0 +1,121 @@
+//! The schemes: one file each, and a row in [`SCHEMES`].
+
+mod awq;
+mod bitsandbytes;
+mod comfy;
+mod companions;
+mod fp4;
+mod gemma;
+mod gptq;
+mod hqq;
+mod mlx;
+mod packed;
+mod quanto;
+mod refused;
+mod scaled;
+mod scales;
+mod torchao;
+
+pub(crate) use companions::bare;
+
+use super::matrix::Stored;
+use super::model::{Model, Scheme, Weight, ambiguous, not_explained, unsupported};
+use super::tensors::may_be_codes;
+use crate::error::Result;
+
+/// Every scheme. Those that are refused come first, because some have the names of others.
+const SCHEMES: &[&dyn Scheme] = &[
+    &refused::Refused,
+    &scaled::Scaled,
+    &fp4::Fp4,
+    &packed::Packed,
+    &gptq::Gptq,
+    &awq::Awq,
+    &bitsandbytes::BitsAndBytes,
+    &comfy::Comfy,
+    &torchao::Torchao,
+    &hqq::Hqq,
+    &quanto::Quanto,
+    &mlx::Mlx,
+    &gemma::Gemma,
+];
+
+/// The quantised weights of a model, in the order of the tensors that have their codes.
+pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
+    let mut weights = Vec::new();
+    for tensor in model.tensors() {
+        weights.extend(of_codes(model, &tensor)?);
+    }
+    companions::check_marks(model, &weights)?;
+    Ok(weights)
+}
+
+/// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion.
+pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
+        return Ok(None);
+    }
+    let method = model.config.method.as_deref();
+    let is_known = method.is_none_or(|m| SCHEMES.iter().any(|it| it.methods().contains(&m)));
+    // Its companions may be beside another of its names.
+    let aliases = model.aliases(&tensor.name).into_iter();
+    let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
+    let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
+    let (mut found, mut failed) = (None::<(&Stored, Weight)>, None);
+    for named in names.iter().filter(|_| is_known) {
+        match (by_schemes(model, named), &found) {
+            (Ok(Some(weight)), None) => found = Some((named, weight)),
+            (Ok(Some(weight)), Some((_, first))) => {
+                let is_new = |it: &&Stored| first.tensors.iter().all(|other| other.name != it.name);
+                if let Some(other) = weight.tensors.iter().skip(1).find(is_new) {
+                    let error = not_explained(first.scheme, &other.name);
+                    return Err(error.in_tensor(&tensor.name));
+                }
+            }
+            (Err(error), None) => failed = failed.or(Some(error)),
+            _ => {}
+        }
+    }
+    let Some((named, mut weight)) = found else {
+        return match failed {
+            Some(error) => Err(error),
+            None => names.iter().try_for_each(|it| companions::unexplained(model, it, is_known)),
+        }
+        .map(|()| None);
+    };
+    if model.config.has_transforms() {
+        return Err(unsupported("compressed-tensors", "the weights are rotated"));
+    }
+    if named.name != tensor.name {
+        weight.name = companions::name_of_weight(&tensor.name);
+        weight.tensors[0].name.clone_from(&tensor.name);
+    }
+    companions::explained(model, weight, &names).map(Some)
+}
+
+/// The weight of the only scheme that a tensor of this name is of.
+fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let method = model.config.method.as_deref();
+    let may_be = |scheme: &&&dyn Scheme| {
+        let methods = scheme.methods();
+        methods.is_empty() || method.is_none_or(|method| methods.contains(&method))
+    };
+    let mut found: Option<Weight> = None;
+    for scheme in SCHEMES.iter().filter(may_be) {
+        let Some(weight) = scheme.weight(model, tensor)? else { continue };
+        if let Some(other) = &found {
+            return Err(ambiguous(tensor, other.scheme, weight.scheme));
+        }
+        found = Some(weight);
+    }
+    Ok(found)
+}
+
+/// Whether the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ store them.
+fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
+    let name = &tensor.name;
+    let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();
+    name.strip_suffix(".W_q").is_some_and(is_of_bits)
+        || matches!(tensor.shape[..], [_, 1])
+            && bitsandbytes::companions(name).iter().any(|state| model.get(state).is_some())
+}
