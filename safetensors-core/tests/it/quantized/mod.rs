@@ -5,6 +5,7 @@ mod errors;
 mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+mod mutations;
 mod reads;
 mod references;
 mod refusals;
