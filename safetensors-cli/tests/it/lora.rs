@@ -5,8 +5,7 @@ use std::path::Path;
 use predicates::prelude::*;
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, SaveOptions, TensorBuf, TensorSource,
-    save,
+    Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, SaveOptions, TensorBuf, save,
 };
 use safetensors_testing::lora::Merge;
 use safetensors_testing::quantized::Quantized;
