@@ -95,6 +95,9 @@ pub mod io;
 pub mod tied;
 
 #[cfg(feature = "std")]
+mod weights;
+
+#[cfg(feature = "std")]
 pub mod load;
 
 mod hash;

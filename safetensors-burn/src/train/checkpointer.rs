@@ -25,9 +25,10 @@ use super::state::new_ids;
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
-/// - With [`Epochs::checkpointers_for`], `save` copies no tensor of an optimizer, and a model that
-///   is not on a GPU once, so that tensors of another shape than before are not lost. burn copies
-///   any other record twice: [`Epochs::staging`] says which, and how to copy it once.
+/// - With [`Epochs::checkpointers_for`], `save` copies a model that is not on a GPU once, so that
+///   tensors of another shape than before are not lost, and no tensor of an optimizer after its
+///   first record. burn copies any other record twice: [`Epochs::staging`] says which, and how to
+///   copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order. burn's loop ends the training, unless
 ///   [`Epochs::on_failure`] decides to go on.
@@ -161,7 +162,7 @@ impl Epochs {
     fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
         let shared = Arc::new(Shared::new(self.clone()));
         let model = ModuleCodec::new(module.map(Arc::as_ref));
-        let optimizer = OptimizerCodec::new(module.is_none());
+        let optimizer = OptimizerCodec::default();
         (
             SafetensorsCheckpointer::new(&shared, RecordKind::Model, module, model),
             SafetensorsCheckpointer::new(&shared, RecordKind::Optimizer, module, optimizer),

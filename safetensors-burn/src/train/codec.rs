@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::optim::OptimizerRecord;
@@ -41,7 +40,8 @@ impl<R: Record> Codec<R> for PlainCodec {
     }
 }
 
-/// What is known of the last record, by which burn is asked for the tensors of the next one.
+/// What is known of the last record, by which burn is asked for the tensors of the next one. A
+/// record of which nothing is known goes through burn's bytes.
 #[derive(Debug)]
 struct LastRecord<T>(Mutex<Option<Arc<T>>>);
 
@@ -61,7 +61,8 @@ impl<T> LastRecord<T> {
     }
 
     /// Takes what is known, if it may fit a record. It is learned again when the record is
-    /// unpacked, so that it is forgotten if burn panics. The next record is then copied.
+    /// unpacked, so that it is forgotten if burn panics or does not give all. The next record is
+    /// then copied.
     fn take(&self, may_fit: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
         self.lock().take().filter(|known| may_fit(known))
     }
@@ -115,41 +116,16 @@ impl Codec<ModuleRecord> for ModuleCodec {
 }
 
 /// Records of an optimizer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
     known: LastRecord<StateNames>,
-    /// Whether a record of which nothing is known goes through burn's bytes.
-    by_bytes: AtomicBool,
-}
-
-impl OptimizerCodec {
-    pub(super) fn new(by_bytes: bool) -> Self {
-        Self { known: LastRecord::default(), by_bytes: by_bytes.into() }
-    }
-
-    /// The names by which burn is asked for the tensors of a record; `None` if it goes through
-    /// bytes.
-    fn names(&self, record: &OptimizerRecord) -> Option<Arc<StateNames>> {
-        let known = self.known.take(|names| names.may_fit(record));
-        known.or_else(|| match self.by_bytes.load(Ordering::Relaxed) {
-            true => None,
-            false => StateNames::unknown(record).map(Arc::new),
-        })
-    }
 }
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
     fn unpack(&self, record: OptimizerRecord, staging: Option<&Path>) -> Result<Unpacked> {
         let summary = summary(&record);
-        let unpacked = match self.names(&record) {
-            Some(names) => {
-                // If burn does not give all, or panics, the record is lost. The next one goes
-                // through bytes.
-                let before = self.by_bytes.swap(true, Ordering::Relaxed);
-                let unpacked = names.unpack(record)?;
-                self.by_bytes.store(before, Ordering::Relaxed);
-                unpacked
-            }
+        let unpacked = match self.known.take(|names| names.may_fit(&record)) {
+            Some(names) => names.unpack(record)?,
             None => Unpacked::of(record, staging)?,
         };
         self.known.learn(StateNames::of(unpacked.content(), summary));
@@ -157,8 +133,8 @@ impl Codec<OptimizerRecord> for OptimizerCodec {
     }
 
     fn read(&self, file: RecordFile) -> Result<OptimizerRecord> {
-        let (record, content) = file.read_optimizer()?;
-        self.known.learn(StateNames::of(&content, summary(&record)));
-        Ok(record)
+        // Its names are not learned. The training may go on with another optimizer, with states of
+        // as many tensors and numbers under other names, and the next record would be lost.
+        file.read_optimizer()
     }
 }

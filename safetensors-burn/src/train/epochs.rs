@@ -73,11 +73,11 @@ impl Epochs {
     /// - all records of a model on a device whose tensors lie elsewhere, such as a GPU;
     /// - those of a model that has got more or fewer parameters, or a parameter of another name or
     ///   shape, since the last epoch;
-    /// - all records of a model, and the first one of an optimizer, by
-    ///   [`checkpointers`](Epochs::checkpointers), which know no model;
+    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model;
+    /// - the first record of an optimizer with states, also after a restore, and each with more or
+    ///   fewer tensors or numbers than the last one;
     /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose
     ///   state belongs to no parameter, such as L-BFGS;
-    /// - the first one of an optimizer with three numbers or fewer beside its tensors;
     /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.

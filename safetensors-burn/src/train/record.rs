@@ -200,11 +200,11 @@ impl RecordFile {
     /// # Errors
     ///
     /// The errors of [`read`](RecordFile::read) and of [`check_owners`].
-    pub(super) fn read_optimizer(self) -> Result<(OptimizerRecord, Content)> {
+    pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
         // Without the container in between, each tensor is held once instead of twice.
-        let Some(states) = States::of(&content) else { return self.read() };
+        let Some(states) = States::of(&content) else { return Ok(self.read()?.0) };
         let mut jobs = Vec::with_capacity(content.tensors.len());
         for (name, tensor) in &content.tensors {
             jobs.push((name, self.job(&names, name, tensor)?));
@@ -212,7 +212,7 @@ impl RecordFile {
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
         let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
         let tensors = in_parallel(jobs, threads_for(bytes), read)?;
-        Ok((record_of_states(states, &content, tensors)?, content))
+        record_of_states(states, &content, tensors)
     }
 
     /// The content under the names and ids that burn will get, and the names in the file by them.

@@ -29,9 +29,6 @@ use super::names::{RANK, parse_id};
 use super::packed::Described;
 use super::unpacked::Unpacked;
 
-/// More numbers than a record has whose states belong to no parameter: that of L-BFGS has three.
-const OF_PARAMETERS: usize = 4;
-
 /// The states of the parameters, without their tensors.
 pub(super) struct States(BTreeMap<String, StateSink>);
 
@@ -106,17 +103,6 @@ impl StateNames {
         Some(Self { leaves, counts: (tensors.len(), scalars.len()), summary })
     }
 
-    /// For a record of which only the counts are known. `None` if its states may belong to no
-    /// parameter: burn would panic.
-    pub(super) fn unknown(record: &OptimizerRecord) -> Option<Self> {
-        let summary = summary(record);
-        let (_, scalars) = summary.split_once("num_scalars: ")?;
-        let digits = scalars.find(|c: char| !c.is_ascii_digit()).unwrap_or(scalars.len());
-        let scalars: usize = scalars[..digits].parse().ok()?;
-        let counts = (record.len(), scalars);
-        (scalars >= OF_PARAMETERS).then(|| Self { leaves: BTreeSet::new(), counts, summary })
-    }
-
     /// Whether a record has as many tensors and scalars. It may be that of other parameters.
     pub(super) fn may_fit(&self, record: &OptimizerRecord) -> bool {
         record.len() == self.counts.0 && summary(record) == self.summary
@@ -124,39 +110,36 @@ impl StateNames {
 
     /// Unpacks a record that [may fit](StateNames::may_fit). No tensor is copied.
     ///
-    /// The states of another kind of optimizer may have other names, and there may be as many of
-    /// them. A record can be loaded only once, and has no clone, so these names are read in what
-    /// burn prints of the states.
-    ///
     /// # Errors
     ///
-    /// [`EpochError::Record`] if burn has not given all.
-    pub(super) fn unpack(self: Arc<Self>, record: OptimizerRecord) -> Result<Unpacked> {
+    /// [`EpochError::Record`] if burn has not given all: the states have other names. The record is
+    /// lost then, because it can be loaded only once and has no clone.
+    pub(super) fn unpack(&self, record: OptimizerRecord) -> Result<Unpacked> {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);
         let Loaded { ids, mut source } = mem::take(&mut *lock(&carrier.loaded));
         // The states are here, so this has only the paths, and the ranks.
         let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
         let metadata = Container::parse(rest)?.content.metadata;
-        let mut taken = TakenStates::default();
+        let (mut tensors, mut scalars) = (Vec::new(), BTreeMap::new());
         for id in &ids {
-            // burn gives a state only by its name. The states of the last record had these names
-            // below each id, and most often they are the same.
-            self.leaves.iter().for_each(|leaf| taken.take(&mut source, &format!("{id}.{leaf}")));
+            for leaf in &self.leaves {
+                let name = format!("{id}.{leaf}");
+                if let Some(scalar) = source.take_scalar(id, leaf) {
+                    scalars.insert(name.clone(), scalar);
+                }
+                if let Some(data) = source.take_tensor(id, leaf) {
+                    tensors.push((name, parse_id(id), data));
+                }
+            }
         }
-        if taken.counts() != self.counts {
-            // A text between quotes that is no name takes nothing. Otherwise the names are read
-            // from the debug output, which is the only place that lists them. It has three bytes of
-            // each tensor.
-            let printed = format!("{source:?}");
-            printed.split('"').skip(1).step_by(2).for_each(|name| taken.take(&mut source, name));
-        }
-        let (found, expected) = (taken.counts(), self.counts);
-        let content = Content { metadata, scalars: taken.scalars, ..Content::default() };
-        let unpacked = Unpacked::of_tensors(content, taken.tensors)?;
+        let (found, expected) = ((tensors.len(), scalars.len()), self.counts);
+        let content = Content { metadata, scalars, ..Content::default() };
+        let unpacked = Unpacked::of_tensors(content, tensors)?;
         if found != expected || States::of(unpacked.content()).is_none() {
             let problem = format!(
-                "burn gave {} of {} tensors and {} of {} numbers",
+                "the states have other names than in the last one: burn gave {} of {} tensors and \
+                 {} of {} numbers; save the epoch again",
                 found.0, expected.0, found.1, expected.1
             );
             return Err(EpochError::Record(problem).into());
@@ -165,32 +148,8 @@ impl StateNames {
     }
 }
 
-/// What was taken of the states that burn gave.
-#[derive(Default)]
-struct TakenStates {
-    tensors: Vec<(String, Option<u64>, TensorData)>,
-    scalars: BTreeMap<String, Scalar>,
-}
-
-impl TakenStates {
-    /// Takes the tensor and the scalar of a name, if there are such.
-    fn take(&mut self, source: &mut StateSource, name: &str) {
-        if let Some(data) = source.take_tensor("", name) {
-            let id = name.split_once('.').and_then(|(id, _)| parse_id(id));
-            self.tensors.push((name.into(), id, data));
-        }
-        if let Some(scalar) = source.take_scalar("", name) {
-            self.scalars.insert(name.into(), scalar);
-        }
-    }
-
-    fn counts(&self) -> (usize, usize) {
-        (self.tensors.len(), self.scalars.len())
-    }
-}
-
-/// What burn says of a record: how many tensors and scalars it has. No other method of a record
-/// tells the number of its scalars.
+/// A text that differs for records with another number of tensors or scalars. No method of a record
+/// returns the number of its scalars.
 pub(super) fn summary(record: &OptimizerRecord) -> String {
     format!("{record:?}")
 }
@@ -312,8 +271,8 @@ mod tests {
         OptimizerRecord::checkpoint_from_bytes(bytes.unwrap()).unwrap()
     }
 
-    fn names_of(content: &Content) -> Arc<StateNames> {
-        Arc::new(StateNames::of(content, summary(&record(content.clone()))).unwrap())
+    fn names_of(content: &Content) -> StateNames {
+        StateNames::of(content, summary(&record(content.clone()))).unwrap()
     }
 
     #[test]
@@ -353,30 +312,24 @@ mod tests {
         assert!(!with(|content| _ = content.scalars.insert("7.rate".into(), Scalar::UInt(1))));
     }
 
+    /// Other names below the ids, a number of no parameter, a name without an id.
     #[test]
-    fn states_of_other_names_are_taken_too() {
-        let names = [("7.m", "7.mean"), ("7.time", "7.step"), ("7.v.0", "7.v.0.deep")];
-        for (from, to) in names {
-            let other =
-                renamed(content(), |name| if name == from { to.into() } else { name.into() });
-            let names = names_of(&content());
-            assert!(names.may_fit(&record(other.clone())));
-            let taken = names.unpack(record(other.clone())).unwrap();
-            let bytes = record(other).checkpoint_into_bytes().unwrap();
-            assert_eq!(saved(&taken), saved(&Unpacked::of_bytes(bytes).unwrap()));
-        }
-    }
-
-    /// Such as a number of no parameter, and a name that burn prints with an escape.
-    #[test]
-    fn what_burn_does_not_give_is_an_error() {
-        for (from, to) in [("7.m", "k"), ("7.time", "time"), ("7.m", "7.\"m")] {
+    fn a_record_with_other_names_is_an_error() {
+        for (from, to) in [
+            ("7.m", "7.mean"),
+            ("7.time", "7.step"),
+            ("7.v.0", "7.v.0.deep"),
+            ("7.m", "k"),
+            ("7.time", "time"),
+        ] {
             let mut other =
                 renamed(content(), |name| if name == from { to.into() } else { name.into() });
             if let Some(tensor) = other.tensors.get_mut(to) {
                 tensor.param_id = Some(7);
             }
-            let error = names_of(&content()).unpack(record(other)).unwrap_err();
+            let (names, record) = (names_of(&content()), record(other));
+            assert!(names.may_fit(&record));
+            let error = names.unpack(record).unwrap_err();
             assert!(error.to_string().contains("burn gave"), "{to}: {error}");
         }
     }

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::load::catalog::{Catalog, CatalogPlace};
+use crate::weights::Weight;
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
     /// The same checkpoint with sources of a type that does not tell where they come from. So a
@@ -31,12 +32,36 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     }
 }
 
+impl<S: ReadAt> Checkpoint<S> {
+    /// The same checkpoint, which reads from this one.
+    pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
+        Checkpoint {
+            catalog: self.catalog.by_ref(),
+            index: self.index.clone(),
+            index_total_size: self.index_total_size,
+            index_version: self.index_version.clone(),
+            siblings: self.siblings.clone(),
+            is_of_directory: self.is_of_directory,
+        }
+    }
+
+    /// The quantised weights, in the order of the tensors that hold their codes.
+    pub(crate) fn stored_weights(&self) -> Result<Vec<Weight>> {
+        self.catalog.weights()
+    }
+}
+
 impl<S> Checkpoint<S> {
+    /// The same checkpoint, of which no tensor is codes of a quantised weight.
+    pub(crate) fn without_codes(mut self) -> Self {
+        self.catalog.is_plain = true;
+        self
+    }
+
     /// The same checkpoint with sources of another type, which have the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
         Checkpoint {
             catalog: self.catalog.map_sources(change),
-            metadata: self.metadata,
             index: self.index,
             index_total_size: self.index_total_size,
             index_version: self.index_version,
@@ -56,12 +81,13 @@ impl<S> Checkpoint<S> {
         ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>, Metadata)>,
     ) -> Result<Checkpoint<T>> {
         let metadata = self.metadata().clone();
-        let is_single = self.catalog.is_single_file();
+        let (is_single, beside) = (self.catalog.is_single_file(), self.catalog.beside.clone());
         let (files, places) = self.catalog.into_parts();
         let (files, places, metadata) = change(files, places, metadata)?;
+        let mut catalog = Catalog::new(files, places, (!is_single).then_some(&metadata));
+        (catalog.metadata, catalog.beside) = ((!is_single).then_some(metadata), beside);
         Ok(Checkpoint {
-            catalog: Catalog::new(files, places, (!is_single).then_some(&metadata)),
-            metadata: (!is_single).then_some(metadata),
+            catalog,
             index: self.index,
             index_total_size: self.index_total_size,
             index_version: self.index_version,

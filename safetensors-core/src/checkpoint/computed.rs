@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use super::assembled::take_header;
-use super::computed_tensor::{Ahead, ComputedTensor, Files, MOST, failed, round};
+use super::computed_tensor::{Ahead, ComputedTensor, MOST, failed, round};
 use super::{Checkpoint, CheckpointFile};
 use crate::convert::bytes_of;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::hash::remove_record;
 use crate::header::{HeaderEntry, Limits, Metadata, encode};
-use crate::io::{ReadAt, ReadRange, Requests, SafeTensors};
+use crate::io::{Files, ReadAt, ReadRange, Requests, SafeTensors};
 use crate::load::catalog::CatalogPlace;
 use crate::tensor::shape::byte_len;
 
@@ -131,7 +131,7 @@ enum Part {
     Computed(usize, Range<u64>),
 }
 
-impl<S: ReadAt + 'static> ReadAt for Computed<S> {
+impl<S: ReadAt> ReadAt for Computed<S> {
     fn byte_len(&self) -> u64 {
         self.byte_len
     }
@@ -221,7 +221,7 @@ impl<S: ReadAt + 'static> ReadAt for Computed<S> {
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+        self.stored().as_any()
     }
 }
 
@@ -255,7 +255,7 @@ impl<S: ReadAt> Computed<S> {
     }
 }
 
-impl<S: ReadAt + 'static> Checkpoint<S> {
+impl<S: ReadAt> Checkpoint<S> {
     /// The same checkpoint with computed tensors in place of others.
     pub(crate) fn computed(self, replacement: Replacement<'_>) -> Result<Checkpoint<Computed<S>>> {
         let Replacement { tensors, instead, added, others, metadata } = replacement;
@@ -291,7 +291,7 @@ type Change<'a> =
     (&'a HashMap<&'a str, Option<usize>>, &'a [usize], &'a dyn Fn(&Metadata) -> Metadata);
 
 /// A file, of which the tensors at these positions belong to the checkpoint.
-fn file<S: ReadAt + 'static>(
+fn file<S: ReadAt>(
     shared: &Arc<Shared<S>>,
     file: usize,
     positions: &[usize],

@@ -8,7 +8,7 @@ use super::{Checkpoint, CheckpointFile};
 use crate::convert::{ConvertOptions, bytes_of};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::{ReadAt, ReadRange};
+use crate::io::{Files, ReadAt, ReadRange};
 use crate::tensor::{TensorBuf, TensorView};
 
 /// The most elements that are computed at once before they are rounded.
@@ -44,11 +44,6 @@ pub(crate) trait ComputedTensor: Send + Sync {
         let _ = elements;
         None
     }
-}
-
-/// The bytes of the files of a checkpoint.
-pub(crate) trait Files {
-    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
 }
 
 impl<S: ReadAt> Files for Vec<CheckpointFile<S>> {

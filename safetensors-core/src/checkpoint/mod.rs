@@ -44,7 +44,7 @@ pub use assembled::Assembled;
 pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
 pub(crate) use computed::Replacement;
-pub(crate) use computed_tensor::{ComputedTensor, Files, failed, read_numbers};
+pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
 pub(crate) use divided::{PartRecord, Record, record as record_parts};
@@ -108,8 +108,6 @@ use crate::tensor::TensorBuf;
 #[derive(Clone)]
 pub struct Checkpoint<S = FileSource> {
     catalog: Catalog<S>,
-    /// The metadata of all files and of the index. `None` for a single file, whose header has it.
-    metadata: Option<Metadata>,
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
     /// The version of the index when it was opened; `None` if the store cannot tell.
@@ -125,7 +123,7 @@ impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
         f.debug_struct("Checkpoint")
             .field("index", &self.index)
             .field("catalog", &self.catalog)
-            .field("metadata", &self.metadata)
+            .field("metadata", &self.catalog.metadata)
             .finish_non_exhaustive()
     }
 }
@@ -137,8 +135,8 @@ impl<S: ReadAt> Checkpoint<S> {
         index: Option<(&Index, PathBuf)>,
     ) -> Self {
         let (index, path) = index.unzip();
-        let catalog = Catalog::new(files, places, index.map(|index| &index.metadata));
-        let metadata = (!catalog.is_single_file()).then(|| {
+        let mut catalog = Catalog::new(files, places, index.map(|index| &index.metadata));
+        catalog.metadata = (!catalog.is_single_file()).then(|| {
             let mut metadata = Metadata::new();
             let of_files = catalog.files().iter().map(|file| file.archive.metadata());
             for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
@@ -149,13 +147,36 @@ impl<S: ReadAt> Checkpoint<S> {
         });
         Self {
             catalog,
-            metadata,
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
             index_version: None,
             siblings: None,
             is_of_directory: false,
         }
+    }
+
+    /// The tensor of this name or [alias](Checkpoint::aliases).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), naming the tensor, the file
+    /// or index, and [similar names](Error::similar).
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for the name of a quantised
+    /// weight that is stored as tensors of other names.
+    pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        self.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// The error of a read of a tensor that is not there.
+    #[doc(hidden)]
+    pub fn missing(&self, name: &str) -> Error {
+        let weights = self.catalog.weights().unwrap_or_default();
+        if let Some(weight) = weights.into_iter().find(|weight| weight.name == name) {
+            return self.in_first_path(weight.codes().in_tensor(name));
+        }
+        let aliases = self.aliases().map(|(alias, _)| alias);
+        let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
+        self.in_first_path(Error::not_found(name, names))
     }
 
     /// Reads all tensors in parallel, in the order of [`tensors`](Checkpoint::tensors).
@@ -238,20 +259,6 @@ impl<S> Checkpoint<S> {
         self.catalog.tensor_at(position)
     }
 
-    /// The tensor of this name or [alias](Checkpoint::aliases).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), naming the tensor, the file
-    /// or index, and [similar names](Error::similar).
-    pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        self.get(name).ok_or_else(|| {
-            let aliases = self.aliases().map(|(alias, _)| alias);
-            let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
-            self.in_first_path(Error::not_found(name, names))
-        })
-    }
-
     /// The number of tensors, without aliases.
     pub fn len(&self) -> usize {
         self.catalog.places().len()
@@ -265,9 +272,7 @@ impl<S> Checkpoint<S> {
     /// The `__metadata__` of all files together, and the strings in the index's `metadata`. If a
     /// key has several values, that of the first file wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
-        static NONE: Metadata = Metadata::new();
-        let of_file = || self.files().first().map(|file| file.archive.metadata());
-        self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
+        self.catalog.metadata()
     }
 
     /// The files, in order of their names.

@@ -1,6 +1,4 @@
-//! Reading parts of tensors by name; the scales that a load applies.
-
-use std::collections::BTreeSet;
+//! Reading parts of tensors by name.
 
 use super::Checkpoint;
 #[cfg(doc)]
@@ -11,22 +9,9 @@ use crate::load::{LoadOptions, read_slices};
 use crate::slice::TensorPart;
 use crate::tensor::TensorBuf;
 
-impl<S> Checkpoint<S> {
-    /// The names of the scales that a load with these options applies to weights. They are of no
-    /// other use to a model, so [`framework::load`](crate::framework::load) does not return them.
-    pub fn applied_scales(&self, options: &LoadOptions) -> BTreeSet<&str> {
-        // A weight whose scales are wrong cannot be loaded, but its scales are scales all the same.
-        let weights = self.tensors().filter(|weight| options.dequantizes(weight.dtype()));
-        weights.filter_map(|weight| weight.scales()).map(|scales| scales.name()).collect()
-    }
-}
-
 impl<S: ReadAt> Checkpoint<S> {
     /// Reads parts of the tensors of these names, or [aliases](Checkpoint::aliases), in parallel,
     /// in this order. Only the bytes of the parts are read, and small gaps between them.
-    ///
-    /// If the options ask for it, a quantised weight is multiplied by its
-    /// [scales](crate::LazyTensor::scales). The part may begin or end inside a block.
     ///
     /// ```
     /// use safetensors_core::slice::{RankPart, TensorPart};

@@ -1,6 +1,7 @@
 //! [`Siblings`]: the files beside an open checkpoint's files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::index::Index;
 use super::store::{FileKind, Store, StoreEntry, Version};
@@ -161,13 +162,20 @@ impl<S> Checkpoint<S> {
     ///
     /// [`ErrorKind::Io`], also for a file over `most` bytes.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        self.catalog.read_beside(name, most)
+    }
+
+    /// The same checkpoint, which finds in this store what is beside its files.
+    pub(super) fn beside(mut self, siblings: Arc<dyn Siblings>) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
-        let (Some(siblings), Some(path)) = (&self.siblings, self.index.as_deref().or_else(first))
-        else {
-            return Ok(None);
-        };
-        let path = path.with_file_name(name);
-        Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
+        if let Some(path) = self.index.as_deref().or_else(first).map(Path::to_owned) {
+            let siblings = Arc::clone(&siblings);
+            self.catalog.beside = Some(Arc::new(move |name, most| {
+                let path = path.with_file_name(name);
+                Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
+            }));
+        }
+        Self { siblings: Some(siblings), ..self }
     }
 
     /// The files that another index in that store names. Empty if the index cannot be read; opening

@@ -7,6 +7,7 @@ use super::index::Index;
 use super::opening::{
     check_whole, open_settled, open_shards_at, open_with_parts, or_parts, until_settled,
 };
+use super::siblings::Siblings;
 use super::store::{FileKind, LocalStore, Store};
 use super::{
     Assembled, Checkpoint, CheckpointFile, CheckpointPath, WholeTensor, dcp, divided, locate,
@@ -82,7 +83,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         limits: &Limits,
     ) -> Result<Self> {
         let (store, path) = (Arc::new(store), path.as_ref());
-        let siblings = Some(Arc::clone(&store) as _);
+        let siblings: Arc<dyn Siblings> = Arc::clone(&store) as _;
         let locate = || locate::locate(&*store, path);
         let open = |located: &CheckpointPath| {
             let Some((found, index)) = open_with_parts(&*store, located, limits)? else {
@@ -104,7 +105,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
             }
             opened => opened.map(Some),
         })?;
-        Ok(Self { siblings, ..opened })
+        Ok(opened.beside(siblings))
     }
 
     /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
@@ -134,8 +135,12 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
                 None => parts.extend(files.into_iter().map(Checkpoint::of_file)),
             }
         }
-        parts.iter_mut().for_each(|part| part.siblings.clone_from(&siblings));
-        Ok(parts)
+        Ok(match siblings {
+            Some(siblings) => {
+                parts.into_iter().map(|part| part.beside(Arc::clone(&siblings))).collect()
+            }
+            None => parts,
+        })
     }
 }
 

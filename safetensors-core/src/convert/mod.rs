@@ -27,8 +27,7 @@
 //!   error.
 //! - Infinity stays infinity, or becomes NaN in a dtype without infinity. [`Overflow`] can change
 //!   that.
-//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first. Scales are not
-//!   applied.
+//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first.
 //! - Negative zero becomes the integer 0.
 //!
 //! ```
@@ -48,12 +47,6 @@ mod double;
 mod encode;
 mod integer;
 mod options;
-mod scaled;
-#[cfg_attr(
-    not(feature = "std"),
-    allow(dead_code, reason = "only files have tensors that find their scales")
-)]
-mod scales;
 mod source;
 pub(crate) mod support;
 pub(crate) mod widen;
@@ -66,14 +59,7 @@ pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 #[cfg(feature = "std")]
 pub(crate) use decode::{decode_bytes, decode_four};
-pub use options::{ConvertOptions, Overflow, ScaledWeights};
-#[cfg(feature = "std")]
-pub(crate) use scaled::ReadConversion;
-pub(crate) use scales::ScaleLayout;
-#[cfg(all(test, feature = "std"))]
-pub(crate) use scales::names_of_scales;
-#[cfg(feature = "std")]
-pub(crate) use scales::{FoundScales, Scales, find_scales, may_have_scales};
+pub use options::{ConvertOptions, Overflow};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
 pub use support::Widening;

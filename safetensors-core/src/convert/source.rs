@@ -4,13 +4,10 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::block::{GROUP, STREAMED, bytes_of, elements_of};
-use super::scaled::ReadConversion;
-use super::scales::{FoundScales, Scales, may_have_scales};
-use super::{Conversion, ConvertOptions, ScaleLayout};
+use super::{Conversion, ConvertOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::shape::Positions;
-use crate::tensor::{ScaleSource, Sink, TensorSource, shape, swap_on_big_endian};
+use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian};
 #[cfg(feature = "std")]
 use crate::trace::Span;
 
@@ -40,69 +37,27 @@ const ELEMENTS: usize = STREAMED / 8;
 pub struct Converted<S> {
     source: S,
     conversion: Conversion,
-    options: ConvertOptions,
-    /// Which scales belong to which elements, if the elements are multiplied by scales.
-    layout: Option<ScaleLayout>,
 }
 
 impl<S: TensorSource> Converted<S> {
     /// Makes a source of the values of `source` in the dtype `to`. If `source` has that dtype
-    /// already, its bytes are passed on unchanged. No value is read here. If the options ask for
-    /// it, a quantised weight of a checkpoint is multiplied by its scales. They are in memory, as
-    /// F32, while the weight is written.
+    /// already, its bytes are passed on unchanged. No value is read here.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NeedsScales`], [`ErrorKind::AmbiguousScales`] and [`ErrorKind::WrongScales`]
-    /// for a weight with scales. [`ErrorKind::NoConversion`] for a pair that is not possible, see [the
+    /// [`ErrorKind::Quantization`] for codes of a quantised weight, see
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    /// [`ErrorKind::NoConversion`] for a pair that is not possible, see [the
     /// table](crate::convert), and the errors of [`shape::byte_len`]. A value that does not fit is
     /// found only when it is written; the save then fails with [`ErrorKind::DoesNotFit`].
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;
         shape::byte_len(to, source.shape())?;
-        let layout = match scales_of(&source, to) {
-            None => None,
-            Some(scales) => options.scale_layout(&scales.weight, to, &scales.found())?,
-        };
-        if layout.is_some() {
-            Conversion::new(Dtype::F32, to, options)?;
+        if source.dtype() != to {
+            source.refuse_codes()?;
         }
-        Ok(Self { source, conversion, options: *options, layout })
-    }
-
-    /// Whether elements are multiplied by scales.
-    #[cfg(feature = "std")]
-    pub(crate) fn is_scaled(&self) -> bool {
-        self.layout.is_some()
-    }
-
-    /// Reads the scales, if the elements are multiplied by scales.
-    fn read_scales(&self) -> Result<Option<Scales>> {
-        let source = self.layout.as_ref().zip(self.source.scales());
-        let Some((layout, ScaleSource { name, tensor, weight, positions, rows, .. })) = source
-        else {
-            return Ok(None);
-        };
-        let positions = positions.unwrap_or_else(|| Positions::whole(&weight));
-        let read = || {
-            let floats = Converted::new(tensor, Dtype::F32, &ConvertOptions::new())?;
-            let mut bytes = Vec::new();
-            floats.write_to(&mut |piece| {
-                bytes.extend_from_slice(piece);
-                Ok(())
-            })?;
-            let (values, _) = bytes.as_chunks();
-            let values = values.iter().map(|&value| f32::from_le_bytes(value)).collect();
-            let expected = shape::byte_len(Dtype::F32, floats.shape())?;
-            let wrong = ErrorKind::SourceLength { expected, found: bytes.len() as u64 };
-            let scales = Scales::of_weight(layout, &weight, &positions, values).ok_or(wrong)?;
-            Ok(match &rows {
-                Some(rows) => scales.of_rows(rows, &positions),
-                None => scales,
-            })
-        };
-        read().map(Some).map_err(|error: Error| error.in_tensor(&name))
+        Ok(Self { source, conversion })
     }
 }
 
@@ -119,40 +74,24 @@ impl<S: TensorSource> TensorSource for Converted<S> {
         if self.conversion.from() == self.conversion.to() {
             return self.source.write_to(sink);
         }
-        let scales = self.read_scales()?;
-        let conversion = ReadConversion::new(self.conversion, scales.as_ref(), &self.options)?;
-        let mut pieces = Pieces::new(conversion, self.source.shape())?;
+        let mut pieces = Pieces::new(self.conversion, self.source.shape())?;
         self.source.write_to(&mut |bytes| pieces.take(bytes, sink))?;
         pieces.finish(sink)
     }
 
-    /// The scales of the source, unless its elements were converted.
-    fn scales(&self) -> Option<ScaleSource<'_>> {
-        if self.conversion.from() == self.conversion.to() { self.source.scales() } else { None }
-    }
-}
-
-/// The scales of a source that becomes another dtype.
-fn scales_of(source: &impl TensorSource, to: Dtype) -> Option<ScaleSource<'_>> {
-    let dtype = source.dtype();
-    if may_have_scales(dtype) && dtype != to { source.scales() } else { None }
-}
-
-impl ScaleSource<'_> {
-    fn found(&self) -> FoundScales<'_> {
-        FoundScales {
-            name: &self.name,
-            dtype: self.tensor.dtype(),
-            shape: self.tensor.shape(),
-            other: self.other.as_deref(),
+    fn refuse_codes(&self) -> Result<()> {
+        if self.conversion.from() == self.conversion.to() {
+            self.source.refuse_codes()
+        } else {
+            Ok(())
         }
     }
 }
 
 /// Gathers the bytes of a source into pieces of whole elements, and converts the pieces. A source
 /// may cut its bytes anywhere.
-struct Pieces<'s> {
-    conversion: ReadConversion<'s>,
+struct Pieces {
+    conversion: Conversion,
     /// The number of bytes that the source should give.
     expected: u64,
     /// The number of bytes that the source has given.
@@ -170,8 +109,8 @@ struct Pieces<'s> {
     converted: Vec<u64>,
 }
 
-impl<'s> Pieces<'s> {
-    fn new(conversion: ReadConversion<'s>, shape: &[usize]) -> Result<Self, ErrorKind> {
+impl Pieces {
+    fn new(conversion: Conversion, shape: &[usize]) -> Result<Self, ErrorKind> {
         let (from, to) = (conversion.from(), conversion.to());
         // The buffers are no larger than the tensor, because many tensors are small.
         let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;

@@ -200,26 +200,6 @@ pub enum ErrorKind {
     /// A value does not fit the dtype that it is converted to.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
-    /// A weight would lose its scales, see [`ScaledWeights`](crate::convert::ScaledWeights).
-    #[error(
-        "it would become {to} without the scales in tensor {}; choose ScaledWeights::Dequantize, \
-         or Raw to do so",
-        Quoted(.scales)
-    )]
-    NeedsScales { scales: String, to: Dtype },
-    /// The shape of the scales does not fit the weight. `expected` is the shape of block scales.
-    #[error(
-        "its scales in tensor {} should have shape {}, for blocks of {} by {}, or be one for each \
-         row, or one; found shape {}",
-        Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
-    )]
-    WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
-    /// A quantised weight has several names, and two of them have scales of their own.
-    #[error(
-        "two of its names have scales, in tensors {} and {}: it is not known which to apply",
-        Quoted(.scales), Quoted(.other)
-    )]
-    AmbiguousScales { scales: String, other: String },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },

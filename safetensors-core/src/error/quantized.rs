@@ -9,6 +9,13 @@ use super::{Escaped, Quoted};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum QuantizationProblem {
+    /// The tensor has codes of a weight, which would become numbers, or the weight was asked for.
+    #[error(
+        "it is stored as {scheme}, of the weight {}: QuantizedWeights::Numbers reads its numbers, \
+         QuantizedWeights::Stored the tensors as they are",
+        Quoted(.weight)
+    )]
+    Codes { scheme: &'static str, weight: String },
     /// The scheme is known, but its weights cannot be read.
     #[error("quantised weights of {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
     Unsupported { scheme: String, reason: String },

@@ -28,8 +28,8 @@ impl LoadOptions {
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
 /// names is read once and returned under each of them, as a clone, unless the options turn that
-/// off. If the options [dequantise weights](LoadOptions::scaled_weights), the scales that are
-/// applied are not returned.
+/// off. [Quantised weights](crate::quantized) are an error, unless the options
+/// [say what becomes of them](LoadOptions::quantized).
 ///
 /// # Errors
 ///
@@ -39,6 +39,11 @@ pub fn load<F: Framework>(
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
+    if options.reads_numbers()
+        && let Some(numbers) = checkpoint.numbers()?
+    {
+        return load_by(&numbers, options, |tensors| F::read_tensors(tensors, device, options));
+    }
     load_by(checkpoint, options, |tensors| F::read_tensors(tensors, device, options))
 }
 
@@ -48,9 +53,7 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     options: &LoadOptions,
     read: impl FnOnce(&[LazyTensor<'_, S>]) -> Result<Vec<T>>,
 ) -> Result<BTreeMap<String, T>> {
-    let applied = checkpoint.applied_scales(options);
-    let tensors: Vec<_> =
-        checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
+    let tensors: Vec<_> = checkpoint.tensors().collect();
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, T> = names.zip(read(&tensors)?).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
@@ -61,39 +64,32 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     Ok(loaded)
 }
 
-/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor. If the
-/// options [dequantise weights](LoadOptions::scaled_weights), the weights of every
-/// [scheme](crate::quantized) are read as numbers.
+/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor.
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open_whole`], [`prepare`] and [`load`].
+/// The errors of [`Checkpoint::open_whole`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    let checkpoint = Checkpoint::open_whole(path)?;
-    if options.reads_numbers() {
-        load::<F>(&prepare(checkpoint, options)?, device, options)
-    } else {
-        load::<F>(&checkpoint, device, options)
-    }
+    load::<F>(&Checkpoint::open_whole(path)?, device, options)
 }
 
 /// The checkpoint as a load with these options reads it: with [quantised weights as
 /// numbers](Checkpoint::dequantized) if the options say
-/// [`Dequantize`](crate::convert::ScaledWeights::Dequantize), or else as it is stored.
+/// [`Numbers`](crate::load::QuantizedWeights::Numbers), or else as it is stored.
 ///
 /// # Errors
 ///
 /// The errors of [`Checkpoint::dequantized`].
-pub fn prepare<S: ReadAt + 'static>(
+pub fn prepare<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     options: &LoadOptions,
 ) -> Result<Checkpoint<Computed<S>>> {
     match options.reads_numbers() {
-        true => checkpoint.dequantized_by(options.block()),
+        true => checkpoint.dequantized(),
         false => checkpoint.without_numbers(),
     }
 }

@@ -314,7 +314,11 @@ impl<S: Store> Files<S> {
         let file = open_single(&self.store, path)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);
-        let tensors = load_by(&file, &options, |tensors| read_tensors(tensors, &options))?;
+        let numbers = if options.reads_numbers() { file.numbers()? } else { None };
+        let tensors = match &numbers {
+            Some(file) => load_by(file, &options, |tensors| read_tensors(tensors, &options)),
+            None => load_by(&file, &options, |tensors| read_tensors(tensors, &options)),
+        }?;
         Ok(Sample { tensors, metadata: file.metadata().clone() })
     }
 }

@@ -40,5 +40,7 @@ pub use file::FileSource;
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 #[cfg(feature = "std")]
+pub(crate) use read_at::Files;
+#[cfg(feature = "std")]
 pub use read_at::{ReadAt, ReadRange, Requests};
 pub use safetensors::SafeTensors;

@@ -214,52 +214,58 @@ impl fmt::Debug for dyn ReadAt {
     }
 }
 
-/// Some source, whatever its type: see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
-impl ReadAt for Box<dyn ReadAt> {
-    fn byte_len(&self) -> u64 {
-        (**self).byte_len()
-    }
+/// A source of any type, see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
+macro_rules! forward {
+    ($($type:ty),*) => {$(
+        impl ReadAt for $type {
+            fn byte_len(&self) -> u64 {
+                (**self).byte_len()
+            }
 
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        (**self).read_exact_at(buf, offset)
-    }
+            fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+                (**self).read_exact_at(buf, offset)
+            }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        (**self).read_ranges_at(ranges)
-    }
+            fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+                (**self).read_ranges_at(ranges)
+            }
 
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        (**self).will_read(ranges);
-    }
+            fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+                (**self).will_read(ranges);
+            }
 
-    fn has_read(&self, range: Range<u64>) {
-        (**self).has_read(range);
-    }
+            fn has_read(&self, range: Range<u64>) {
+                (**self).has_read(range);
+            }
 
-    fn requests(&self) -> Option<Requests> {
-        (**self).requests()
-    }
+            fn requests(&self) -> Option<Requests> {
+                (**self).requests()
+            }
 
-    fn check_unchanged(&self) -> io::Result<()> {
-        (**self).check_unchanged()
-    }
+            fn check_unchanged(&self) -> io::Result<()> {
+                (**self).check_unchanged()
+            }
 
-    fn may_change_unseen(&self) -> bool {
-        (**self).may_change_unseen()
-    }
+            fn may_change_unseen(&self) -> bool {
+                (**self).may_change_unseen()
+            }
 
-    fn is_replaced(&self) -> io::Result<bool> {
-        (**self).is_replaced()
-    }
+            fn is_replaced(&self) -> io::Result<bool> {
+                (**self).is_replaced()
+            }
 
-    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        (**self).lend(range)
-    }
+            fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+                (**self).lend(range)
+            }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        (**self).as_any()
-    }
+            fn as_any(&self) -> Option<&dyn Any> {
+                (**self).as_any()
+            }
+        }
+    )*};
 }
+
+forward!(Box<dyn ReadAt>, &dyn ReadAt);
 
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn byte_len(&self) -> u64 {
@@ -279,4 +285,9 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         self.as_ref().get(range.start.try_into().ok()?..range.end.try_into().ok()?)
     }
+}
+
+/// The bytes of the files of a checkpoint.
+pub(crate) trait Files {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
 }

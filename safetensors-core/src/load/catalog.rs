@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::dtype::Dtype;
+use crate::error::Result;
 use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
-use crate::io::{FileSource, SafeTensors};
+use crate::io::{FileSource, ReadAt, SafeTensors};
+use crate::weights::Known;
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
 #[derive(Clone, Debug)]
@@ -47,8 +49,8 @@ pub(crate) struct CatalogPlace {
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as its
-/// scales.
+/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as
+/// those that store a quantised weight with it.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
@@ -61,7 +63,21 @@ pub(crate) struct Catalog<S> {
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
     /// The same by the places of the tensors, sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
+    /// The metadata of all files and of the index. `None` for a single file, whose header has it.
+    pub(crate) metadata: Option<Metadata>,
+    /// Reads files beside these. `None` for a file that was already open.
+    pub(crate) beside: Option<ReadBeside>,
+    /// Whether no tensor is codes of a quantised weight, whatever the settings say.
+    pub(crate) is_plain: bool,
+    /// Whether any tensor has a dtype of codes.
+    pub(super) has_codes: OnceLock<bool>,
+    /// What is known of quantised weights, as soon as a tensor may be one.
+    pub(super) known: OnceLock<Arc<Known>>,
 }
+
+/// Reads the file of this name beside a checkpoint, of at most so many bytes.
+pub(crate) type ReadBeside =
+    Arc<dyn Fn(&str, u64) -> Result<Option<(PathBuf, Vec<u8>)>> + Send + Sync>;
 
 impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,6 +102,11 @@ impl<S> Catalog<S> {
             table: None,
             aliases: BTreeMap::new(),
             aliases_by_place: Vec::new(),
+            metadata: None,
+            beside: None,
+            is_plain: false,
+            has_codes: OnceLock::new(),
+            known: OnceLock::new(),
         };
         if index.is_some() || catalog.files.len() != 1 {
             let mut table = NameTable::default();
@@ -122,7 +143,49 @@ impl<S> Catalog<S> {
             table: self.table,
             aliases: self.aliases,
             aliases_by_place: self.aliases_by_place,
+            metadata: self.metadata,
+            beside: self.beside,
+            is_plain: self.is_plain,
+            has_codes: self.has_codes,
+            known: self.known,
         }
+    }
+
+    /// The same tensors, which are read from these files.
+    pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
+    where
+        S: ReadAt,
+    {
+        let mut files = Vec::with_capacity(self.files.len());
+        for CheckpointFile { path, archive } in &self.files {
+            let source: &dyn ReadAt = archive.source();
+            let archive = SafeTensors::from_parts(archive.header().clone(), source);
+            files.push(CheckpointFile { path: path.clone(), archive });
+        }
+        Catalog {
+            files,
+            places: self.places.clone(),
+            table: self.table.clone(),
+            aliases: self.aliases.clone(),
+            aliases_by_place: self.aliases_by_place.clone(),
+            metadata: self.metadata.clone(),
+            beside: self.beside.clone(),
+            is_plain: self.is_plain,
+            has_codes: self.has_codes.clone(),
+            known: self.known.clone(),
+        }
+    }
+
+    /// The metadata of all files and of the index.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        let of_file = || self.files.first().map(|file| file.archive.metadata());
+        self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
+    }
+
+    /// Reads a file beside these, of at most so many bytes. `None` if there is none.
+    pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        self.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
 
     /// The files, and the places of the tensors.

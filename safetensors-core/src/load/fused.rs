@@ -2,11 +2,43 @@
 
 use std::vec::Vec;
 
-use crate::convert::{GROUP, ReadConversion, STREAMED, bytes_of, elements_of};
+use crate::convert::{Conversion, GROUP, STREAMED, bytes_of, elements_of};
+use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::tensor::swap_on_big_endian;
+use crate::tensor::{Rows, swap_on_big_endian};
 use crate::trace::Span;
+
+/// The conversion of elements while they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadConversion<'t> {
+    pub(super) conversion: Conversion,
+    /// The rows that the elements are of, if they are read in another order than they are wanted.
+    pub(super) rows: Option<&'t Rows>,
+}
+
+impl ReadConversion<'_> {
+    pub(crate) fn from(&self) -> Dtype {
+        self.conversion.from()
+    }
+
+    pub(crate) fn to(&self) -> Dtype {
+        self.conversion.to()
+    }
+
+    /// Converts elements as [`Conversion::run`] does. An error names the place where an element is
+    /// wanted.
+    pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
+        use ErrorKind::{DoesNotFit, InvalidBool};
+        let mut converted = self.conversion.run(src, out, first);
+        if let Err(DoesNotFit { index, .. } | InvalidBool { index, .. }) = &mut converted
+            && let Some(rows) = self.rows
+        {
+            *index = rows.wanted_element(*index);
+        }
+        converted
+    }
+}
 
 /// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
 #[derive(Default)]

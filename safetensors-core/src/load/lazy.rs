@@ -11,7 +11,7 @@ use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
 use crate::load::catalog::{Catalog, CatalogPlace, CheckpointFile};
 use crate::load::streaming::read_pieces;
-use crate::tensor::{ScaleSource, Sink, TensorBuf, TensorSource, TensorView};
+use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 /// One tensor of an open file or checkpoint: its description, and where its data lies.
 ///
@@ -198,8 +198,8 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
         self.check_unchanged()
     }
 
-    fn scales(&self) -> Option<ScaleSource<'_>> {
-        self.scale_source(None)
+    fn refuse_codes(&self) -> Result<()> {
+        Self::refuse_codes(self)
     }
 }
 

@@ -12,8 +12,6 @@ use crate::tensor::{TensorBuf, shape};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DtypePlan {
     file: Dtype,
-    /// Whether elements are multiplied by scales.
-    dequantized: bool,
     /// First, elements are converted to this dtype while they are read.
     read: Dtype,
     /// Then complex numbers may become pairs of F32, in place.
@@ -27,9 +25,9 @@ pub struct DtypePlan {
 impl LoadOptions {
     /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
     /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
-    /// supports, and whether [widening](LoadOptions::widening) is allowed. The scales of quantised
-    /// weights are left aside: [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides
-    /// for a tensor.
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. Whether elements are
+    /// codes of a quantised weight is left aside:
+    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides for a tensor.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -57,33 +55,14 @@ impl LoadOptions {
         let held = if self.all.is_some() { accept(asked)? } else { accepted };
         if dtype == Dtype::C64 && accepted == Dtype::F32 {
             let converted = self.all.unwrap_or(accepted);
-            return Ok(DtypePlan {
-                file: dtype,
-                dequantized: false,
-                read: dtype,
-                pairs: true,
-                converted,
-                held,
-            });
+            return Ok(DtypePlan { file: dtype, read: dtype, pairs: true, converted, held });
         }
         // Widening after the read would need memory for both dtypes, unless nothing moves. Elements
         // with a requested conversion are rounded to its dtype first, and only then widened.
         let widened_while_read =
             asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
         let read = if widened_while_read { held } else { asked };
-        Ok(DtypePlan { file: dtype, dequantized: false, read, pairs: false, converted: read, held })
-    }
-}
-
-impl LoadOptions {
-    /// [`dtype_plan`](LoadOptions::dtype_plan) for a weight that is multiplied by its scales.
-    pub(crate) fn dtype_plan_by_scales(&self, file: Dtype) -> Result<DtypePlan> {
-        let read = self.requested(file).filter(|&to| to != file).unwrap_or(Dtype::F32);
-        let held = match self.table {
-            Some(table) => table.accept(read, self.widening)?,
-            None => read,
-        };
-        Ok(DtypePlan { file, dequantized: true, read, pairs: false, converted: read, held })
+        Ok(DtypePlan { file: dtype, read, pairs: false, converted: read, held })
     }
 }
 
@@ -91,14 +70,6 @@ impl DtypePlan {
     /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
         self.held
-    }
-
-    /// Whether elements are multiplied by the scales of their tensor. They are computed as F32,
-    /// which is then rounded to the dtype in memory. Always `false` for what
-    /// [`LoadOptions::dtype_plan`] returns, because only
-    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) knows of scales.
-    pub fn is_dequantized(&self) -> bool {
-        self.dequantized
     }
 
     /// The shape of a tensor in memory, given its shape in the file. It is the same, except that

@@ -5,6 +5,7 @@
 //! tensors.
 
 pub(crate) mod catalog;
+mod codes;
 mod fused;
 mod into;
 mod lazy;
@@ -12,7 +13,6 @@ mod loaded;
 mod options;
 mod pieces;
 mod plan;
-mod scaled;
 mod size;
 pub(crate) mod slice;
 pub(crate) mod staged;
@@ -22,6 +22,7 @@ mod wanted;
 
 use std::slice::from_ref;
 
+pub use codes::QuantizedWeights;
 pub use lazy::LazyTensor;
 pub use loaded::DtypePlan;
 pub use options::LoadOptions;
@@ -29,7 +30,7 @@ pub use pieces::Piece;
 use plan::{Job, Scratch};
 pub use slice::LazySlice;
 use streaming::Announced;
-use wanted::{Reserved, TensorRead, read_scales};
+use wanted::{Reserved, TensorRead};
 
 use crate::error::Result;
 use crate::io::ReadAt;
@@ -43,12 +44,6 @@ use crate::trace::Span;
 /// Tensors that `options` converts are converted while they are read, through a small buffer in
 /// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
 /// each tensor.
-///
-/// If the options ask for it, quantised weights are multiplied by their [scales](LazyTensor::scales).
-/// The scales of all these tensors are in memory at once, as F32, while the weights are read. For
-/// blocks of 128 × 128 elements that is less than a thousandth of the weights. Scales of rows take
-/// more, the narrower the weights are: the scales of an FP8 weight of one column take four times
-/// the bytes of the weight in the file.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -137,11 +132,8 @@ pub(crate) fn read_slice<S: ReadAt>(
 }
 
 fn read_one<S: ReadAt>(wanted: TensorRead<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
-    let mut wanted = [wanted];
-    read_scales(&mut wanted, options)?;
-    let [wanted] = &wanted;
     let mut bufs = [wanted.reserve(options)?];
-    fill(from_ref(wanted), &mut bufs, options)?;
+    fill(from_ref(&wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
     wanted.finish(buf, options)
 }
@@ -151,8 +143,7 @@ fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted: impl Iterator<Item = Result<TensorRead<'t, 'a, S>>>,
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
-    read_scales(&mut wanted, options)?;
+    let wanted = wanted.collect::<Result<Vec<_>>>()?;
     let bufs = wanted.iter().map(|wanted| wanted.reserve(options));
     let mut bufs = bufs.collect::<Result<Vec<_>>>()?;
     fill(&wanted, &mut bufs, options)?;

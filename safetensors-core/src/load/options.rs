@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::convert::{ConvertOptions, DtypeTable, ScaledWeights, Widening};
+use super::codes::QuantizedWeights;
+use crate::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::dtype::Dtype;
 use crate::parallel::{Meter, Progress, Work};
 
@@ -24,8 +25,7 @@ pub struct LoadOptions {
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
-    /// Goes before what the options of conversions say.
-    scaled_weights: Option<ScaledWeights>,
+    pub(super) quantized: QuantizedWeights,
 }
 
 impl Default for LoadOptions {
@@ -39,7 +39,7 @@ impl Default for LoadOptions {
             all: None,
             table: None,
             convert: ConvertOptions::default(),
-            scaled_weights: None,
+            quantized: QuantizedWeights::default(),
         }
     }
 }
@@ -162,41 +162,38 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how quantised weights are converted that have scales in another tensor, such as
-    /// block-scaled FP8. By default their conversion is an error, because without the scales the
-    /// values would be wrong. [`LazyTensor::scales`](crate::LazyTensor::scales) says which weights
-    /// these are, and [`read_tensors`](crate::load::read_tensors) how much memory the scales take.
-    /// This overrides what the [options of conversions](LoadOptions::convert_options) say.
+    /// Sets what becomes of [quantised weights](crate::quantized). By default they are an error.
     ///
-    /// A load by path reads the weights of every [scheme](crate::quantized) as numbers with
-    /// [`Dequantize`](ScaledWeights::Dequantize). A checkpoint that is open already has them as
-    /// numbers after [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    /// ```
+    /// use safetensors_core::load::QuantizedWeights;
+    /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, serialize};
+    ///
+    /// // The codes of 1 and 2. The weight is 0.5 and 1.
+    /// let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1], &[0.5_f32])?;
+    /// let tensors = [("up.weight", codes), ("up.weight_scale", scales)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let options = LoadOptions::new().floats_as(Dtype::F32);
+    /// let error = checkpoint.read_all(&options).unwrap_err();
+    /// assert!(error.to_string().contains("QuantizedWeights::Numbers"));
+    ///
+    /// let stored = options.clone().quantized(QuantizedWeights::Stored);
+    /// assert_eq!(checkpoint.read_all(&stored)?[0].as_slice::<f32>()?, [1.0, 2.0]);
+    /// let numbers = checkpoint.dequantized()?;
+    /// assert_eq!(numbers.read_all(&options)?[0].as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     #[must_use]
-    pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
-        self.scaled_weights = Some(scaled);
+    pub fn quantized(mut self, quantized: QuantizedWeights) -> Self {
+        self.quantized = quantized;
         self
     }
 
-    /// The dtype that was requested for elements of `dtype` that are floats.
-    pub(super) fn requested(&self, dtype: Dtype) -> Option<Dtype> {
-        self.all.or(if dtype.is_float() { self.floats } else { None })
-    }
-
-    /// Whether floats of this dtype are multiplied by their scales, if they have any.
-    pub(crate) fn dequantizes(&self, dtype: Dtype) -> bool {
-        self.conversions().dequantizes() && self.requested(dtype) != Some(dtype)
-    }
-
-    /// Whether quantised weights of every scheme are read as numbers. A request for floats of 8 bits
-    /// means the codes of the file.
+    /// Whether quantised weights are read as numbers.
     pub(crate) fn reads_numbers(&self) -> bool {
-        self.dequantizes(Dtype::F8_E4M3)
-            && self.requested(Dtype::F8_E4M3).is_none_or(|dtype| dtype.bits() > 8)
-    }
-
-    /// The rows and columns of a weight that share a scale, if they were set.
-    pub(crate) fn block(&self) -> Option<[usize; 2]> {
-        self.conversions().scale_block
+        self.quantized == QuantizedWeights::Numbers
     }
 
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
@@ -209,12 +206,6 @@ impl LoadOptions {
             _ => None,
         };
         self.all.or(kind).unwrap_or(dtype)
-    }
-
-    /// The options for reading scales as F32: as many threads, and no report of progress, because
-    /// the load reports the progress of its own tensors.
-    pub(crate) fn for_scales(&self) -> Self {
-        Self::new().threads(self.work.thread_count()).all_as(Dtype::F32)
     }
 
     /// Loads tensors for the framework with this dtype table.
@@ -242,10 +233,6 @@ impl LoadOptions {
 
     /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
-        let mut convert = self.convert.threads(self.work.thread_count());
-        if let Some(scaled) = self.scaled_weights {
-            convert = convert.scaled_weights(scaled);
-        }
-        convert
+        self.convert.threads(self.work.thread_count())
     }
 }

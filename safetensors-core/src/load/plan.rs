@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::slice::from_ref;
 
-use crate::convert::ReadConversion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::LazyTensor;
-use crate::load::fused::ReadScratch;
+use crate::load::fused::{ReadConversion, ReadScratch};
 use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::{FileRuns, read_runs};
 use crate::load::wanted::{Reserved, TensorRead};

@@ -8,8 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange, Requests};
 use crate::slice::{ByteRuns, IntoIndices, Selection};
-use crate::tensor::shape::Positions;
-use crate::tensor::{Rows, ScaleSource, Sink, TensorBuf, TensorSource};
+use crate::tensor::{Rows, Sink, TensorBuf, TensorSource};
 
 /// Runs with at most this many bytes between them are read in one call, because reading the gap
 /// costs less than another call.
@@ -42,8 +41,6 @@ pub struct LazySlice<'a, S> {
     tensor: LazyTensor<'a, S>,
     shape: Vec<usize>,
     runs: ByteRuns,
-    /// The positions of the slice in its tensor, or those from the first of the rows to the last.
-    positions: Vec<Positions>,
     /// The rows, if they are given one by one.
     rows: Option<Rows>,
     gap: u64,
@@ -65,7 +62,6 @@ impl<'a, S> LazyTensor<'a, S> {
             tensor: *self,
             shape: selection.shape().to_vec(),
             runs: ByteRuns::Pattern(selection.to_runs()),
-            positions: selection.positions().to_vec(),
             rows: None,
             gap: DEFAULT_GAP,
         })
@@ -103,7 +99,6 @@ impl<'a, S> LazyTensor<'a, S> {
             tensor: *self,
             shape: rows.shape(self.shape()),
             runs: ByteRuns::Listed(rows.ranges()),
-            positions: rows.positions(self.shape()),
             rows: Some(rows),
             gap: DEFAULT_GAP,
         })
@@ -149,11 +144,6 @@ impl<'a, S> LazySlice<'a, S> {
     /// they are read.
     pub(super) fn runs(&self) -> &ByteRuns {
         &self.runs
-    }
-
-    /// The positions of the slice in its tensor, or those from the first of the rows to the last.
-    pub(super) fn positions(&self) -> &[Positions] {
-        &self.positions
     }
 
     /// The rows, if they are given one by one.
@@ -407,8 +397,8 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
         self.tensor.check_unchanged()
     }
 
-    fn scales(&self) -> Option<ScaleSource<'_>> {
-        self.tensor.scale_source(Some(self))
+    fn refuse_codes(&self) -> Result<()> {
+        self.tensor.refuse_codes()
     }
 }
 

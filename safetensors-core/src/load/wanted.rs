@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::scaled::Scaling;
-use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions, read_slices};
-use crate::convert::{ReadConversion, Scales};
+use super::fused::ReadConversion;
+use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{ByteRuns, Index, Runs};
-use crate::tensor::shape::Positions;
+use crate::slice::{ByteRuns, Runs};
 use crate::tensor::{Rows, TensorBuf};
 
 /// A tensor, or a part of one, that is to be read.
@@ -21,12 +19,6 @@ pub(super) struct TensorRead<'t, 'a, S> {
     pub(super) gap: u64,
     /// What the elements become.
     pub(super) loaded: DtypePlan,
-    /// Where the scales lie that the elements are multiplied by, until they are read.
-    pub(super) scaling: Option<Box<Scaling<'a, S>>>,
-    /// The scales, once they are read.
-    pub(super) scales: Option<Scales>,
-    /// The positions of a slice in its tensor.
-    positions: Option<&'t [Positions]>,
     /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,
 }
@@ -34,19 +26,15 @@ pub(super) struct TensorRead<'t, 'a, S> {
 /// A buffer, and the conversion of the elements that are read into it, if there is one.
 pub(super) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
-impl<'t, 'a, S> TensorRead<'t, 'a, S> {
+impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
     /// All of a tensor.
     pub(super) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
-        let (loaded, scaling) = tensor.decide(options)?;
         Ok(Self {
             tensor,
             shape: tensor.shape(),
             runs: Cow::Owned(ByteRuns::Pattern(Runs::whole(tensor.byte_len()))),
             gap: 0,
-            loaded,
-            scaling: scaling.map(Box::new),
-            scales: None,
-            positions: None,
+            loaded: tensor.dtype_plan(options)?,
             rows: None,
         })
     }
@@ -57,29 +45,20 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
             shape: slice.shape(),
             runs: Cow::Borrowed(slice.runs()),
             gap: slice.gap_len(),
-            positions: Some(slice.positions()),
             rows: slice.by_rows(),
             ..Self::whole(slice.tensor(), options)?
         })
     }
+}
 
-    /// The positions in the tensor.
-    pub(super) fn positions(&self) -> Cow<'t, [Positions]> {
-        match self.positions {
-            Some(positions) => positions.into(),
-            None => Positions::whole(self.tensor.shape()).into(),
-        }
-    }
-
+impl<'t, S> TensorRead<'t, '_, S> {
     /// The conversion while its elements are read, if there is one.
     pub(super) fn conversion(
         &self,
         options: &LoadOptions,
     ) -> Result<Option<ReadConversion<'_>>, ErrorKind> {
-        let options = options.conversions();
-        let conversion = self.loaded.conversion(&options)?;
-        let scaled = |to| ReadConversion::new(to, self.scales.as_ref(), &options);
-        Ok(conversion.map(scaled).transpose()?.map(|conversion| conversion.of_rows(self.rows)))
+        let conversion = self.loaded.conversion(&options.conversions())?;
+        Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
     /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
@@ -104,40 +83,4 @@ impl<'t, 'a, S> TensorRead<'t, 'a, S> {
         let finished = self.loaded.finish(buf, &options.conversions());
         finished.map_err(|error| self.tensor.locate(error))
     }
-}
-
-/// Reads the scales that tensors and slices are multiplied by, all of them in one go, which is
-/// fewer reads than one for each weight.
-pub(super) fn read_scales<S: ReadAt>(
-    wanted: &mut [TensorRead<'_, '_, S>],
-    options: &LoadOptions,
-) -> Result<()> {
-    let mut needed: Vec<LazySlice<'_, S>> = Vec::new();
-    let mut scaled = Vec::new();
-    for wanted in wanted {
-        let Some(scaling) = wanted.scaling.take() else { continue };
-        let positions = wanted.positions();
-        let ranges = scaling.layout.needed(&positions);
-        needed.push(scaling.tensor.slice(ranges.into_iter().map(Index::from).collect::<Vec<_>>())?);
-        scaled.push((wanted, scaling, positions));
-    }
-    if needed.is_empty() {
-        return Ok(());
-    }
-    let values = read_slices(&needed, &options.for_scales())?;
-    for ((wanted, scaling, positions), values) in scaled.into_iter().zip(values) {
-        let Scaling { tensor, layout } = &*scaling;
-        let values = values.into_vec::<f32>().map_err(|error| tensor.locate(error))?;
-        let found = values.len() as u64;
-        let scales = Scales::of_part(layout, &positions, values).ok_or_else(|| {
-            let needed = layout.needed(&positions);
-            let expected = needed.iter().map(|range| range.len() as u64).product();
-            tensor.locate(ErrorKind::SourceLength { expected, found }.into())
-        });
-        wanted.scales = Some(match wanted.rows {
-            Some(rows) => scales?.of_rows(rows.distinct(), &positions),
-            None => scales?,
-        });
-    }
-    Ok(())
 }

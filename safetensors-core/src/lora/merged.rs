@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::parts::Source;
 use super::product::Factors;
-use crate::checkpoint::{ComputedTensor, Files, failed, read_numbers};
+use crate::checkpoint::{ComputedTensor, failed, read_numbers};
 use crate::dtype::Dtype;
+use crate::io::Files;
 use crate::load::LoadOptions;
 
 /// The most elements that are computed at once.

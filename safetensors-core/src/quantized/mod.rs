@@ -18,21 +18,11 @@
 //! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors of the weights of a
 //! checkpoint, by a [`Quantization`].
 
-mod codes;
-mod config;
-mod groups;
-mod matrix;
-mod model;
-mod panel;
 mod quantize;
-mod schemes;
 mod source;
-mod spare;
-mod weight;
 
 use std::collections::HashSet;
 
-pub(crate) use config::bad_config;
 pub(crate) use quantize::{Fused, QuantizedPart, fused_with, with_dtype, with_settings};
 pub use quantize::{LinearLayers, Quantization, QuantizationError};
 
@@ -42,7 +32,7 @@ use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::io::ReadAt;
-use model::{Model, Weight};
+use crate::weights::Weight;
 
 /// A quantised weight of a checkpoint, and the tensors that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +52,7 @@ pub struct QuantizedWeight {
     pub byte_len: u64,
 }
 
-impl<S: ReadAt + 'static> Checkpoint<S> {
+impl<S: ReadAt> Checkpoint<S> {
     /// The quantised weights, in the order of the tensors that hold their codes. Empty for a
     /// checkpoint that is not quantised. The `config.json` beside the files is read, and small
     /// tensors that describe others.
@@ -85,7 +75,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
-        Ok(self.find_weights(None)?.into_iter().map(|(about, _)| about).collect())
+        Ok(self.find_weights()?.into_iter().map(|(about, _)| about).collect())
     }
 
     /// The same checkpoint with each quantised weight as one tensor of F32, as [the
@@ -113,7 +103,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
-        self.dequantized_by(None)
+        let weights = self.find_weights()?;
+        Ok(source::dequantized(self, weights)?.without_codes())
     }
 
     /// [`dequantized`](Checkpoint::dequantized) for the weights that `wanted` accepts. The others
@@ -126,7 +117,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         self,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Computed<S>>> {
-        let weights = self.find_weights(None)?.into_iter();
+        let weights = self.find_weights()?.into_iter();
         let (mut weights, others): (Vec<_>, Vec<_>) = weights.partition(|(about, _)| wanted(about));
         // A mark may belong to several weights, and stays as long as one needs it.
         let needed: HashSet<_> = others.iter().flat_map(|(about, _)| &about.tensors).collect();
@@ -136,25 +127,24 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// [`dequantized`](Checkpoint::dequantized), with this size of the blocks that share a scale if
-    /// the settings name none.
-    pub(crate) fn dequantized_by(
-        self,
-        block: Option<[usize; 2]>,
-    ) -> Result<Checkpoint<Computed<S>>> {
-        let weights = self.find_weights(block)?;
-        source::dequantized(self, weights)
-    }
-
     /// The tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
-    fn find_weights(&self, block: Option<[usize; 2]>) -> Result<Vec<(QuantizedWeight, Weight)>> {
-        let model = Model::new(self, block)?;
-        let weights = schemes::weights(&model).map_err(|error| self.in_first_path(error))?;
+    /// [`dequantized`](Checkpoint::dequantized) of a checkpoint that is borrowed. `None` if it has
+    /// no quantised weights.
+    pub(crate) fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
+        let weights = self.find_weights()?;
+        if weights.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(source::dequantized(self.by_ref(), weights)?.without_codes()))
+    }
+
+    fn find_weights(&self) -> Result<Vec<(QuantizedWeight, Weight)>> {
+        let weights = self.stored_weights().map_err(|error| self.in_first_path(error))?;
         let describe = |weight: Weight| {
             let about = QuantizedWeight {
                 name: weight.name.clone(),

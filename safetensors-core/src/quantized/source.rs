@@ -1,7 +1,6 @@
 //! The files of a checkpoint with quantised weights as numbers: which tensors they have, and which
 //! metadata.
 
-use super::model::Weight;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -10,13 +9,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::QuantizedWeight;
-use super::matrix::Files;
-use super::weight::Part;
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::header::{Metadata, is_reserved};
-use crate::io::ReadAt;
+use crate::io::{Files, ReadAt};
+use crate::weights::Weight;
 
 impl ComputedTensor for Weight {
     fn name(&self) -> &str {
@@ -36,46 +34,26 @@ impl ComputedTensor for Weight {
     }
 
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        self.numbers.read_by(&self.panels, files, first, out)
+        Self::read(self, files, first, out)
     }
 
     fn will_read(&self, elements: &[Range<u64>]) {
-        let width = self.numbers.columns as u64;
-        // The smallest part of the matrix that has all of them.
-        let parts = elements.iter().filter(|range| !range.is_empty()).map(|range| {
-            // An element may have a higher number than 32 bits hold, its row and column have not.
-            let place = |at: u64| ((at / width) as usize, (at % width) as usize);
-            let (first, last) = (place(range.start), place(range.end - 1));
-            let rows = first.0..last.0 + 1;
-            let columns = if rows.len() == 1 { first.1..last.1 + 1 } else { 0..width as usize };
-            Part { rows, columns }
-        });
-        let union = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
-        let all = parts.reduce(|all, part| Part {
-            rows: union(all.rows, part.rows),
-            columns: union(all.columns, part.columns),
-        });
-        if let Some(all) = all {
-            self.panels.expect(&self.numbers, all);
-        }
+        Self::will_read(self, elements);
     }
 
     fn has_read(&self, elements: Range<u64>) {
-        let row = |at: u64| (at / self.numbers.columns.max(1) as u64) as usize;
-        if !elements.is_empty() {
-            self.panels.forget(row(elements.start)..row(elements.end - 1) + 1);
-        }
+        Self::has_read(self, elements);
     }
 }
 
 /// The same checkpoint with these weights as numbers.
-pub(super) fn dequantized<S: ReadAt + 'static>(
+pub(super) fn dequantized<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     weights: Vec<(QuantizedWeight, Weight)>,
 ) -> Result<Checkpoint<Computed<S>>> {
     let (abouts, mut weights): (Vec<_>, Vec<Weight>) = weights.into_iter().unzip();
     let spare = Arc::default();
-    weights.iter_mut().for_each(|weight| weight.panels.spare = Arc::clone(&spare));
+    weights.iter_mut().for_each(|weight| weight.share(&spare));
     let members = abouts.iter().flat_map(|about| &about.tensors);
     let mut instead: HashMap<_, _> = members.map(|name| (&**name, None)).collect();
     for (number, about) in abouts.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! their tensors without loading them all into memory.
 
 mod cast;
+mod codes;
 mod divided;
 mod origin;
 mod plan;
@@ -80,9 +81,6 @@ use crate::tied::Tied;
 #[derive(Debug)]
 pub struct Rewrite<'a, S = FileSource> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
-    /// The scales that all their weights are multiplied by. They are left out, unless a weight gets
-    /// its own dtype again.
-    applied: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
     /// The checkpoints that tensors come from.
     sources: Vec<&'a Checkpoint<S>>,
@@ -103,7 +101,6 @@ impl<S> Default for Rewrite<'_, S> {
     fn default() -> Self {
         Self {
             tensors: Vec::new(),
-            applied: Vec::new(),
             metadata: Metadata::new(),
             sources: Vec::new(),
             deselected: 0,
@@ -265,13 +262,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
     fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
-        self.find_scales();
         let before = self.tensors.len();
         let mut dropped = HashSet::new();
-        for tensors in [&mut self.tensors, &mut self.applied] {
-            let left_out = tensors.extract_if(.., |(name, planned)| !keep(name, planned));
-            dropped.extend(left_out.map(|(name, _)| name));
-        }
+        let left_out = self.tensors.extract_if(.., |(name, planned)| !keep(name, planned));
+        dropped.extend(left_out.map(|(name, _)| name));
         // Of two tensors of one name, one may stay.
         self.tensors.iter().for_each(|(name, _)| _ = dropped.remove(name));
         rename_attributes(&mut self.metadata, |name| {
@@ -296,9 +290,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Renames every tensor to the name that `rename` returns for its current name.
     #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
-        self.find_scales();
         let mut new_names = HashMap::new();
-        for (name, _) in self.tensors.iter_mut().chain(&mut self.applied) {
+        for (name, _) in &mut self.tensors {
             let new = rename(name);
             new_names.insert(std::mem::replace(name, new.clone()), new);
         }

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::origin::{Origin, OriginTensor};
+use super::origin::Origin;
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
 use crate::quantized::{Fused, Quantization, QuantizationError, QuantizedPart};
-use crate::tensor::{ScaleSource, Sink, Storage, TensorSource, shape};
+use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
         Self {
-            origin: Origin::new(OriginTensor::Lazy(tensor)),
+            origin: Origin::Lazy(tensor),
             written: Written::AsIs,
             byte_len,
             source_name: name.into(),
@@ -58,7 +58,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     ) -> Result<Self> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        let origin = Origin::new(OriginTensor::Added(Arc::new(tensor), name.into()));
+        let origin = Origin::Added(Arc::new(tensor), name.into());
         Ok(Self {
             origin,
             written: Written::AsIs,
@@ -71,9 +71,9 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
-        match &self.origin.tensor {
-            OriginTensor::Lazy(tensor) => Some(tensor),
-            OriginTensor::Added(..) => None,
+        match &self.origin {
+            Origin::Lazy(tensor) => Some(tensor),
+            Origin::Added(..) => None,
         }
     }
 
@@ -119,12 +119,17 @@ impl<'a, S> PlannedTensor<'a, S> {
     /// The shape in the source. For a tensor that stores a [quantised](super::Rewrite::quantize)
     /// weight, the shape of the weight.
     pub fn source_shape(&self) -> &[usize] {
-        self.origin.tensor.shape()
+        self.origin.shape()
     }
 
     /// The dtype in the source, before a conversion.
     pub fn source_dtype(&self) -> Dtype {
-        self.origin.tensor.dtype()
+        self.origin.dtype()
+    }
+
+    /// Adds the tensor's name in its source, and its file if it has one, to an error.
+    pub(super) fn locate(&self, error: Error) -> Error {
+        self.origin.locate(error)
     }
 
     /// The number of bytes in the source, of the weight for each tensor that stores a part of it.
@@ -147,17 +152,8 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
     /// The dimensions, outermost first; empty for a scalar.
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.written {
-            Written::AsIs | Written::Cast(_) => self.origin.tensor.shape(),
+            Written::AsIs | Written::Cast(_) => self.origin.shape(),
             Written::Quantized(part) => part.shape(),
-        }
-    }
-
-    /// Whether the elements are multiplied by their scales.
-    pub(super) fn is_scaled(&self) -> bool {
-        match &self.written {
-            Written::AsIs => false,
-            Written::Cast(converted) => converted.is_scaled(),
-            Written::Quantized(part) => part.numbers().is_scaled(),
         }
     }
 
@@ -166,10 +162,15 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.dtype().is_float() && !self.is_quantized()
     }
 
+    /// Returns `true` for scales of codes that this rewrite makes.
+    pub(super) fn is_of_codes(&self) -> bool {
+        matches!(&self.written, Written::Quantized(part) if !part.is_codes())
+    }
+
     /// Sets the conversion, from the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
-            .map_err(|error| self.origin.tensor.locate(error))?;
+            .map_err(|error| self.origin.locate(error))?;
         self.set(Written::Cast(cast))
     }
 
@@ -182,7 +183,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         fused: Option<Arc<Fused<Origin<'a, S>>>>,
     ) -> Result<Vec<(String, Self)>> {
         let parts = how.quantize(name, self.origin.clone(), options, fused);
-        let parts = parts.map_err(|error| self.origin.tensor.locate(error))?;
+        let parts = parts.map_err(|error| self.origin.locate(error))?;
         let planned = parts.into_iter().map(|(name, part)| {
             let mut planned = Self {
                 origin: self.origin.clone(),
@@ -201,7 +202,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
     fn set(&mut self, written: Written<'a, S>) -> Result<()> {
         self.written = written;
         self.byte_len = shape::byte_len(self.dtype(), self.shape())
-            .map_err(|kind| self.origin.tensor.locate(kind.into()))?;
+            .map_err(|kind| self.origin.locate(kind.into()))?;
         Ok(())
     }
 }
@@ -221,14 +222,14 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
             Written::Cast(converted) => converted.write_to(sink),
             Written::Quantized(part) => part.write_to(sink),
         };
-        written.map_err(|error| self.origin.tensor.locate(error))
+        written.map_err(|error| self.origin.locate(error))
     }
 
-    fn scales(&self) -> Option<ScaleSource<'_>> {
+    fn refuse_codes(&self) -> Result<()> {
         match &self.written {
-            Written::AsIs => self.origin.scales(),
-            Written::Cast(converted) => converted.scales(),
-            Written::Quantized(_) => None,
+            Written::AsIs => self.origin.refuse_codes(),
+            Written::Cast(converted) => converted.refuse_codes(),
+            Written::Quantized(_) => Ok(()),
         }
     }
 

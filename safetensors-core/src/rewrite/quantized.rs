@@ -13,9 +13,8 @@ use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::quantized::{
-    Fused, LinearLayers, Quantization, bad_config, fused_with, with_dtype, with_settings,
-};
+use crate::quantized::{Fused, LinearLayers, Quantization, fused_with, with_dtype, with_settings};
+use crate::weights::bad_config;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Quantises weights: the tensors that store a weight take its place, with the names that [the
@@ -80,8 +79,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             return Err(bad_config(problem));
         }
         self.settle_aliases();
-        self.tensors.append(&mut self.applied);
-        self.find_scales();
         let chosen = self.chosen(how, layers, wanted);
         let fused = match how {
             Quantization::Nvfp4 => self.fused(&chosen, options)?,
@@ -108,7 +105,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
         }
         self.tensors = tensors;
-        self.drop_used_scales();
         Ok(self)
     }
 
@@ -174,7 +170,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut fused = HashMap::new();
         for weights in weights.into_values().filter(|weights| weights.len() > 1) {
             let origins = weights.values().map(|planned| planned.origin.clone());
-            let group = Fused::new(origins, options, |origin, error| origin.tensor.locate(error))?;
+            let group = Fused::new(origins, options, |origin, error| origin.locate(error))?;
             let group = Arc::new(group);
             fused.extend(weights.into_keys().map(|tie| (tie, Arc::clone(&group))));
         }
@@ -265,10 +261,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [quantised](Rewrite::quantize), and how many there are.
     pub fn quantized_bytes(&self) -> (u64, u64) {
         let (mut quantized, mut all) = (0, 0);
-        let mut known = HashSet::new();
-        for (_, planned) in self.tensors.iter().filter(|(_, it)| it.source_dtype().is_float()) {
-            // Each of the tensors that store a weight has its shape.
-            if !planned.is_alias() && known.insert(planned.origin.tensor.key()) {
+        for (_, planned) in self.tensors() {
+            // Scales are made of the same numbers as their codes.
+            if planned.source_dtype().is_float() && !planned.is_alias() && !planned.is_of_codes() {
                 all += planned.source_len();
                 quantized += if planned.is_quantized() { planned.source_len() } else { 0 };
             }

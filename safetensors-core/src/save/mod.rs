@@ -81,4 +81,4 @@ pub(crate) use writer::stage;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;
-pub use crate::tensor::{PieceSink, ScaleSource, Sink, TensorSource};
+pub use crate::tensor::{PieceSink, Sink, TensorSource};

@@ -8,7 +8,7 @@ use super::Index;
 use super::runs::{Repeat, Runs};
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
-use crate::tensor::shape::{self, Positions};
+use crate::tensor::shape;
 
 /// A slice of a tensor: the shape of the result, and where its bytes lie in the tensor.
 ///
@@ -17,9 +17,14 @@ use crate::tensor::shape::{self, Positions};
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
-    /// The positions that are taken of each dimension of the tensor.
-    #[cfg(feature = "std")]
-    positions: Vec<Positions>,
+}
+
+/// Positions of one dimension: `count` of them from `start` on, `step` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Positions {
+    start: usize,
+    count: usize,
+    step: usize,
 }
 
 /// The positions taken of one dimension, checked against its length `len`.
@@ -56,20 +61,9 @@ impl Selection {
             .collect();
         if taken.iter().any(|taken| taken.positions.count == 0) {
             let runs = Runs { start: 0, piece: 0, repeats: Vec::new() };
-            return Ok(Self::of(selected, runs, &taken));
+            return Ok(Self { shape: selected, runs });
         }
-        let runs = Self::runs_of(dtype, &taken)?;
-        Ok(Self::of(selected, runs, &taken))
-    }
-
-    #[cfg_attr(not(feature = "std"), expect(unused_variables, reason = "no file is read"))]
-    fn of(shape: Vec<usize>, runs: Runs, taken: &[TakenDim]) -> Self {
-        Self {
-            shape,
-            runs,
-            #[cfg(feature = "std")]
-            positions: taken.iter().map(|taken| taken.positions).collect(),
-        }
+        Ok(Self { shape: selected, runs: Self::runs_of(dtype, &taken)? })
     }
 
     /// Computes the runs from the innermost dimension outwards.
@@ -127,12 +121,6 @@ impl Selection {
     /// also the order of the bytes in the result.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
-    }
-
-    /// The positions that are taken of each dimension of the tensor.
-    #[cfg(feature = "std")]
-    pub(crate) fn positions(&self) -> &[Positions] {
-        &self.positions
     }
 
     /// A copy of the runs, to be split into jobs and read.

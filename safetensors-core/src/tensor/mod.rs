@@ -21,9 +21,8 @@ pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub(crate) use element::Element;
+#[cfg(feature = "std")]
 pub(crate) use rows::Rows;
-pub use source::{
-    PieceSink, ScaleSource, Sink, TensorSource, write_exactly, write_in_pieces, write_native,
-};
+pub use source::{PieceSink, Sink, TensorSource, write_exactly, write_in_pieces, write_native};
 pub use storage::Storage;
 pub use view::TensorView;

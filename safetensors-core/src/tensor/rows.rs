@@ -4,7 +4,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::shape::{Positions, byte_len, element_count};
+use super::shape::{byte_len, element_count};
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 
@@ -78,28 +78,12 @@ impl Rows {
         self.row_len
     }
 
-    /// The numbers of the rows as they are read: ascending, each once.
-    pub(crate) fn distinct(&self) -> &[usize] {
-        &self.distinct
-    }
-
     /// The numbers of the rows as they are wanted.
     pub(crate) fn wanted(&self) -> Vec<usize> {
         match &self.order {
             Some(order) => order.iter().map(|&position| self.distinct[position]).collect(),
             None => self.distinct.clone(),
         }
-    }
-
-    /// The positions of the tensor from the first of the rows to the last.
-    pub(crate) fn positions(&self, tensor: &[usize]) -> Vec<Positions> {
-        let mut positions = Positions::whole(tensor);
-        if let Some(rows) = positions.first_mut() {
-            let start = self.distinct.first().copied().unwrap_or_default();
-            let count = self.distinct.last().map_or(0, |last| last + 1 - start);
-            *rows = Positions { start, count, step: 1 };
-        }
-        positions
     }
 
     /// The bytes of the rows in the tensor, as they are read. No two ranges touch.
@@ -196,7 +180,7 @@ mod tests {
             let rows = Rows::new(Dtype::U8, &[40, row], &wanted).unwrap();
             prop_assert_eq!(rows.wanted(), wanted.clone());
             // Of each element that is read, the first place.
-            let read = rows.distinct().iter().flat_map(|at| at * row..(at + 1) * row);
+            let read = rows.distinct.iter().flat_map(|at| at * row..(at + 1) * row);
             for (index, element) in read.enumerate() {
                 let place = rows.wanted_element(index as u64) as usize;
                 prop_assert_eq!(wanted[place / row] * row + place % row, element);

@@ -1,7 +1,5 @@
 //! Sizes of tensors: the number of elements and bytes of a shape. No other module computes them.
 
-use alloc::vec::Vec;
-
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 
@@ -77,37 +75,6 @@ fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
 #[cold]
 fn overflow(shape: &[usize]) -> ErrorKind {
     ErrorKind::ShapeOverflow { shape: shape.into() }
-}
-
-/// Positions of one dimension: `count` of them from `start` on, `step` apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Positions {
-    pub(crate) start: usize,
-    pub(crate) count: usize,
-    pub(crate) step: usize,
-}
-
-impl Positions {
-    /// All positions of a dimension of this length.
-    pub(crate) fn all(len: usize) -> Self {
-        Self { start: 0, count: len, step: 1 }
-    }
-
-    /// All positions of each dimension of a shape.
-    pub(crate) fn whole(shape: &[usize]) -> Vec<Self> {
-        shape.iter().map(|&len| Self::all(len)).collect()
-    }
-
-    /// The position after the last one; the first if there is none.
-    pub(crate) fn end(&self) -> usize {
-        self.count.checked_sub(1).map_or(self.start, |last| self.start + last * self.step + 1)
-    }
-
-    /// Whether a position is one of these.
-    #[cfg(test)]
-    pub(crate) fn contains(&self, position: usize) -> bool {
-        (self.start..self.end()).step_by(self.step).any(|at| at == position)
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,9 @@
 //! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
 
 use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::shape::Positions;
 use crate::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 
 /// Takes the bytes of a tensor, piece by piece, in order.
@@ -88,51 +84,15 @@ pub trait TensorSource: Sync {
         None
     }
 
-    /// The scales that the elements must be multiplied by, if this is a quantised weight whose
-    /// scales are another tensor. [`Converted`](crate::convert::Converted) applies them or refuses
-    /// to convert. A source that passes on the elements of another source passes on its scales,
-    /// too. The default is `None`.
-    fn scales(&self) -> Option<ScaleSource<'_>> {
-        None
-    }
-}
-
-/// The scales of a [`TensorSource`], as another source.
-pub struct ScaleSource<'a> {
-    /// The name of their tensor.
-    pub(crate) name: String,
-    pub(crate) tensor: Box<dyn TensorSource + 'a>,
-    /// The shape of the whole weight.
-    pub(crate) weight: Vec<usize>,
-    /// The positions of the weight that the source has; `None` for all.
-    pub(crate) positions: Option<Vec<Positions>>,
-    /// The rows of the weight that the source has, in its order; `None` for all of the positions.
-    pub(crate) rows: Option<Vec<usize>>,
-    /// The name of other scales, beside another name of the weight.
-    pub(crate) other: Option<String>,
-}
-
-impl<'a> ScaleSource<'a> {
-    /// The name of the tensor of scales, beside the weight.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The scales in the tensor `name`, of a source that is a whole weight of this shape.
-    #[cfg(feature = "std")]
-    pub(crate) fn of_whole(
-        name: &str,
-        weight: Vec<usize>,
-        tensor: Box<dyn TensorSource + 'a>,
-    ) -> Self {
-        let (name, positions, rows) = (name.into(), None, None);
-        Self { name, tensor, weight, positions, rows, other: None }
-    }
-}
-
-impl fmt::Debug for ScaleSource<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScaleSource").field("name", &self.name).finish_non_exhaustive()
+    /// Fails if the elements are codes of a quantised weight, which
+    /// [`Converted`](crate::convert::Converted) must not take for numbers. A source that passes on
+    /// the elements of another one asks it. The default is that they are numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], naming the weight.
+    fn refuse_codes(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -218,8 +178,8 @@ macro_rules! forward {
                 (**self).storage()
             }
 
-            fn scales(&self) -> Option<ScaleSource<'_>> {
-                (**self).scales()
+            fn refuse_codes(&self) -> Result<()> {
+                (**self).refuse_codes()
             }
         }
     )*};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore, MemoryStore};
-use safetensors_core::convert::ScaledWeights;
 use safetensors_core::io::AsyncReadAt;
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions, ReadAt, SaveOptions,
     TensorBuf, TensorView, serialize,
@@ -149,7 +149,7 @@ fn quantised_weights_are_those_of_the_blocking_way() {
 }
 
 #[test]
-fn scales_are_found_and_needed_as_in_the_blocking_way() {
+fn codes_are_refused_as_in_the_blocking_way() {
     let codes = counting(Dtype::F8_E4M3, 1024);
     let scales = TensorBuf::from_vec(vec![1, 1], vec![0.5_f32]).unwrap();
     let bytes = file(&[("w", codes), ("w_scale_inv", scales)]);
@@ -159,13 +159,13 @@ fn scales_are_found_and_needed_as_in_the_blocking_way() {
     let there = block_on(Checkpoint::open_async(&store, "w.safetensors", &Limits::default()));
     let there = there.unwrap();
     let options = LoadOptions::new().floats_as(Dtype::F32);
-    let numbers = options.clone().scaled_weights(ScaledWeights::Dequantize);
+    let stored = options.clone().quantized(QuantizedWeights::Stored);
     server.take_log();
-    for (options, is_fetched) in [(options, false), (numbers, true)] {
+    for (options, is_fetched) in [(options, false), (stored, true)] {
         let loaded = block_on(store.load(&[there.tensor("w").unwrap()], &options));
         let expected = here.tensor("w").unwrap().read_with(&options);
         assert_eq!(outcome(loaded.map(|mut bufs| bufs.remove(0))), outcome(expected));
-        // `NeedsScales` comes before anything is fetched.
+        // The refusal comes before anything is fetched.
         assert_eq!(!server.take_log().ranges.is_empty(), is_fetched);
     }
 }

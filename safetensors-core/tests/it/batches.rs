@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use safetensors_core::convert::ScaledWeights;
 use safetensors_core::framework::{Framework, Support, load, read_in_batches};
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
     save,
@@ -146,12 +146,13 @@ fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
     let options = LoadOptions::new().floats_as(Dtype::F32);
     let error = read_in_batches::<Apart, _>(&tensors, &device, &options, 0);
     let error = error.unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
     assert_eq!((error.tensor(), device.moved.load(Ordering::SeqCst)), (Some("w"), 0));
 
-    let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    let read = read_in_batches::<Apart, _>(&tensors, &device, &options, 0).unwrap();
-    assert_eq!(read[1].as_slice::<f32>().unwrap(), [0.5, 1.0]);
+    let stored = LoadOptions::new().quantized(QuantizedWeights::Stored);
+    let read = read_in_batches::<Apart, _>(&tensors, &device, &stored, 0).unwrap();
+    assert_eq!(read[1].bytes(), [0x38, 0x40]);
+    let options = LoadOptions::new().quantized(QuantizedWeights::Numbers);
     let loaded = load::<Apart>(&checkpoint, &device, &options).unwrap();
     assert_eq!(loaded["w"].as_slice::<f32>().unwrap(), [0.5, 1.0]);
     assert_eq!(loaded.keys().collect::<Vec<_>>(), ["a", "w"]);

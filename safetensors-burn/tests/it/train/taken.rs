@@ -3,7 +3,7 @@
 use burn::module::{Initializer, Param, ParamId};
 use burn::nn::LinearLayout;
 use burn::optim::LambConfig;
-use burn::tensor::{Bool, Bytes, DType, Int};
+use burn::tensor::{Bool, BoolStore, Bytes, DType, Int};
 use safetensors_burn::burn_pack::Tensor as PackTensor;
 
 use super::foreign::{Net, optimizers};
@@ -61,7 +61,7 @@ fn every_optimizer_of_burn_is_saved_as_its_bytes_are() {
     }
 }
 
-/// Checkpointers that have restored an epoch know its names and shapes.
+/// Checkpointers that have restored an epoch know the names and shapes of its model.
 #[test]
 fn a_resumed_training_saves_the_same() {
     let (_dir, epochs) = saved(2);
@@ -167,9 +167,10 @@ fn parameters_of_other_names_are_saved_as_their_bytes_are() {
     assert_is_of_bytes(&epochs, 2, &renamed, OptimizerRecord::default());
 }
 
-/// A state of AdamW has two tensors and two numbers, and so has one of LAMB.
+/// A state of AdamW has two tensors and two numbers, and so has one of LAMB. burn gives neither
+/// without its name, and the record is lost when that is found out.
 #[test]
-fn another_optimizer_is_saved_as_its_bytes_are() {
+fn another_optimizer_in_the_middle_of_a_run_is_an_error_once() {
     let (_dir, epochs) = empty();
     let mut adam = AdamWConfig::new().init();
     let mut lamb = LambConfig::new().init();
@@ -178,9 +179,108 @@ fn another_optimizer_is_saved_as_its_bytes_are() {
     save(&checkpointers, 1, &net, adam.to_record());
 
     let net = net.steps(&mut lamb);
+    checkpointers.0.save(2, net.clone().into_record()).unwrap();
+    let error = of(checkpointers.1.save(2, lamb.to_record()));
+    let expected = "burn gave 0 of 4 tensors and 2 of 4 numbers; save the epoch again";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    assert_eq!(error.file(), epochs.path(2).join("optimizer.safetensors").to_str());
+    of(checkpointers.2.save(2, LrSchedulerRecord::new()));
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
     for epoch in [2, 3] {
         save(&checkpointers, epoch, &net, lamb.to_record());
         assert_is_of_bytes(&epochs, epoch, &net, lamb.to_record());
+    }
+}
+
+/// A restored record tells nothing about the optimizer that goes on.
+#[test]
+fn a_training_that_is_resumed_with_another_optimizer_is_saved_as_its_bytes_are() {
+    let (_dir, epochs) = empty();
+    let mut adam = AdamWConfig::new().init();
+    let net = Net::new(DType::F32).steps(&mut adam);
+    save(&epochs.checkpointers_for(&net), 1, &net, adam.to_record());
+
+    let checkpointers = epochs.checkpointers_for(&net);
+    let mut lamb = LambConfig::new().init().load_record(checkpointers.1.restore(1).unwrap());
+    let net = net.steps(&mut lamb);
+    for epoch in [2, 3] {
+        save(&checkpointers, epoch, &net, lamb.to_record());
+        assert_is_of_bytes(&epochs, epoch, &net, lamb.to_record());
+    }
+}
+
+/// The names come from burn's bytes, whatever they are.
+#[test]
+fn a_first_record_may_have_any_names() {
+    for (name, numbers) in [("7.\"m\"", 4), ("7.m\n", 4), ("7.", 4), ("7.moment", 1)] {
+        let bytes = Bytes::from_elems(vec![1.0_f32, 2.0]);
+        let tensor = PackTensor::new(name.into(), DType::F32, [2], Some(7), bytes);
+        let writer = Writer::new(vec![tensor]).with_scalar("7.__rank", Scalar::UInt(1));
+        let writer = (1..numbers)
+            .fold(writer, |writer, i| writer.with_scalar(&format!("7.\\ \"{i}"), Scalar::UInt(i)));
+        let bytes = writer.into_bytes().unwrap();
+        let record = || OptimizerRecord::from_bytes(bytes.clone()).unwrap();
+        let (_dir, epochs) = empty();
+        let net = Net::new(DType::F32);
+        let checkpointers = epochs.checkpointers_for(&net);
+        for epoch in [1, 2] {
+            save(&checkpointers, epoch, &net, record());
+            assert_is_of_bytes(&epochs, epoch, &net, record());
+            let restored = epochs.checkpointers().1.restore(epoch).unwrap();
+            assert_eq!(content(restored), content(record()), "{name:?}");
+        }
+    }
+}
+
+/// A record with every kind of name, number and tensor.
+fn every_kind() -> Writer {
+    let tensor = |name: &str, dtype: DType, shape: &[usize]| {
+        let count = shape.iter().product::<usize>() * dtype.size();
+        let byte =
+            |i: usize| if dtype.is_bool() { u8::from(i.is_multiple_of(8)) } else { (i * 37) as u8 };
+        let bytes = Bytes::from_bytes_vec((0..count).map(byte).collect());
+        let id = name.split_once('.').unwrap().0.parse().ok();
+        PackTensor::new(name.into(), dtype, shape.to_vec(), id, bytes)
+    };
+    let tensors = vec![
+        tensor("7.momentum.moment_1", DType::F32, &[2, 3]),
+        tensor("7.momentum.moment_2", DType::F32, &[2, 3]),
+        tensor("7.history.0", DType::F64, &[2]),
+        tensor("7.history.10", DType::F64, &[]),
+        tensor("9.mask", DType::Bool(BoolStore::U32), &[4]),
+        tensor("9.empty", DType::I64, &[0, 3]),
+        tensor("18446744073709551615.velocity", DType::BF16, &[3]),
+    ];
+    let scalars = [
+        ("7.__rank", Scalar::UInt(2)),
+        ("7.momentum.time", Scalar::UInt(u64::MAX)),
+        ("9.__rank", Scalar::UInt(1)),
+        ("9.least", Scalar::Int(i64::MIN)),
+        ("9.nan", Scalar::Float(f64::from_bits(0x7ff8_0000_dead_beef))),
+        ("9.on", Scalar::Bool(true)),
+        ("11.__rank", Scalar::UInt(0)),
+        ("18446744073709551615.__rank", Scalar::UInt(1)),
+    ];
+    let writer = Writer::new(tensors).with_metadata("7", "enc.0.weight").with_metadata("11", "b");
+    scalars.into_iter().fold(writer, |writer, (name, value)| writer.with_scalar(name, value))
+}
+
+/// The first record goes through burn's bytes, and the second one is taken by its names. The fixture
+/// was saved when the names of the first one were read in what burn prints.
+#[test]
+fn a_record_is_the_same_file_as_by_earlier_versions() {
+    let fixture =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/optimizer_record.safetensors");
+    let bytes = every_kind().into_bytes().unwrap();
+    let record = || OptimizerRecord::from_bytes(bytes.clone()).unwrap();
+    let (_dir, epochs) = empty();
+    let net = Net::new(DType::F32);
+    let checkpointers = epochs.checkpointers_for(&net);
+    for epoch in [1, 2] {
+        save(&checkpointers, epoch, &net, record());
+        let file = fs::read(epochs.path(epoch).join("optimizer.safetensors")).unwrap();
+        assert_eq!(file, fs::read(fixture).unwrap());
+        assert_eq!(content(epochs.checkpointers().1.restore(epoch).unwrap()), content(record()));
     }
 }
 

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fetch::{Wanted, each, plan, read};
-use super::held::{
-    AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, is_not_fetched, not_fetched,
-};
+use super::held::{AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, not_fetched};
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
@@ -275,12 +273,16 @@ where
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
-        // What cannot be loaded fails before anything is fetched.
-        tensors.iter().try_for_each(|tensor| {
-            let loaded = tensor.dtype_plan(options)?;
-            let len = loaded.byte_len(tensor.shape(), options);
-            len.map(drop).map_err(|error| tensor.locate(error))
-        })?;
+        // What cannot be loaded fails before it is fetched. The settings of quantised weights are
+        // fetched for that.
+        self.run(|_| {
+            tensors.iter().try_for_each(|tensor| {
+                let loaded = tensor.dtype_plan(options)?;
+                let len = loaded.byte_len(tensor.shape(), options);
+                len.map(drop).map_err(|error| tensor.locate(error))
+            })
+        })
+        .await?;
         let total = tensors.iter().map(LazyTensor::byte_len).sum();
         let (counting, unwatched) = (options.clone().counting(total), options.unwatched());
         let mut bufs = Vec::with_capacity(tensors.len());
@@ -293,13 +295,7 @@ where
             });
             let (group, later) = rest.split_at(fits.count().max(1));
             let _fetched = self.fetch(group, &counting).await?;
-            let read = read_tensors(group, &unwatched);
-            // The scales of weights are fetched by a run.
-            let lacks_scales = read.as_ref().is_err_and(is_not_fetched);
-            bufs.extend(match lacks_scales {
-                true => self.run(|_| read_tensors(group, &unwatched)).await?,
-                false => read?,
-            });
+            bufs.extend(read_tensors(group, &unwatched)?);
             rest = later;
         }
         Ok(bufs)

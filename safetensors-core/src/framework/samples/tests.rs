@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{SampleBatch, Samples};
 use crate::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
-use crate::convert::ScaledWeights;
 use crate::convert::support::Support;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Mismatch, Result};
 use crate::framework::Framework;
-use crate::load::LoadOptions;
+use crate::load::{LoadOptions, QuantizedWeights};
 use crate::save::{SaveOptions, serialize};
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
@@ -225,7 +224,7 @@ fn samples_have_all_names_and_no_applied_scales() {
     let file = serialize([("w", weight), ("w_scale_inv", scales)], &tied).unwrap();
     let store = MemoryStore::from_iter([("a.safetensors", file)]);
     let options = LoadOptions::new().floats_as(Dtype::F32);
-    let options = options.scaled_weights(ScaledWeights::Dequantize);
+    let options = options.quantized(QuantizedWeights::Numbers);
     let samples = Samples::<Bufs, _>::open_in(store, "", ()).unwrap().load_options(options);
     let check = |tensors: &BTreeMap<String, Arc<TensorBuf>>| {
         assert_eq!(tensors.keys().collect::<Vec<_>>(), ["head", "w"]);

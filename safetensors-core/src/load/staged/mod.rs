@@ -12,7 +12,7 @@ use parts::Plan;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::fused::ReadScratch;
-use crate::load::wanted::{TensorRead, read_scales};
+use crate::load::wanted::TensorRead;
 use crate::load::{LazyTensor, LoadOptions, one_a_file};
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
@@ -93,8 +93,7 @@ impl Default for StagingBuffers {
 /// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
 /// and copies overlap.
 ///
-/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
-/// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
+/// Elements are converted before they come into a slot. Slots are filled in the order of the tensors, and may be copied in
 /// another. A tensor without elements has no parts. Progress counts what has been read.
 ///
 /// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
@@ -161,9 +160,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     staging: &mut T,
 ) -> Result<()> {
     let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
-    let mut wanted = wanted.collect::<Result<Vec<_>>>()?;
-    // Scales are small, and every part of their weight needs them: read before the parts.
-    read_scales(&mut wanted, options)?;
+    let wanted = wanted.collect::<Result<Vec<_>>>()?;
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
     let progress = options.work.meter(plan.byte_len());
     let fill = |number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch| {

@@ -4,11 +4,10 @@ use std::mem;
 use std::ops::Range;
 
 use super::StagedPart;
-use crate::convert::ReadConversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
-use crate::load::fused::ReadScratch;
+use crate::load::fused::{ReadConversion, ReadScratch};
 use crate::load::wanted::TensorRead;
 use crate::load::{DtypePlan, LazyTensor, LoadOptions};
 use crate::tensor::{TensorBuf, shape, swap_on_big_endian};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::super::config::bad_config;
 use super::Quantization;
 use crate::error::Result;
 use crate::python_json;
+use crate::weights::bad_config;
 
 /// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
 /// take the codes of another tensor, such as an embedding, for its numbers.

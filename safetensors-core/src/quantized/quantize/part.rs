@@ -103,14 +103,13 @@ pub(super) fn parts<S: TensorSource + Send>(
 }
 
 impl<S> QuantizedPart<S> {
-    /// The weight as F32.
-    pub(crate) fn numbers(&self) -> &Converted<S> {
-        &self.weight.source
+    pub(crate) fn is_codes(&self) -> bool {
+        self.kind == Kind::Codes
     }
 
     /// The error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
-        if self.kind == Kind::Codes { *locked(&self.weight.error) } else { None }
+        if self.is_codes() { *locked(&self.weight.error) } else { None }
     }
 }
 

@@ -85,8 +85,8 @@ pub(super) fn mxfp4_scales(magnitudes: &mut [f32]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::codes::{Codes, Order};
     use super::*;
+    use crate::weights::{Codes, Order};
 
     #[test]
     fn codes_of_four_bits_are_the_nearest() {

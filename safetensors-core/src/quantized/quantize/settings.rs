@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::super::config::{KEYS, bad_config, is_of_mlx};
 use super::Quantization;
 use crate::error::{Error, Result};
 use crate::python_json;
+use crate::weights::{KEYS, bad_config, is_of_mlx};
 
 /// Entries with their texts, which stay as they are.
 type Entries<'a> = BTreeMap<String, Cow<'a, str>>;

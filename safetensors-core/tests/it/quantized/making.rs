@@ -319,8 +319,6 @@ fn codes_are_neither_cast_nor_quantised_again() {
 /// A weight that is quantised already is quantised anew from its numbers, and its scales go.
 #[test]
 fn quantised_weights_are_quantised_anew() {
-    use safetensors_core::convert::ScaledWeights;
-
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
@@ -330,15 +328,17 @@ fn quantised_weights_are_quantised_anew() {
         .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let how = Quantization::Int8Channel;
-    let quantize = |options: &ConvertOptions| {
-        Rewrite::of(&checkpoint)
-            .quantize(how, options, &LinearLayers::new(), |name, _| Some(name == "w.weight"))
+    let quantize = |checkpoint| {
+        let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
+        let wanted = |name: &str, _: &_| Some(name == "w.weight");
+        Rewrite::of(checkpoint).quantize(how, &options, &layers, wanted)
     };
-    let refused = quantize(&ConvertOptions::new()).unwrap_err();
-    assert!(matches!(refused.kind(), ErrorKind::NeedsScales { .. }), "{refused}");
-    let options = ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    let checkpoint = checkpoint.into_boxed();
+    let refused = quantize(&checkpoint).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Quantization { .. }), "{refused}");
+    let numbers = Checkpoint::open(&path).unwrap().dequantized().unwrap().into_boxed();
     let out = dir.path().join("out.safetensors");
-    quantize(&options).unwrap().save(&out, &SaveOptions::new()).unwrap();
+    quantize(&numbers).unwrap().save(&out, &SaveOptions::new()).unwrap();
     let made = Checkpoint::open(&out).unwrap();
     let names: Vec<_> = made.tensors().map(|tensor| tensor.name()).collect();
     assert_eq!(names, ["w.weight_scale", "w.weight"]);

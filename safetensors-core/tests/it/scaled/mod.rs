@@ -1,5 +1,5 @@
-//! Quantised weights and their scales: dequantised as NumPy does it, whole and in parts, refused
-//! where they would be converted without their scales.
+//! Weights of 8-bit floats and their scales: numbers as NumPy computes them, whole and in parts, and
+//! refused where codes would be taken for numbers.
 
 mod aliases;
 mod numpy;
@@ -9,43 +9,58 @@ mod rewriting;
 
 use std::path::PathBuf;
 
-use safetensors_core::convert::ScaledWeights;
-use safetensors_core::slice::TensorPart;
+use safetensors_core::checkpoint::Computed;
+use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, LoadOptions, ReadAt, Result, SaveOptions, TensorBuf, save,
+    Checkpoint, Dtype, Error, ErrorKind, Limits, SaveOptions, TensorBuf, TensorView, save,
 };
 use tempfile::TempDir;
-
-/// Reads part of the tensor of this name.
-fn read_part<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
-    name: &str,
-    part: TensorPart,
-    options: &LoadOptions,
-) -> Result<TensorBuf> {
-    checkpoint.tensor(name)?.slice(part)?.read_with(options)
-}
 
 /// The path of a file that `fixtures/scaled/generate.py` made.
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/tests/fixtures/scaled/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-fn dequantize() -> LoadOptions {
-    LoadOptions::new().scaled_weights(ScaledWeights::Dequantize)
+/// The numbers of a fixture, whose settings say how many rows and columns share a scale.
+fn numbers(name: &str, [rows, columns]: [usize; 2]) -> Checkpoint<Computed<MemoryFile>> {
+    let file = std::fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
+    let config =
+        format!(r#"{{"quantization_config": {{"weight_block_size": [{rows}, {columns}]}}}}"#);
+    let files = [("m/model.safetensors", file), ("m/config.json", config.into_bytes())];
+    let checkpoint = Checkpoint::open_in(MemoryStore::from_iter(files), "m", &Limits::default());
+    checkpoint.unwrap().dequantized().unwrap()
 }
 
-/// [`dequantize`], with scales of blocks of this size.
-fn dequantize_blocks(rows: usize, columns: usize) -> LoadOptions {
-    dequantize().convert_options(ConvertOptions::new().scale_block(rows, columns))
+fn fp8(shape: &[usize], codes: &[u8]) -> TensorBuf {
+    TensorBuf::from_view(&TensorView::new(Dtype::F8_E4M3, shape, codes).unwrap()).unwrap()
+}
+
+/// The codes of 1 and 2.
+fn codes() -> TensorBuf {
+    fp8(&[1, 2], &[0x38, 0x40])
+}
+
+/// Scales of one half.
+fn scales(shape: &[usize]) -> TensorBuf {
+    TensorBuf::from_vec(shape.to_vec(), vec![0.5_f32; shape.iter().product()]).unwrap()
+}
+
+/// A checkpoint with these tensors, and these other names of them.
+fn tied(tensors: &[(&str, TensorBuf)], aliases: &[(&str, &str)]) -> (TempDir, Checkpoint) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
+    let options = SaveOptions::new().durable(false).metadata(aliases.iter().copied());
+    save(&path, tensors, &options).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    (directory, checkpoint)
 }
 
 /// A checkpoint with these tensors.
 fn checkpoint(tensors: &[(&str, TensorBuf)]) -> (TempDir, Checkpoint) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
-    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
-    let checkpoint = Checkpoint::open(&path).unwrap();
-    (directory, checkpoint)
+    tied(tensors, &[])
+}
+
+fn is_of_codes(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Quantization { .. })
 }

@@ -1,14 +1,13 @@
 //! Parts of quantised weights, cut on block boundaries and inside blocks.
 
-use safetensors_core::convert::{Converted, ScaledWeights};
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf,
-    TensorView, save_sharded, serialize,
+    Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, ShardOptions,
+    TensorBuf, save_sharded, serialize,
 };
 use safetensors_testing::read_at::NotingSource;
 
-use super::{checkpoint, dequantize, dequantize_blocks, fixture, read_part};
+use super::{checkpoint, fp8, numbers};
 
 /// The elements of a part of a tensor of F32, one by one.
 fn part_of(whole: &TensorBuf, part: TensorPart) -> Vec<u32> {
@@ -33,13 +32,17 @@ fn bits(buf: &TensorBuf) -> Vec<u32> {
     buf.as_slice::<f32>().unwrap().iter().map(|value| value.to_bits()).collect()
 }
 
+/// Reads part of the tensor of this name.
+fn read_part<S: ReadAt>(checkpoint: &Checkpoint<S>, name: &str, part: TensorPart) -> TensorBuf {
+    checkpoint.tensor(name).unwrap().slice(part).unwrap().read().unwrap()
+}
+
 #[test]
 fn every_span_of_every_dimension_has_its_scales() {
-    let weights = Checkpoint::open(fixture("small.safetensors")).unwrap();
-    let options = dequantize_blocks(4, 8);
+    let weights = numbers("small", [4, 8]);
     for name in ["block", "experts", "channel", "vector", "tensor", "one", "row", "column", "exact"]
     {
-        let whole = weights.read_named([name], &options).unwrap().remove(0);
+        let whole = weights.tensor(name).unwrap().read().unwrap();
         let mut parts = vec![TensorPart::Whole];
         for (dim, &len) in whole.shape().iter().enumerate() {
             for offset in 0..=len {
@@ -47,36 +50,31 @@ fn every_span_of_every_dimension_has_its_scales() {
             }
         }
         let named = parts.iter().map(|&part| (name, part));
-        let read = weights.read_parts(named, &options).unwrap();
+        let read = weights.read_parts(named, &LoadOptions::new()).unwrap();
         assert_eq!(read.len(), parts.len());
         for (part, read) in parts.into_iter().zip(read) {
             assert_eq!(read.shape(), part.shape(whole.shape()).unwrap(), "{name} {part:?}");
             assert_eq!(bits(&read), part_of(&whole, part), "{name} {part:?}");
-            let alone = read_part(&weights, name, part, &options).unwrap();
-            assert_eq!(bits(&alone), bits(&read), "{name} {part:?}");
+            assert_eq!(bits(&read_part(&weights, name, part)), bits(&read), "{name} {part:?}");
         }
     }
 }
 
 #[test]
 fn rows_in_any_order_have_their_scales() {
-    let weights = Checkpoint::open(fixture("small.safetensors")).unwrap();
-    let options = dequantize_blocks(4, 8);
-    let converted =
-        ConvertOptions::new().scale_block(4, 8).scaled_weights(ScaledWeights::Dequantize);
+    let weights = numbers("small", [4, 8]);
     for name in ["block", "experts", "channel", "vector", "tensor", "row", "column", "exact"] {
         let tensor = weights.tensor(name).unwrap();
-        let whole = tensor.read_with(&options).unwrap();
+        let whole = tensor.read().unwrap();
         let count = whole.shape()[0];
         let whole = bits(&whole);
         let len = whole.len() / count;
         for numbers in [vec![count - 1], (0..count).rev().chain(0..count).collect(), vec![0; 9]] {
             let expected = numbers.iter().flat_map(|row| &whole[row * len..][..len]);
             let expected: Vec<u32> = expected.copied().collect();
-            let rows = || tensor.rows(&numbers).unwrap();
-            assert_eq!(bits(&rows().read_with(&options).unwrap()), expected, "{name}");
-            let saved = Converted::new(rows(), Dtype::F32, &converted).unwrap();
-            let file = serialize([("rows", saved)], &SaveOptions::new()).unwrap();
+            let rows = tensor.rows(&numbers).unwrap();
+            assert_eq!(bits(&rows.read().unwrap()), expected, "{name}");
+            let file = serialize([("rows", rows)], &SaveOptions::new()).unwrap();
             let saved = Checkpoint::from_source(file, "file").unwrap();
             assert_eq!(bits(&saved.tensor("rows").unwrap().read().unwrap()), expected, "{name}");
         }
@@ -88,21 +86,15 @@ fn large(rows: usize, columns: usize) -> (TensorBuf, TensorBuf, TensorBuf) {
     let code = |i: usize| ((i * 7 + i / columns) % 127) as u8;
     let codes: Vec<u8> = (0..rows * columns).map(code).collect();
     let shape = [rows, columns];
-    let weight = TensorView::new(Dtype::F8_E4M3, &shape, &codes).unwrap();
-    let weight = TensorBuf::from_view(&weight).unwrap();
+    let weight = fp8(&shape, &codes);
     let grid = [rows.div_ceil(128), columns.div_ceil(128)];
     let scales: Vec<f32> = (0..grid[0] * grid[1]).map(|i| 1.0 + i as f32 / 64.0).collect();
-    let values = weight
-        .clone()
-        .convert(Dtype::F32, &ConvertOptions::new())
-        .unwrap()
-        .into_vec::<f32>()
-        .unwrap();
+    let values = weight.clone().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
     let product = |(i, value): (usize, f32)| {
         let (row, column) = (i / columns, i % columns);
         value * scales[row / 128 * grid[1] + column / 128]
     };
-    let products = values.into_iter().enumerate().map(product).collect();
+    let products = values.into_vec::<f32>().unwrap().into_iter().enumerate().map(product).collect();
     (
         weight,
         TensorBuf::from_vec(grid.to_vec(), scales.clone()).unwrap(),
@@ -113,8 +105,9 @@ fn large(rows: usize, columns: usize) -> (TensorBuf, TensorBuf, TensorBuf) {
 #[test]
 fn a_large_weight_is_read_in_pieces_by_several_threads() {
     let (weight, scales, expected) = large(700, 3001);
-    let (_directory, checkpoint) =
-        checkpoint(&[("w", weight), ("w_scale_inv", scales), ("bias", expected.clone())]);
+    let tensors = [("w", weight), ("w_scale_inv", scales), ("bias", expected.clone())];
+    let (_directory, checkpoint) = checkpoint(&tensors);
+    let numbers = checkpoint.dequantized().unwrap();
     let parts = [
         TensorPart::Whole,
         RankPart::new(0, 1, 4).into(),
@@ -124,19 +117,18 @@ fn a_large_weight_is_read_in_pieces_by_several_threads() {
         TensorPart::span(1, 3000, 1),
     ];
     for threads in [1, 3] {
-        let options = dequantize().threads(threads);
+        let options = LoadOptions::new().threads(threads);
         let named = parts.iter().map(|&part| ("w", part)).chain([("bias", TensorPart::Whole)]);
-        let read = checkpoint.read_parts(named, &options).unwrap();
+        let read = numbers.read_parts(named, &options).unwrap();
         for (&part, read) in parts.iter().zip(&read) {
             assert!(bits(read) == part_of(&expected, part), "{part:?}, {threads} threads");
         }
         assert!(bits(&read[parts.len()]) == bits(&expected), "a tensor without scales");
         // By way of a narrow dtype, in the same pieces.
-        let narrow = options.floats_as(Dtype::BF16);
-        let read = read_part(&checkpoint, "w", parts[4], &narrow).unwrap();
-        let wide = read_part(&checkpoint, "w", parts[4], &dequantize()).unwrap();
-        let rounded = wide.convert(Dtype::BF16, &ConvertOptions::new()).unwrap();
-        assert!(read.bytes() == rounded.bytes());
+        let slice = numbers.tensor("w").unwrap().slice(parts[4]).unwrap();
+        let narrow = slice.read_with(&options.floats_as(Dtype::BF16)).unwrap();
+        let wide = slice.read().unwrap().convert(Dtype::BF16, &ConvertOptions::new()).unwrap();
+        assert!(narrow.bytes() == wide.bytes());
     }
 }
 
@@ -148,12 +140,8 @@ fn scales_may_lie_in_another_file() {
     let options = ShardOptions::new().max_shard_size("1KB".parse().unwrap());
     let saved = save_sharded(directory.path(), tensors, &options).unwrap();
     assert_eq!(saved.files.len(), 2);
-    let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let read = checkpoint.read_named(["w"], &dequantize()).unwrap();
-    assert_eq!(bits(&read[0]), bits(&expected));
-    let scales = checkpoint.tensor("w").unwrap().scales().unwrap();
-    assert_eq!(scales.name(), "w_scale_inv");
-    assert_ne!(scales.file(), checkpoint.tensor("w").unwrap().file());
+    let numbers = Checkpoint::open(directory.path()).unwrap().dequantized().unwrap();
+    assert_eq!(bits(&numbers.tensor("w").unwrap().read().unwrap()), bits(&expected));
 }
 
 #[test]
@@ -166,24 +154,24 @@ fn only_the_needed_scales_are_read() {
     std::fs::write(&path, b"only the name counts").unwrap();
     let open = |_: &std::path::Path| Ok(NotingSource::new(bytes.clone()));
     let checkpoint = Checkpoint::open_by(&path, &Limits::default(), open).unwrap();
-    let source = checkpoint.files()[0].safetensors().source();
     let start = |name: &str| checkpoint.tensor(name).unwrap().file_offset();
     let (weight, scales) = (start("w"), start("w_scale_inv"));
+    let numbers = checkpoint.dequantized().unwrap();
+    let source = numbers.files()[0].safetensors().source().stored();
     source.take_reads();
 
     // Rows 200 to 299 lie in the second and third row of blocks.
     let part = TensorPart::span(0, 200, 100);
-    let read = read_part(&checkpoint, "w", part, &dequantize()).unwrap();
-    assert_eq!(bits(&read), part_of(&expected, part));
-    let mut found = source.take_reads();
-    found.sort_unstable();
-    let mut needed = [(weight + 200 * 1024, 100 * 1024), (scales + 8 * 4, 2 * 8 * 4)];
-    needed.sort_unstable();
-    assert_eq!(found, needed);
-
-    // Without scales nothing else is read.
-    source.take_reads();
-    let raw = LoadOptions::new().floats_as(Dtype::F32).scaled_weights(ScaledWeights::Raw);
-    read_part(&checkpoint, "w", part, &raw).unwrap();
-    assert_eq!(source.take_reads(), [(weight + 200 * 1024, 100 * 1024)]);
+    assert_eq!(bits(&read_part(&numbers, "w", part)), part_of(&expected, part));
+    let found = source.take_reads();
+    let is_needed = |&(offset, len): &(u64, usize)| {
+        let codes = weight + 200 * 1024..=weight + 300 * 1024;
+        let of_blocks = scales + 8 * 4..=scales + 3 * 8 * 4;
+        [codes, of_blocks]
+            .iter()
+            .any(|it| it.contains(&offset) && it.contains(&(offset + len as u64)))
+    };
+    assert!(found.iter().all(is_needed), "{found:?}");
+    let len: usize = found.iter().map(|(_, len)| len).sum();
+    assert!((100 * 1024..101 * 1024).contains(&len), "{found:?}");
 }

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::{Device, Wide, check};
-use safetensors_core::convert::{ScaledWeights, can_convert};
+use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{StagingBuffers, read_staged};
 use safetensors_core::io::ReadRange;
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save,
     serialize,
@@ -111,23 +112,23 @@ fn quantised(path: &Path) -> Checkpoint {
 #[test]
 fn quantised_weights_arrive_with_their_scales_applied() {
     let dir = tempfile::tempdir().unwrap();
-    let checkpoint = quantised(&dir.path().join("a.safetensors"));
+    let numbers = quantised(&dir.path().join("a.safetensors")).dequantized().unwrap();
     for options in [LoadOptions::new(), LoadOptions::new().for_framework::<Wide>()] {
-        let options = options.scaled_weights(ScaledWeights::Dequantize);
         for options in [options.clone(), options.floats_as(Dtype::BF16)] {
             for (slots, slot_bytes) in [(1, 128), (3, 1000), (4, 1 << 20)] {
-                check(&checkpoint, &options, StagingBuffers { slots, slot_bytes });
+                check(&numbers, &options, StagingBuffers { slots, slot_bytes });
             }
         }
     }
-    let raw = LoadOptions::new().scaled_weights(ScaledWeights::Raw).floats_as(Dtype::F32);
-    check(&checkpoint, &raw, SMALL);
+    let checkpoint = quantised(&dir.path().join("b.safetensors"));
+    let stored = LoadOptions::new().quantized(QuantizedWeights::Stored).floats_as(Dtype::F32);
+    check(&checkpoint, &stored, SMALL);
 
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::default();
     let refused = LoadOptions::new().floats_as(Dtype::F32);
     let error = read_staged(&tensors, &refused, SMALL, &mut device).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
     assert_eq!((error.tensor(), device.slots), (Some("blocks"), 0));
 }
 

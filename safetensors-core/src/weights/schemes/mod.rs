@@ -55,6 +55,11 @@ fn is_of_codes(model: &Model<'_>, tensor: &Stored) -> bool {
         })
 }
 
+/// TEMPORARY.
+pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    Ok(weights(model)?.into_iter().find(|weight| weight.tensors[0].name == tensor.name))
+}
+
 /// The quantised weights of a model, in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     let method = model.config.method.as_deref();

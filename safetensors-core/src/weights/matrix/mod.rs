@@ -11,35 +11,44 @@ use super::codes::{Codes, Order};
 use super::spare::Spare;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
+use crate::header::TensorInfo;
 use crate::io::ReadRange;
-use crate::load::LazyTensor;
 use crate::tensor::TensorView;
+use crate::tensor::shape::byte_len;
 
-pub(super) use crate::checkpoint::Files;
+pub(super) use crate::io::Files;
+
+/// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
+/// without elements, and its number of bits may exceed 64 bits.
+pub(super) const LONGEST: u64 = 1 << 40;
 
 /// A tensor of a file of the checkpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
-    pub(super) name: String,
-    pub(super) dtype: Dtype,
-    pub(super) shape: Vec<usize>,
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
     /// The number of the file in the checkpoint.
-    pub(super) file: usize,
+    pub(crate) file: usize,
     /// The offset of the first byte in the file.
-    pub(super) start: u64,
-    pub(super) byte_len: u64,
+    pub(crate) start: u64,
+    pub(crate) byte_len: u64,
 }
 
 impl Stored {
-    pub(super) fn new<S>(tensor: &LazyTensor<'_, S>) -> Self {
-        Self {
-            name: tensor.name().to_owned(),
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
-            file: tensor.file_index(),
-            start: tensor.file_offset(),
-            byte_len: tensor.byte_len(),
-        }
+    /// A tensor of the file of this number, and where its data begins there. `None` for one that
+    /// cannot belong to a weight.
+    pub(crate) fn new(info: &TensorInfo<'_>, file: usize, data_start: u64) -> Option<Self> {
+        let stored = Self::of_parts(info.name(), info.dtype(), info.shape())?;
+        Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
+    }
+
+    /// A tensor that is in no file.
+    pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
+        let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
+        let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
     /// The number of elements.

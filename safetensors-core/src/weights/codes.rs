@@ -6,7 +6,7 @@ use crate::tensor::TensorView;
 
 /// Where the bits of a code lie in a row of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// A stream of codes. The first lies in the lowest bits of the first byte.
     LowFirst,
     /// Two codes of four bits in a byte. The first lies in the high bits.
@@ -23,7 +23,7 @@ const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Codes of at most eight bits, and the number that each stands for.
 #[derive(Clone, Debug)]
-pub(super) struct Codes {
+pub(crate) struct Codes {
     pub(super) bits: usize,
     pub(super) order: Order,
     /// 2^bits numbers.
@@ -147,7 +147,7 @@ impl Codes {
     }
 
     /// The numbers of a dtype of at most eight bits.
-    pub(super) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
+    pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
         // Four elements of six bits fill three bytes, so every dtype is read from eight bytes that
         // hold one code in their lowest bits.
@@ -296,7 +296,7 @@ impl Codes {
     }
 
     /// The number of a code, of which only the lowest bits count.
-    pub(super) fn value(&self, code: u32) -> f32 {
+    pub(crate) fn value(&self, code: u32) -> f32 {
         self.values[code as usize & (self.values.len() - 1)]
     }
 }

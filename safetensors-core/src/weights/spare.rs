@@ -8,7 +8,7 @@ const MOST_KEPT: usize = 64 << 20;
 
 /// Buffers that nothing is in any more. All weights of a checkpoint share them.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Mutex<Vec<Vec<u8>>>);
+pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
     /// Memory of this length with any content.

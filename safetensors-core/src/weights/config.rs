@@ -1,11 +1,11 @@
 //! [`Config`]: what the files beside a checkpoint say of its quantised weights.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use regex::Regex;
 use serde_json::Value;
 
-use crate::checkpoint::Checkpoint;
+use super::known::Tensors;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::python_json;
 
@@ -20,14 +20,14 @@ pub(super) struct Config {
     value: Value,
     /// The `config.json` of the model, which has its dimensions.
     model: Value,
-    bits_by_name: OnceCell<Vec<(Regex, Option<u64>)>>,
+    bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
     /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
     /// or else ModelOpt's `hf_quant_config.json`, or GPTQ's `quantize_config.json`, or Quanto's
     /// `quanto_qmap.json`.
-    pub(super) fn beside<S>(checkpoint: &Checkpoint<S>) -> Result<Self> {
+    pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, find) in [
             ("config.json", of_model as fn(Value) -> Option<Self>),
@@ -35,7 +35,7 @@ impl Config {
             ("quantize_config.json", of_gptq),
             ("quanto_qmap.json", of_quanto),
         ] {
-            let Some((path, bytes)) = checkpoint.read_beside(file, MOST)? else { continue };
+            let Some((path, bytes)) = tensors.read_beside(file, MOST)? else { continue };
             let json = python_json::read(&bytes)
                 .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;
             if file == "config.json" {
@@ -175,10 +175,10 @@ pub(crate) fn bad_config(problem: String) -> Error {
 }
 
 /// What describes quantised weights in the `config.json` of a model, or in its `text_config`.
-pub(super) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
+pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
 /// Whether the value of `quantization` in a `config.json` is MLX's description.
-pub(super) fn is_of_mlx(value: &Value) -> bool {
+pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 

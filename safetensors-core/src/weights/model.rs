@@ -1,22 +1,19 @@
 //! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::fmt::Display;
 
 use serde_json::Value;
 
 use super::config::Config;
-use super::matrix::Stored;
+use super::known::{Known, LookedAt, Tensors};
+use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
 use super::weight::Grouped;
-use crate::checkpoint::Checkpoint;
 use crate::convert::{ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
 use crate::header::Metadata;
-use crate::io::ReadAt;
-use crate::load::{LoadOptions, read_tensors};
 use crate::tensor::TensorBuf;
 
 /// A way to store quantised weights.
@@ -34,48 +31,35 @@ pub(super) trait Scheme: Sync {
 
 /// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
 #[derive(Debug)]
-pub(super) struct Weight {
-    pub(super) name: String,
-    pub(super) scheme: &'static str,
+pub(crate) struct Weight {
+    pub(crate) name: String,
+    pub(crate) scheme: &'static str,
     /// The shape of the weight to its user.
-    pub(super) shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     /// All tensors that store the weight; the codes come first.
-    pub(super) tensors: Vec<Stored>,
+    pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
     /// What is read together, because all of it is asked for.
     pub(super) panels: Panels,
 }
 
-/// The tensors of a checkpoint, whatever its sources.
-trait Tensors {
-    /// The position of the tensor of this name or alias.
-    fn position(&self, name: &str) -> Option<usize>;
-    /// The tensor at a position.
-    fn at(&self, position: usize) -> Option<Stored>;
-}
-
-impl<S> Tensors for Checkpoint<S> {
-    fn position(&self, name: &str) -> Option<usize> {
-        self.position(name)
-    }
-
-    fn at(&self, position: usize) -> Option<Stored> {
-        let tensor = self.tensor_at(position)?;
-        tensor.shape().iter().all(|&dim| dim as u64 <= LONGEST).then(|| Stored::new(&tensor))
+impl Weight {
+    /// The error of a read that would take its codes for numbers.
+    pub(crate) fn codes(self) -> Error {
+        error(QuantizationProblem::Codes { scheme: self.scheme, weight: self.name })
     }
 }
 
 /// What is known of a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
-    pub(super) config: Config,
+    pub(super) config: &'a Config,
     pub(super) metadata: &'a Metadata,
     /// The rows and columns that share a scale where nothing else says so.
     pub(super) block: [usize; 2],
+    known: &'a Known,
     tensors: &'a dyn Tensors,
-    /// The tensors that were asked for by name. Most belong to no weight.
-    asked: Vec<OnceCell<Stored>>,
-    /// The small tensors that describe others.
-    notes: HashMap<String, TensorBuf>,
+    /// The first failure to read a tensor that describes others.
+    failed: OnceCell<Error>,
 }
 
 /// The ends of the names of tensors that describe how another is stored.
@@ -95,47 +79,50 @@ const NOTES: &[&str] = &[
     ".view_as_float",
 ];
 
-/// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
-/// without elements, and its number of bits may exceed 64 bits.
-const LONGEST: u64 = 1 << 40;
-
 /// The largest description that is read.
 const MOST: u64 = 1 << 16;
 
 impl<'a> Model<'a> {
-    /// Reads the settings beside a checkpoint, and the descriptions in it.
-    pub(super) fn new<S: ReadAt>(
-        checkpoint: &'a Checkpoint<S>,
-        block: Option<[usize; 2]>,
-    ) -> Result<Self> {
-        let config = Config::beside(checkpoint)?;
-        let is_note =
-            |name: &str, byte_len| byte_len <= MOST && NOTES.iter().any(|end| name.ends_with(end));
-        let notes: Vec<_> = checkpoint
-            .tensors()
-            .filter(|tensor| is_note(tensor.name(), tensor.byte_len()))
-            .collect();
-        let read = read_tensors(&notes, &LoadOptions::new())?;
-        let notes = notes.iter().map(|note| note.name().to_owned()).zip(read);
-        let asked = vec![OnceCell::new(); checkpoint.len()];
-        let block = block.or(config.block()).unwrap_or([128, 128]);
-        let metadata = checkpoint.metadata();
-        Ok(Self { config, metadata, block, tensors: checkpoint, asked, notes: notes.collect() })
+    pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
+        let block = known.config.block().unwrap_or([128, 128]);
+        let (config, metadata, failed) = (&known.config, tensors.metadata(), OnceCell::new());
+        Self { config, metadata, block, known, tensors, failed }
+    }
+
+    /// What was found, unless a tensor that describes others could not be read.
+    pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
+        self.failed.into_inner().map_or(found, Err)
+    }
+
+    /// Reads all descriptions at once, which is fewer requests than one for each.
+    pub(super) fn read_notes(&self) -> Result<()> {
+        let is_note = |name: &str| NOTES.iter().any(|end| name.ends_with(end));
+        let all = (0..self.tensors.count()).filter_map(|position| {
+            let stored = self.tensors.at(position)?;
+            let is_note = stored.byte_len <= MOST && is_note(&stored.name);
+            is_note.then_some(position)
+        });
+        let positions: Vec<_> = all.collect();
+        for (&position, note) in positions.iter().zip(self.tensors.read(&positions)?) {
+            if let Some(looked_at) = self.known.get(self.tensors, position) {
+                _ = looked_at.note.set(note);
+            }
+        }
+        Ok(())
     }
 
     /// The tensor of this name.
-    pub(super) fn get(&self, name: &str) -> Option<&Stored> {
-        let position = self.tensors.position(name)?;
-        let tensor = self.asked.get(position)?;
-        match tensor.get() {
-            None => self.tensors.at(position).map(|found| tensor.get_or_init(|| found)),
-            found => found,
-        }
+    pub(super) fn get(&self, name: &str) -> Option<&'a Stored> {
+        Some(&self.looked_at(name)?.stored)
+    }
+
+    fn looked_at(&self, name: &str) -> Option<&'a LookedAt> {
+        self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
     /// All tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
-        (0..self.asked.len()).filter_map(|position| self.tensors.at(position))
+        (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
     /// The tensor of this name, which a weight of this scheme needs.
@@ -155,14 +142,27 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
+    /// A small tensor that describes another. A failure to read it is the error of the whole.
+    fn described(&self, name: &str) -> Option<&'a TensorBuf> {
+        let position = self.tensors.position(name)?;
+        let LookedAt { stored, note } = self.known.get(self.tensors, position)?;
+        if note.get().is_none() && stored.byte_len <= MOST {
+            match self.tensors.read(&[position]) {
+                Ok(read) => read.into_iter().for_each(|read| _ = note.set(read)),
+                Err(error) => _ = self.failed.set(error),
+            }
+        }
+        note.get()
+    }
+
     /// The bytes of a small tensor that describes another.
-    pub(super) fn note(&self, name: &str) -> Option<&[u8]> {
-        self.notes.get(name).map(TensorBuf::bytes)
+    pub(super) fn note(&self, name: &str) -> Option<&'a [u8]> {
+        self.described(name).map(TensorBuf::bytes)
     }
 
     /// The integers in a small tensor that describes another.
     pub(super) fn integers(&self, name: &str) -> Option<Vec<i64>> {
-        let numbers = self.notes.get(name)?.clone();
+        let numbers = self.described(name)?.clone();
         numbers.convert(Dtype::I64, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
@@ -175,7 +175,7 @@ impl<'a> Model<'a> {
 
     /// The numbers in a small tensor that describes another.
     pub(super) fn numbers(&self, name: &str) -> Option<Vec<f32>> {
-        let numbers = self.notes.get(name)?.clone();
+        let numbers = self.described(name)?.clone();
         numbers.convert(Dtype::F32, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
