@@ -1,6 +1,6 @@
 //! Finds a tensor by its name.
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor};
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 
 use crate::terminal::text;
 
@@ -17,7 +17,7 @@ pub(crate) fn with_numbers_of(
 }
 
 /// The tensor of this name. If there is none, the error suggests similar names.
-pub(crate) fn tensor<'a, S>(
+pub(crate) fn tensor<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     name: &str,
 ) -> anyhow::Result<LazyTensor<'a, S>> {

@@ -10,8 +10,8 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::Store;
-use safetensors_core::checkpoint::{CheckpointFile, Computed};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::{FileSource, ReadRange, Requests};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
@@ -185,9 +185,7 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
 
 /// The file of another format that is the source of a tensor, also of one that is computed.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
-    let source = source.as_any()?;
-    let stored = || of(source.downcast_ref::<Computed<Source>>()?.stored());
-    source.downcast_ref().or_else(stored)
+    source.as_any()?.downcast_ref()
 }
 
 /// Whether files of a checkpoint are of another format.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
-use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
+use super::{DtypePlan, LazyTensor, LoadOptions, QuantizedWeights, read_tensors};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -13,27 +13,6 @@ use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::tensor::TensorBuf;
 use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
-
-/// What becomes of [quantised weights](crate::quantized) that are read. Their elements are codes:
-/// they are numbers only together with scales, which are other tensors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum QuantizedWeights {
-    /// The read is an error that names the weight and its scheme.
-    ///
-    /// A read that keeps the dtype of the file returns the codes all the same, unless it is for a
-    /// [framework](LoadOptions::for_framework).
-    #[default]
-    Refuse,
-    /// Each weight is one tensor of its numbers, under the name and with the shape that its model
-    /// knows. They are computed as F32, and then rounded to the dtype of the load, if it has one.
-    ///
-    /// A load of a path or of a checkpoint does that. A tensor of a checkpoint that is open has
-    /// codes for ever: take it from [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
-    Numbers,
-    /// The tensors are read as they are stored. A dtype that the load asks for is applied to codes
-    /// and scales alike.
-    Stored,
-}
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// Decides what the tensor becomes when it is loaded, as [`LoadOptions::dtype_plan`] does.

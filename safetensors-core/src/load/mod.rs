@@ -22,10 +22,9 @@ mod wanted;
 
 use std::slice::from_ref;
 
-pub use codes::QuantizedWeights;
 pub use lazy::LazyTensor;
 pub use loaded::DtypePlan;
-pub use options::LoadOptions;
+pub use options::{LoadOptions, QuantizedWeights};
 pub use pieces::Piece;
 use plan::{Job, Scratch};
 pub use slice::LazySlice;

@@ -2,10 +2,30 @@
 
 use std::ops::ControlFlow;
 
-use super::codes::QuantizedWeights;
 use crate::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::dtype::Dtype;
 use crate::parallel::{Meter, Progress, Work};
+
+/// What becomes of [quantised weights](crate::quantized) that are read. Their elements are codes:
+/// they are numbers only together with scales, which are other tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QuantizedWeights {
+    /// The read is an error that names the weight and its scheme.
+    ///
+    /// A read that keeps the dtype of the file returns the codes all the same, unless it is for a
+    /// [framework](LoadOptions::for_framework).
+    #[default]
+    Refuse,
+    /// Each weight is one tensor of its numbers, under the name and with the shape that its model
+    /// knows. They are computed as F32, and then rounded to the dtype of the load, if it has one.
+    ///
+    /// A load of a path or of a checkpoint does that. A tensor of a checkpoint that is open has
+    /// codes for ever: take it from [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    Numbers,
+    /// The tensors are read as they are stored. A dtype that the load asks for is applied to codes
+    /// and scales alike.
+    Stored,
+}
 
 /// How tensors are loaded.
 ///

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::known::Tensors;
+use super::tensors::Tensors;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::python_json;
 

@@ -9,13 +9,17 @@ mod known;
 mod matrix;
 mod model;
 mod panel;
+mod reading;
+mod recognise;
 mod schemes;
 mod spare;
+mod tensors;
 mod weight;
 
 #[cfg(test)]
 pub(crate) use codes::{Codes, Order};
 pub(crate) use config::{KEYS, bad_config, is_of_mlx};
-pub(crate) use known::{Known, Tensors, may_be_codes};
+pub(crate) use known::Known;
 pub(crate) use matrix::Stored;
 pub(crate) use model::Weight;
+pub(crate) use tensors::{Tensors, may_be_codes};

@@ -6,9 +6,10 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::config::Config;
-use super::known::{Known, LookedAt, Tensors};
+use super::known::{Known, LookedAt};
 use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
+use super::tensors::Tensors;
 use super::weight::Grouped;
 use crate::convert::{ConvertOptions, can_convert};
 use crate::dtype::Dtype;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use regex::Regex;
-use safetensors_core::convert::{Overflow, ScaledWeights};
+use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
@@ -121,8 +121,8 @@ enum Kind {
     /// Another name of a tensor, which it follows.
     Alias,
     Quantised,
-    /// The scales of a quantised weight.
-    Scales,
+    /// One of the tensors that store a weight that stays quantised.
+    Kept,
 }
 
 /// [`Changes`] with compiled patterns.
@@ -183,14 +183,10 @@ impl Change<'_> {
         merged: &HashMap<&str, Dtype>,
         layers: &LinearLayers,
     ) -> anyhow::Result<Rewrite<'a>> {
-        // Scales stay as they are beside a weight that does, or are applied.
-        let scales = rewrite.tensors().filter_map(|(_, tensor)| tensor.scales());
-        let scales = scales.map(|scales| scales.name().to_owned());
-        let scales: HashSet<_> = scales.chain(kept.iter().map(|&name| name.to_owned())).collect();
         let kind = |name: &str, is_alias| match name {
             _ if is_alias => Kind::Alias,
             _ if quantised.contains(name) => Kind::Quantised,
-            _ if scales.contains(name) => Kind::Scales,
+            _ if kept.contains(name) => Kind::Kept,
             _ => Kind::Plain,
         };
         let is_for_gguf = matches!(self.changes.quantize, Some(Scheme::Gguf(_)));
@@ -216,7 +212,7 @@ impl Change<'_> {
     fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
         match (self.cast_of(name), kind) {
             (Some(to), _) => Some(to == To::Quantised),
-            (None, Kind::Scales) => Some(false),
+            (None, Kind::Kept) => Some(false),
             (None, Kind::Plain | Kind::Alias | Kind::Quantised) => None,
         }
     }
@@ -298,7 +294,7 @@ impl Change<'_> {
 
     /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
     ///
-    /// Only --cast applies to an alias and to scales.
+    /// Only --cast applies to an alias and to what stores a quantised weight.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),
@@ -307,7 +303,7 @@ impl Change<'_> {
         }
         let dtype = self.changes.dtype.filter(|_| from.is_float() || self.changes.all);
         match kind {
-            Kind::Alias | Kind::Scales => None,
+            Kind::Alias | Kind::Kept => None,
             Kind::Plain => dtype,
             Kind::Quantised if self.changes.keep_quantized => None,
             Kind::Quantised if self.changes.dtype.is_none() => self.dequantize,
@@ -326,12 +322,11 @@ impl Change<'_> {
 
     /// The conversion policy.
     fn options(&self) -> ConvertOptions {
-        let options = ConvertOptions::new().overflow(match self.changes.overflow {
+        ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
             OnOverflow::Ieee => Overflow::Ieee,
             OnOverflow::Error => Overflow::Error,
-        });
-        options.scaled_weights(ScaledWeights::Dequantize)
+        })
     }
 }
 
@@ -385,7 +380,7 @@ mod tests {
         assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
         assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
         // An alias follows its tensor unless --cast names it.
-        for kind in [Kind::Alias, Kind::Scales] {
+        for kind in [Kind::Alias, Kind::Kept] {
             assert_eq!(change.cast("w", Dtype::F32, kind), None);
             assert_eq!(change.cast("c.b", Dtype::F32, kind), Some(Dtype::F32));
         }

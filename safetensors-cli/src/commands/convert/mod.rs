@@ -45,7 +45,7 @@ use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::TieProblem;
 use safetensors_core::quantized::LinearLayers;
-use safetensors_core::{Error, ErrorKind, Result, TensorSource};
+use safetensors_core::{Error, ErrorKind, Result};
 use source::Source;
 
 use super::Run;
@@ -285,10 +285,9 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
     let taken = change.select(everything);
-    let scaled = taken.tensors().filter(|(_, tensor)| tensor.scales().is_some());
     let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
-    let quantised = stored.map(|(name, _)| name).chain(scaled.map(|(name, _)| name));
-    let quantised: HashSet<_> = quantised.chain(numbers).map(str::to_owned).collect();
+    let quantised = stored.map(|(name, _)| name).chain(numbers);
+    let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
     let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
     let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();

@@ -1,6 +1,6 @@
 //! Weights that are changed on their way into a GGUF file. Both have numbers of F32.
 
-use safetensors_core::convert::{ConvertOptions, Converted, ScaledWeights};
+use safetensors_core::convert::{ConvertOptions, Converted};
 use safetensors_core::framework::write_in_pieces;
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, Result, TensorSource, shape};
@@ -8,10 +8,9 @@ use safetensors_core::{Dtype, Result, TensorSource, shape};
 /// The most bytes of numbers that are changed at a time.
 const PIECE: usize = 64 << 10;
 
-/// The numbers of a source as F32, multiplied by their scales if it has any.
+/// The numbers of a source as F32.
 fn numbers<S: TensorSource>(source: S) -> Result<Converted<S>> {
-    let options = ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    Converted::new(source, Dtype::F32, &options)
+    Converted::new(source, Dtype::F32, &ConvertOptions::new())
 }
 
 /// A weight or bias whose rows belong to heads. The rows of each half of a head are interleaved:

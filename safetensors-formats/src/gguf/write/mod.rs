@@ -6,7 +6,7 @@ mod value;
 use std::collections::HashSet;
 use std::{fmt, io};
 
-use safetensors_core::convert::{ConvertOptions, Converted, Overflow, ScaledWeights};
+use safetensors_core::convert::{ConvertOptions, Converted, Overflow};
 use safetensors_core::framework::write_exactly;
 use safetensors_core::save::{AtomicFile, Sink};
 use safetensors_core::{self as core, Dtype, TensorSource, shape};
@@ -234,9 +234,7 @@ impl<'a> Tensor<'a> {
             return problem(format!("{kind} cannot be written"));
         }
         let dtype = kind.dtype().unwrap_or(Dtype::F32);
-        let options = ConvertOptions::new()
-            .overflow(Overflow::Error)
-            .scaled_weights(ScaledWeights::Dequantize);
+        let options = ConvertOptions::new().overflow(Overflow::Error);
         let numbers = Converted::new(source, dtype, &options)?;
         // No more bytes than the elements have, whose number `Converted` has checked.
         let byte_len =

@@ -1,0 +1,30 @@
+//! The two questions about a checkpoint: which weights it has, and whether a tensor is the codes of
+//! one.
+
+use super::known::{Known, LookedAt};
+use super::model::{Model, Weight};
+use super::schemes;
+use super::tensors::Tensors;
+use crate::error::Result;
+
+impl Known {
+    /// The quantised weights, in the order of the tensors that have their codes.
+    pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
+        let model = Model::new(self, tensors);
+        model.read_notes()?;
+        let found = schemes::weights(&model);
+        model.checked(found)
+    }
+
+    /// The quantised weight that has its codes in a tensor; `None` for a plain tensor.
+    pub(crate) fn of_tensor(
+        &self,
+        tensors: &dyn Tensors,
+        position: usize,
+    ) -> Result<Option<Weight>> {
+        let Some(LookedAt { stored, .. }) = self.get(tensors, position) else { return Ok(None) };
+        let model = Model::new(self, tensors);
+        let found = schemes::of_codes(&model, stored);
+        model.checked(found)
+    }
+}

@@ -1,0 +1,40 @@
+//! [`Tensors`]: what quantised weights are recognised in.
+
+use std::path::PathBuf;
+
+use super::matrix::Stored;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::header::Metadata;
+use crate::tensor::TensorBuf;
+
+/// The tensors of a checkpoint and the files beside it, whatever its sources.
+pub(crate) trait Tensors {
+    /// The number of tensors.
+    fn count(&self) -> usize;
+
+    /// The position of the tensor of this name or alias.
+    fn position(&self, name: &str) -> Option<usize>;
+
+    /// The tensor at a position.
+    fn at(&self, position: usize) -> Option<Stored>;
+
+    /// The other names of a tensor.
+    fn aliases(&self, name: &str) -> Vec<String>;
+
+    /// The metadata of all files.
+    fn metadata(&self) -> &Metadata;
+
+    /// Reads the tensors at these positions.
+    fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>>;
+
+    /// Reads a file beside the checkpoint, of at most so many bytes.
+    fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>>;
+}
+
+/// Whether elements of this dtype may be codes of a quantised weight. A checkpoint without any such
+/// tensor has none.
+pub(crate) fn may_be_codes(dtype: Dtype) -> bool {
+    use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64};
+    !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | C64)
+}
