@@ -28,6 +28,13 @@ pub enum QuantizationProblem {
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
+    /// A tensor beside the weight says how it is stored, and the scheme does not know it.
+    #[error(
+        "it is stored as {scheme}, which does not know tensor {} beside it; its numbers would be \
+         wrong without that",
+        Quoted(.companion)
+    )]
+    Unexplained { scheme: &'static str, companion: String },
     /// Two schemes fit.
     #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
     Ambiguous { one: &'static str, other: &'static str },

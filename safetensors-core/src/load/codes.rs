@@ -1,6 +1,6 @@
 //! Which tensors are codes of quantised weights, so that no way to read takes them for numbers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
@@ -11,6 +11,7 @@ use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::header::Metadata;
 use crate::io::ReadAt;
+use crate::io::hidden::shard_numbers;
 use crate::tensor::TensorBuf;
 use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
 
@@ -101,6 +102,16 @@ impl<S: ReadAt> Tensors for Catalog<S> {
         self.places().len()
     }
 
+    fn is_part(&self) -> bool {
+        let is_one_of_more = |path: &Path| {
+            let name = path.file_stem()?.to_str()?;
+            let mut numbers = name.match_indices('-').map(|(at, _)| shard_numbers(&name[at..]));
+            let (_, shards, _) = numbers.find_map(|numbers| numbers)?;
+            Some(shards.parse::<usize>().is_ok_and(|shards| shards > self.files().len()))
+        };
+        self.files().iter().any(|file| is_one_of_more(file.path()) == Some(true))
+    }
+
     fn position(&self, name: &str) -> Option<usize> {
         self.position(name)
     }
@@ -145,6 +156,10 @@ impl<S: ReadAt> OneFile<'_, S> {
 impl<S: ReadAt> Tensors for OneFile<'_, S> {
     fn count(&self) -> usize {
         self.0.archive.header().len()
+    }
+
+    fn is_part(&self) -> bool {
+        true
     }
 
     fn position(&self, name: &str) -> Option<usize> {

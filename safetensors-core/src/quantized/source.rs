@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::header::{Metadata, is_reserved};
 use crate::io::{Files, ReadAt};
-use crate::weights::Weight;
+use crate::weights::{Weight, bare, like_weight};
 
 impl ComputedTensor for Weight {
     fn name(&self) -> &str {
@@ -134,7 +134,8 @@ impl View<'_> {
         };
         let is_left = match value.pointer_mut(pointer) {
             Some(Value::Object(layers)) => {
-                layers.retain(|module, _| !self.names.contains(&*format!("{module}.weight")));
+                let names: HashSet<_> = self.names.iter().map(|name| bare(name)).collect();
+                layers.retain(|module, _| !names.contains(&*format!("{}.weight", bare(module))));
                 !layers.is_empty()
             }
             Some(Value::Array(names)) => {
@@ -145,17 +146,6 @@ impl View<'_> {
             _ => true,
         };
         is_left.then(|| value.to_string())
-    }
-}
-
-/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
-/// `b.qweight`.
-fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
-    let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
-    let same: usize = same.map(|(char, _)| char.len_utf8()).sum();
-    match alias.strip_suffix(&codes[same..]) {
-        Some(start) => format!("{start}{}", &weight[same..]),
-        None => alias.to_owned(),
     }
 }
 

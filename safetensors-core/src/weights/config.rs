@@ -26,7 +26,7 @@ pub(super) struct Config {
 impl Config {
     /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
     /// or else ModelOpt's `hf_quant_config.json`, or GPTQ's `quantize_config.json`, or Quanto's
-    /// `quanto_qmap.json`.
+    /// `quanto_qmap.json`, or msmodelslim's `quant_model_description.json`.
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, find) in [
@@ -34,6 +34,7 @@ impl Config {
             ("hf_quant_config.json", of_modelopt),
             ("quantize_config.json", of_gptq),
             ("quanto_qmap.json", of_quanto),
+            ("quant_model_description.json", of_msmodelslim),
         ] {
             let Some((path, bytes)) = tensors.read_beside(file, MOST)? else { continue };
             let json = python_json::read(&bytes)
@@ -63,6 +64,11 @@ impl Config {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
+    /// Whether the settings have a switch that is on.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.value.get(key).and_then(Value::as_bool) == Some(true)
+    }
+
     /// Whether some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
@@ -85,6 +91,14 @@ impl Config {
         bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
     }
 
+    /// Whether all groups of layers have zero points.
+    pub(super) fn has_zero_points(&self) -> bool {
+        let mut groups = self.of_weights().peekable();
+        let has =
+            |weights: &Value| weights.get("symmetric").and_then(Value::as_bool) == Some(false);
+        groups.peek().is_some() && groups.all(has)
+    }
+
     /// The sizes of groups of columns that the groups of layers have; empty if they name none. A
     /// group of layers that names none has whole rows, of this many columns.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
@@ -95,19 +109,24 @@ impl Config {
         sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
-    /// What the settings have for one module, or else for all.
-    fn value_for(&self, module: &str, key: &str) -> Option<&Value> {
-        self.value.get(module).and_then(|of| of.get(key)).or_else(|| self.value.get(key))
-    }
-
-    /// A number that the settings have for one module, or else for all.
-    pub(super) fn number_for(&self, module: &str, key: &str) -> Option<usize> {
-        usize::try_from(self.value_for(module, key)?.as_u64()?).ok()
+    /// The settings of one module, if it has its own.
+    pub(super) fn own(&self, module: &str) -> Option<&Value> {
+        self.value.get(module).filter(|own| own.is_object())
     }
 
     /// A text that the settings have for one module, or else for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
-        self.value_for(module, key)?.as_str()
+        let own = self.own(module).and_then(|own| own.get(key));
+        own.or_else(|| self.value.get(key))?.as_str()
+    }
+
+    /// The modules that MLX's settings have entries of their own for.
+    pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
+        let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
+        let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();
+        let has_any =
+            |of: &Value| ["bits", "group_size", "mode"].iter().any(|&key| of.get(key).is_some());
+        entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
     /// The numbers of bits of modules, by regular expressions that find their names.
@@ -207,4 +226,8 @@ fn of_gptq(json: Value) -> Option<Config> {
 
 fn of_quanto(json: Value) -> Option<Config> {
     Some(Config::new(json, Some("quanto")))
+}
+
+fn of_msmodelslim(json: Value) -> Option<Config> {
+    Some(Config::new(json, Some("msmodelslim")))
 }

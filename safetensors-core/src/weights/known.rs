@@ -1,6 +1,9 @@
 //! [`Known`]: what is known of the tensors of a checkpoint.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
+
+use serde_json::Value;
 
 use super::config::Config;
 use super::matrix::Stored;
@@ -15,6 +18,23 @@ pub(crate) struct Known {
     pub(super) config: Config,
     /// By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
+    pub(super) beside: OnceLock<Beside>,
+}
+
+/// What the names and marks of a whole checkpoint say of the tensors beside its weights. The schemes
+/// make it when a tensor may be one of codes.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// The names of companions, sorted.
+    pub(super) names: Vec<String>,
+    /// The scales of caches, and marks, by the layer of the model whose weights they belong to.
+    pub(super) shared: BTreeMap<String, Vec<String>>,
+    /// The modules that ComfyUI's metadata marks.
+    pub(super) marks: Vec<(String, Value)>,
+    /// The positions of the marks by the modules' names without prefixes.
+    pub(super) layers: HashMap<String, usize>,
+    /// Whether the files have anything of ComfyUI's.
+    pub(super) is_of_comfy: bool,
 }
 
 #[derive(Debug)]
@@ -36,7 +56,7 @@ impl Known {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self { config, looked_at })
+        Ok(Self { config, looked_at, beside: OnceLock::new() })
     }
 
     /// The tensor at a position.

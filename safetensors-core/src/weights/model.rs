@@ -2,11 +2,12 @@
 
 use std::cell::OnceCell;
 use std::fmt::Display;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use super::config::Config;
-use super::known::{Known, LookedAt};
+use super::known::{Beside, Known, LookedAt};
 use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
 use super::tensors::Tensors;
@@ -61,11 +62,12 @@ pub(super) struct Model<'a> {
     tensors: &'a dyn Tensors,
     /// The first failure to read a tensor that describes others.
     failed: OnceCell<Error>,
+    pub(super) beside: &'a OnceLock<Beside>,
 }
 
 /// The ends of the names of tensors that describe how another is stored.
 const NOTES: &[&str] = &[
-    ".weight_shape",
+    "_shape",
     ".quant_map",
     ".nested_quant_map",
     ".quant_state.bitsandbytes__nf4",
@@ -87,7 +89,7 @@ impl<'a> Model<'a> {
     pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
         let block = known.config.block().unwrap_or([128, 128]);
         let (config, metadata, failed) = (&known.config, tensors.metadata(), OnceCell::new());
-        Self { config, metadata, block, known, tensors, failed }
+        Self { config, metadata, block, known, tensors, failed, beside: &known.beside }
     }
 
     /// What was found, unless a tensor that describes others could not be read.
@@ -112,6 +114,11 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
+    /// The other names of a tensor.
+    pub(super) fn aliases(&self, name: &str) -> Vec<String> {
+        self.tensors.aliases(name)
+    }
+
     /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&'a Stored> {
         Some(&self.looked_at(name)?.stored)
@@ -119,6 +126,11 @@ impl<'a> Model<'a> {
 
     fn looked_at(&self, name: &str) -> Option<&'a LookedAt> {
         self.known.get(self.tensors, self.tensors.position(name)?)
+    }
+
+    /// Whether the files are some of a larger checkpoint's.
+    pub(super) fn is_part(&self) -> bool {
+        self.tensors.is_part()
     }
 
     /// All tensors, one after another.
@@ -213,6 +225,11 @@ pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) 
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
+/// A tensor beside a weight is none of those that its scheme knows.
+pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
+    error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
+}
+
 /// A tensor of a weight is not what the scheme expects there.
 pub(super) fn mismatch(
     scheme: &dyn Scheme,
@@ -222,6 +239,17 @@ pub(super) fn mismatch(
 ) -> Error {
     let (expected, found) = (expected.to_string(), found.to_string());
     let problem = QuantizationProblem::Mismatch { scheme: scheme.name(), expected, found };
+    error(problem).in_tensor(&tensor.name)
+}
+
+/// A tensor is not what its names say together.
+pub(super) fn differing(
+    tensor: &Stored,
+    scheme: &'static str,
+    expected: &str,
+    found: String,
+) -> Error {
+    let problem = QuantizationProblem::Mismatch { scheme, expected: expected.into(), found };
     error(problem).in_tensor(&tensor.name)
 }
 

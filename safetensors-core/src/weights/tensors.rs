@@ -13,6 +13,9 @@ pub(crate) trait Tensors {
     /// The number of tensors.
     fn count(&self) -> usize;
 
+    /// Whether a part of them is elsewhere, such as other shards.
+    fn is_part(&self) -> bool;
+
     /// The position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
@@ -35,6 +38,6 @@ pub(crate) trait Tensors {
 /// Whether elements of this dtype may be codes of a quantised weight. A checkpoint without any such
 /// tensor has none.
 pub(crate) fn may_be_codes(dtype: Dtype) -> bool {
-    use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64};
-    !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | C64)
+    use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64, U64};
+    !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | U64 | C64)
 }

@@ -72,6 +72,8 @@ enum ColumnGroups {
     Indexed {
         tensor: Stored,
         limit: usize,
+        /// How many neighbours are a group if each entry is -1.
+        size: Option<usize>,
         groups: OnceLock<Groups>,
     },
 }
@@ -95,8 +97,21 @@ impl Grid {
     /// The same numbers for the columns that a tensor puts into each of `limit` groups.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize) -> Self {
         let (tensor, groups) = (tensor.clone(), OnceLock::new());
-        self.columns = ColumnGroups::Indexed { tensor, limit, groups };
+        self.columns = ColumnGroups::Indexed { tensor, limit, size: None, groups };
         self
+    }
+
+    /// The same, but the numbers stay those of neighbours if each entry is -1.
+    pub(super) fn indexed_or_not(self, tensor: &Stored, limit: usize) -> Self {
+        let neighbours = match &self.columns {
+            ColumnGroups::Known(Groups::Neighbours(size)) => Some(*size),
+            _ => None,
+        };
+        let mut indexed = self.indexed(tensor, limit);
+        if let ColumnGroups::Indexed { size, .. } = &mut indexed.columns {
+            *size = neighbours;
+        }
+        indexed
     }
 
     /// The numbers of all groups that have elements in a part.
@@ -122,10 +137,10 @@ impl Grid {
     fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Ok(groups),
-            ColumnGroups::Indexed { tensor, limit, groups } => match groups.get() {
+            ColumnGroups::Indexed { tensor, limit, size, groups } => match groups.get() {
                 Some(groups) => Ok(groups),
                 None => {
-                    let found = Groups::each(read_groups(files, tensor, *limit)?);
+                    let found = read_groups(files, tensor, *limit, *size)?;
                     Ok(groups.get_or_init(|| found))
                 }
             },
@@ -171,9 +186,17 @@ impl Grid {
     }
 }
 
-/// The group of each column.
-fn read_groups(files: &dyn Files, tensor: &Stored, limit: usize) -> io::Result<Vec<usize>> {
+/// The group of each column. `size` neighbours are a group if each is -1.
+fn read_groups(
+    files: &dyn Files,
+    tensor: &Stored,
+    limit: usize,
+    size: Option<usize>,
+) -> io::Result<Groups> {
     let bytes = tensor.read(files)?;
+    if let Some(size) = size.filter(|_| bytes.iter().all(|byte| *byte == 0xff)) {
+        return Ok(Groups::Neighbours(size));
+    }
     let groups = bytes.as_chunks::<4>().0.iter().map(|bytes| {
         let group = i32::from_le_bytes(*bytes);
         usize::try_from(group).ok().filter(|group| *group < limit).ok_or_else(|| {
@@ -185,7 +208,7 @@ fn read_groups(files: &dyn Files, tensor: &Stored, limit: usize) -> io::Result<V
             io::Error::new(io::ErrorKind::InvalidData, problem)
         })
     });
-    groups.collect()
+    Ok(Groups::each(groups.collect::<io::Result<_>>()?))
 }
 
 /// A part of a matrix.

@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
-pub(crate) use blocks::Blocks;
+pub(crate) use blocks::{Blocks, Scales};
 pub(crate) use build::{Builder, Tensor};
 #[cfg(any(feature = "pytorch", feature = "gguf"))]
 pub(crate) use data::Reason;
@@ -123,6 +123,8 @@ pub(crate) struct Split {
     pub(crate) count: u16,
     /// How many tensors all parts have, if the file says so.
     pub(crate) tensors: Option<u64>,
+    /// How many of them this part has.
+    pub(crate) own: u64,
 }
 
 /// How a tensor is stored in a file of another format, where no dtype says it: its elements are
@@ -260,10 +262,10 @@ impl<S: ReadAt> TensorFile<S> {
         self.split
     }
 
-    /// The number of tensors.
+    /// The names of all tensors, in no order.
     #[cfg(feature = "gguf")]
-    pub(crate) fn tensor_count(&self) -> usize {
-        self.names.len()
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
     }
 
     /// What opening one file has found: the header, and where the tensors are.

@@ -233,18 +233,15 @@ impl Source {
     fn refuse_unreadable(&self, takes: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
-        let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
-        if stored.is_quantised {
-            anyhow::bail!(
-                "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of \
-                 such tensors, --drop leaves them out"
-            )
-        } else {
-            anyhow::bail!(
-                "{path}: the elements of tensor {name} are {kind}, which cannot be read; --drop \
-                 leaves it out"
-            )
+        let tensor = self.checkpoint().and_then(|checkpoint| checkpoint.tensor(name).ok());
+        if let Some(why) = tensor.and_then(|tensor| other::why_unread(&tensor)) {
+            anyhow::bail!("{}; --drop leaves it out", text::printable(&why))
         }
+        let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
+        anyhow::bail!(
+            "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of such \
+             tensors, --drop leaves them out"
+        )
     }
 
     /// Checks the size that an archive claims to unpack to, before disk space is reserved for it.

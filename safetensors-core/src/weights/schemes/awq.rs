@@ -25,19 +25,22 @@ impl Scheme for Awq {
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
+        if tensor.dtype != Dtype::I32 || tensor.shape.len() != 2 {
+            return Ok(None);
+        }
         let scales = model.need(self, tensor, &format!("{module}.scales"))?;
         let ([inputs, words], [groups, outputs]) = (tensor.matrix(), scales.matrix());
         if words * 8 != outputs {
             return Ok(None);
         }
-        if let Some(version) = model.config.text("version").filter(|version| *version != "gemm") {
-            return Err(unsupported("AWQ", format!("version {version}")));
+        let version = model.config.text("version");
+        if let Some(version) = version.filter(|version| !version.eq_ignore_ascii_case("gemm")) {
+            return Err(unsupported("AWQ", format!("version {version}")).in_tensor(&tensor.name));
         }
         if let Some(bits) = model.config.number("bits").filter(|bits| *bits != 4) {
             return Err(mismatch(self, tensor, format_args!("codes of {bits} bits"), "4 bits"));
         }
         let zeros = model.need(self, tensor, &format!("{module}.qzeros"))?;
-        check_dtype(self, tensor, &[Dtype::I32])?;
         check_dtype(self, zeros, &[Dtype::I32])?;
         check_shape(self, zeros, &[groups, words])?;
         check_numbers(self, scales)?;

@@ -29,8 +29,7 @@ impl Scheme for BitsAndBytes {
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let name = &tensor.name;
-        let states = ["nf4", "fp4"].map(|kind| format!("{name}.quant_state.bitsandbytes__{kind}"));
-        if let Some(state) = model.first(&states) {
+        if let Some(state) = model.first(states(name)) {
             return self.of_four_bits(model, tensor, state).map(Some);
         }
         let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
@@ -41,6 +40,11 @@ impl Scheme for BitsAndBytes {
             _ => Ok(None),
         }
     }
+}
+
+/// The names that the description of a weight of 4 bits may have.
+pub(super) fn states(weight: &str) -> [String; 2] {
+    ["nf4", "fp4"].map(|kind| format!("{weight}.quant_state.bitsandbytes__{kind}"))
 }
 
 impl BitsAndBytes {

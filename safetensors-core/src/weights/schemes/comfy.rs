@@ -2,13 +2,16 @@
 //! `_quantization_metadata` of the metadata. Weights with a mark may have the names of ModelOpt's,
 //! but other bits: NVFP4 has the high half of a byte first, and scales in tiles.
 
+use serde_json::Value;
+
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
     Model, Scheme, Weight, check_dtype, check_len, mismatch, unsupported, weight,
 };
 use super::super::weight::{Combine, Grid, Grouped, Scales};
-use super::scales::{comfy_format, grid, of_activations, plain_numbers};
+use super::companions::comfy_mark;
+use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -25,15 +28,15 @@ impl Scheme for Comfy {
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
-        let Some(format) = comfy_format(model, module) else { return Ok(None) };
+        let Some(mark) = comfy_mark(model, module) else { return Ok(None) };
+        let format = mark.get("format").and_then(Value::as_str).unwrap_or_default();
         let scales = model.need(self, tensor, &format!("{module}.weight_scale"))?;
         let mut tensors = vec![tensor, scales];
-        let (shape, numbers) = match &*format {
+        let (shape, numbers) = match format {
             "float8_e4m3fn" | "float8_e5m2" | "int8_tensorwise" => {
                 let dtypes = &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8];
                 check_dtype(self, tensor, dtypes)?;
-                let json = model.json(&format!("{module}.comfy_quant")).unwrap_or_default();
-                if json.get("convrot").is_some_and(|rotated| rotated.as_bool() != Some(false)) {
+                if mark.get("convrot").is_some_and(|rotated| rotated.as_bool() != Some(false)) {
                     return Err(unsupported("ComfyUI", "rotated weights").in_tensor(&tensor.name));
                 }
                 check_dtype(self, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
@@ -70,8 +73,6 @@ impl Scheme for Comfy {
                 return Err(error.in_tensor(&tensor.name));
             }
         };
-        tensors.extend(model.get(&format!("{module}.comfy_quant")));
-        tensors.extend(of_activations(model, module));
         Ok(Some(weight(self, &tensor.name, &shape, &tensors, numbers)))
     }
 }

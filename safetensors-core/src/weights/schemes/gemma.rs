@@ -8,7 +8,7 @@ use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Scheme, Weight, check_dtype, mismatch, unsupported, weight};
 use super::super::weight::Grouped;
-use super::scales::{grid, of_activations, plain_numbers};
+use super::scales::{grid, plain_numbers};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -52,8 +52,7 @@ impl Scheme for Gemma {
         let columns = packed * 8 / bits;
         let factors = grid(self, model, &[rows, columns], scales, plain_numbers(scales.dtype))?;
         let codes = Grouped::new(Matrix::rows(tensor, codes, columns), columns).scaled(factors);
-        let tensors: Vec<_> =
-            [tensor, scales].into_iter().chain(of_activations(model, module)).collect();
+        let tensors = [tensor, scales];
         Ok(Some(weight(self, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
     }
 }

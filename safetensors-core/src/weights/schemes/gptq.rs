@@ -28,6 +28,9 @@ impl Scheme for Gptq {
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
+        if tensor.dtype != Dtype::I32 || tensor.shape.len() != 2 {
+            return Ok(None);
+        }
         let scales = model.need(self, tensor, &format!("{module}.scales"))?;
         let ([words, outputs], [groups, _]) = (tensor.matrix(), scales.matrix());
         if scales.matrix()[1] == outputs * 8 {
@@ -36,7 +39,6 @@ impl Scheme for Gptq {
         }
         check_shape(self, scales, &[groups, outputs])?;
         let zeros = model.need(self, tensor, &format!("{module}.qzeros"))?;
-        check_dtype(self, tensor, &[Dtype::I32])?;
         check_dtype(self, zeros, &[Dtype::I32])?;
         check_numbers(self, scales)?;
         let bits = self.bits(model, tensor, zeros, outputs)?;
@@ -57,7 +59,11 @@ impl Scheme for Gptq {
         let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
         let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
         let grids = [factors, zeros].map(|m| m.transposed(groups));
-        let indices = model.get(&format!("{module}.g_idx"));
+        let indices = format!("{module}.g_idx");
+        let indices = match model.config.is_set("desc_act") && groups > 1 {
+            true => Some(model.need(self, tensor, &indices)?),
+            false => model.get(&indices),
+        };
         let by_settings =
             model.config.number("group_size").filter(|_| !model.config.has_exceptions());
         check_group_size(self, scales, by_settings, [inputs, groups])?;
@@ -111,14 +117,23 @@ impl Gptq {
         let format = format.iter().find_map(|key| model.config.text(key));
         let is_auto_round =
             model.config.method.as_deref().is_some_and(|method| method.ends_with("auto-round"));
+        // The files of AutoRound's first versions, which have no packing.
+        let backend = model.config.text("backend").filter(|_| is_auto_round && format.is_none());
+        if let Some(backend) = backend.filter(|backend| backend.starts_with("auto_round")) {
+            return match backend {
+                _ if backend.contains("gptq") => Ok(true),
+                "auto_round" | "auto_round:exllamav2" | "auto_round:tritonv2" => Ok(false),
+                _ => Err(unsupported("GPTQ", format!("the packing {backend}"))),
+            };
+        }
         match format {
             None if model.config.method.is_none() => {
                 let problem = "GPTQ needs \"quantization_config\" in the config.json beside the \
                                files, which tells whether zero points are stored as one less";
                 Err(bad_config(problem.into()))
             }
-            None => Ok(!is_auto_round),
-            Some("gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
+            None => Ok(true),
+            Some("gptq" | "auto_round:gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
             Some("gptq_v2" | "auto_round" | "auto_round:gptqmodel") => Ok(false),
             Some(other) => Err(unsupported("GPTQ", format!("the packing {other}"))),
         }

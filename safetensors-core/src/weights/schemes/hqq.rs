@@ -45,6 +45,12 @@ impl Scheme for Hqq {
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let Some(module) = tensor.name.strip_suffix(".W_q") else { return Ok(None) };
+        let is_described = ["scale", "zero", "nbits", "axis"]
+            .iter()
+            .any(|end| model.get(&format!("{module}.{end}")).is_some());
+        if !is_described && model.config.method.is_none() {
+            return Ok(None);
+        }
         let need = |end: &str| model.need(self, tensor, &format!("{module}.{end}"));
         let (scales, zeros) = (need("scale")?, need("zero")?);
         let (bits, axis, of_shape) = (need("nbits")?, need("axis")?, need("shape")?);

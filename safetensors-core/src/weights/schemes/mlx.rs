@@ -4,6 +4,8 @@
 //! W = q · scale + bias, or W = q · scale, in F32. The number of bits and the mode are in the
 //! model's settings only. transformers stores the same by the method `metal`, with `X.qbiases`.
 
+use serde_json::Value;
+
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
@@ -16,6 +18,9 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 
 pub(super) struct Mlx;
+
+/// The bits and the size of a group of integers, where a module's own settings name none.
+const DEFAULTS: [usize; 2] = [4, 64];
 
 /// The modes of floats: the dtype of the codes and of the scales, and the size of a group.
 const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
@@ -39,13 +44,33 @@ impl Scheme for Mlx {
             return Ok(None);
         }
         let Some(scales) = model.get(&format!("{module}.scales")) else { return Ok(None) };
-        let mode = model.config.text_for(module, "mode");
+        // A module's own settings take nothing from those of all: the library passes them on alone.
+        let own = model.config.own(module);
+        let text = |of: &'_ Value| of.get("mode").and_then(Value::as_str).map(str::to_owned);
+        let mode = own.map_or_else(|| model.config.text("mode").map(str::to_owned), text);
+        let mode = mode.as_deref();
+        let settings = ["bits", "group_size"].map(|key| match own {
+            Some(own) => own.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()),
+            None => model.config.number(key),
+        });
         match mode.and_then(|mode| FLOATS.iter().find(|(name, ..)| *name == mode)) {
             Some(&(_, codes, exponents, size)) => {
+                let of_mode = [codes.bits() as usize, size];
+                for (at, key) in ["bits", "group_size"].iter().enumerate() {
+                    if let Some(found) = settings[at].filter(|found| *found != of_mode[at]) {
+                        let expected = format!("{key} {} of its mode", of_mode[at]);
+                        let found = format!("{found} in the settings");
+                        return Err(mismatch(self, tensor, expected, found));
+                    }
+                }
                 self.floats(model, tensor, scales, (codes, exponents, size)).map(Some)
             }
             None => match mode {
-                None | Some("affine") => self.affine(model, tensor, module, scales).map(Some),
+                None | Some("affine") => {
+                    let defaults = own.map_or([None; 2], |_| DEFAULTS.map(Some));
+                    let settings = [0, 1].map(|at| settings[at].or(defaults[at]));
+                    self.affine(model, tensor, scales, settings).map(Some)
+                }
                 Some(mode) => {
                     Err(unsupported("MLX", format!("the mode {mode}")).in_tensor(&tensor.name))
                 }
@@ -60,15 +85,16 @@ impl Mlx {
         &self,
         model: &Model<'_>,
         tensor: &Stored,
-        module: &str,
         scales: &Stored,
+        [bits, size]: [Option<usize>; 2],
     ) -> Result<Weight> {
+        let module = tensor.name.strip_suffix(".weight").unwrap_or_default();
         let names = ["biases", "qbiases"].map(|end| format!("{module}.{end}"));
         let biases = match model.first(&names) {
             Some(biases) => biases,
             None => model.need(self, tensor, &names[0])?,
         };
-        let bits = model.config.number_for(module, "bits").filter(|bits| (1..=8).contains(bits));
+        let bits = bits.filter(|bits| (1..=8).contains(bits));
         let bits = bits.ok_or_else(|| {
             let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
             bad_config(problem.into()).in_tensor(&tensor.name)
@@ -76,7 +102,6 @@ impl Mlx {
         let shape = self.shape(tensor, bits)?;
         let columns = shape[shape.len() - 1];
         check_shape(self, biases, &scales.shape)?;
-        let size = model.config.number_for(module, "group_size");
         check_group_size(self, scales, size, [columns, scales.matrix()[1]])?;
         check_numbers(self, scales)?;
         check_numbers(self, biases)?;

@@ -3,6 +3,7 @@
 mod awq;
 mod bitsandbytes;
 mod comfy;
+mod companions;
 mod fp4;
 mod gemma;
 mod gptq;
@@ -15,13 +16,18 @@ mod scaled;
 mod scales;
 mod torchao;
 
+pub(crate) use companions::bare;
+
+use std::collections::BTreeSet;
+
 use super::matrix::Stored;
-use super::model::{Model, Scheme, Weight, ambiguous, unsupported};
-use crate::dtype::Dtype;
+use super::model::{Model, Scheme, Weight, ambiguous, differing, unsupported};
+use super::tensors::may_be_codes;
 use crate::error::Result;
 
-/// Every scheme.
+/// Every scheme. Those that are refused come first, because some have the names of others.
 const SCHEMES: &[&dyn Scheme] = &[
+    &refused::Refused,
     &scaled::Scaled,
     &fp4::Fp4,
     &packed::Packed,
@@ -34,64 +40,98 @@ const SCHEMES: &[&dyn Scheme] = &[
     &quanto::Quanto,
     &mlx::Mlx,
     &gemma::Gemma,
-    &refused::Refused,
 ];
-
-/// The ends of names that only tensors of codes have.
-const OF_CODES: &[&str] =
-    &[".qweight", ".weight_packed", ".W_q", "_weight_qdata", ".embedding_quantized"];
-
-/// The names of the scales that a module with a weight of integers has.
-const OF_SCALES: &[&str] = &["weight_scale", "weight_scale_inv", "scales", "scale", "SCB"];
-
-/// Whether a tensor has codes, of whatever scheme. They are no numbers by themselves.
-fn is_of_codes(model: &Model<'_>, tensor: &Stored) -> bool {
-    let name = &tensor.name;
-    let is_whole = !tensor.dtype.is_float() && tensor.dtype != Dtype::BOOL;
-    let module = name.strip_suffix(".weight").filter(|_| is_whole);
-    OF_CODES.iter().any(|end| name.ends_with(end))
-        || module.is_some_and(|module| {
-            model.first(OF_SCALES.iter().map(|scale| format!("{module}.{scale}"))).is_some()
-        })
-}
-
-/// TEMPORARY.
-pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-    Ok(weights(model)?.into_iter().find(|weight| weight.tensors[0].name == tensor.name))
-}
 
 /// The quantised weights of a model, in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
-    let method = model.config.method.as_deref();
-    let fits = |scheme: &&&dyn Scheme| {
-        let methods = scheme.methods();
-        methods.is_empty() || method.is_none_or(|method| methods.contains(&method))
-    };
-    let schemes: Vec<_> = SCHEMES.iter().filter(fits).collect();
-    if let Some(method) = method
-        && !schemes.iter().any(|scheme| scheme.methods().contains(&method))
-    {
-        return Err(unsupported(method, "the quant_method is not known"));
-    }
     let mut weights = Vec::new();
     for tensor in model.tensors() {
-        let tensor = &tensor;
-        let mut found: Option<Weight> = None;
-        for scheme in &schemes {
-            let Some(weight) = scheme.weight(model, tensor)? else { continue };
-            if let Some(other) = &found {
-                return Err(ambiguous(tensor, other.scheme, weight.scheme));
-            }
-            found = Some(weight);
-        }
-        if found.is_none() && is_of_codes(model, tensor) {
-            let reason = "this tensor of codes fits none of its forms";
-            return Err(unsupported(method.unwrap_or("this name"), reason).in_tensor(&tensor.name));
-        }
-        weights.extend(found);
+        weights.extend(of_codes(model, &tensor)?);
     }
-    if !weights.is_empty() && model.config.has_transforms() {
+    companions::check_marks(model, &weights)?;
+    Ok(weights)
+}
+
+/// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion. A
+/// tensor of several names may have its scales beside any of them.
+pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let mut result = of_name(model, tensor);
+    if !may_be_codes(tensor.dtype) {
+        return result;
+    }
+    for alias in model.aliases(&tensor.name) {
+        let Ok(Some(mut other)) = of_name(model, &Stored { name: alias, ..tensor.clone() }) else {
+            continue;
+        };
+        let names = |weight: &Weight| {
+            let companions = weight.tensors.iter().skip(1).map(|tensor| tensor.name.clone());
+            companions.collect::<BTreeSet<_>>()
+        };
+        match &result {
+            Ok(Some(found)) if names(found) != names(&other) => {
+                let all: Vec<_> = names(found).into_iter().chain(names(&other)).collect();
+                let (expected, found) = ("scales beside one of its names", all.join(" and "));
+                return Err(differing(tensor, other.scheme, expected, found));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => {
+                if let Some(codes) = other.tensors.first_mut() {
+                    other.name = like_weight(&tensor.name, &codes.name, &other.name);
+                    codes.name.clone_from(&tensor.name);
+                }
+                result = Ok(Some(other));
+            }
+        }
+    }
+    result
+}
+
+/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
+/// `b.qweight`.
+pub(crate) fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
+    let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
+    let same: usize = same.map(|(char, _)| char.len_utf8()).sum();
+    match alias.strip_suffix(&codes[same..]) {
+        Some(start) => format!("{start}{}", &weight[same..]),
+        None => alias.to_owned(),
+    }
+}
+
+/// The weight whose codes are in a tensor, by one of its names.
+fn of_name(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
+        return Ok(None);
+    }
+    let method = model.config.method.as_deref();
+    let knows = |scheme: &&dyn Scheme| method.is_some_and(|m| scheme.methods().contains(&m));
+    if method.is_some() && !SCHEMES.iter().any(|scheme| knows(scheme)) {
+        return companions::unexplained(model, tensor, false).map(|()| None);
+    }
+    let mut found: Option<Weight> = None;
+    for scheme in SCHEMES {
+        if method.is_some() && !scheme.methods().is_empty() && !knows(scheme) {
+            continue;
+        }
+        let Some(weight) = scheme.weight(model, tensor)? else { continue };
+        if let Some(other) = &found {
+            return Err(ambiguous(tensor, other.scheme, weight.scheme));
+        }
+        found = Some(weight);
+    }
+    let Some(weight) = found else {
+        return companions::unexplained(model, tensor, true).map(|()| None);
+    };
+    if model.config.has_transforms() {
         return Err(unsupported("compressed-tensors", "the weights are rotated"));
     }
-    Ok(weights)
+    companions::explained(model, weight).map(Some)
+}
+
+/// Whether the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ store them.
+fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
+    let name = &tensor.name;
+    let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();
+    name.strip_suffix(".W_q").is_some_and(is_of_bits)
+        || matches!(tensor.shape[..], [_, 1])
+            && bitsandbytes::states(name).iter().any(|state| model.get(state).is_some())
 }

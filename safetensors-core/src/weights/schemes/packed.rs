@@ -4,13 +4,15 @@
 //! W = (code − zero point) · scale, in F32.
 
 use super::super::codes::{Codes, Order};
+use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
     Model, Scheme, Weight, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
+use super::companions::comfy_mark;
 use super::scales::{
-    check_group_size, comfy_format, factors_of_columns, grid, of_activations, plain_numbers,
+    check_group_size, factors_of_columns, grid, plain_numbers, scales_of, zero_points,
 };
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
@@ -26,15 +28,16 @@ impl Scheme for Packed {
     }
 
     fn methods(&self) -> &'static [&'static str] {
-        &["compressed-tensors", "modelopt", "auto-round"]
+        &["compressed-tensors", "modelopt", "auto-round", "intel/auto-round"]
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        if let Some(module) = tensor.name.strip_suffix(".weight_packed") {
-            return match tensor.dtype {
-                Dtype::I32 => self.compressed(model, tensor, module).map(Some),
-                _ => Ok(None),
-            };
+        if let Some(name) = tensor.name.strip_suffix("_packed") {
+            if tensor.dtype != Dtype::I32 || tensor.shape.len() < 2 {
+                return Ok(None);
+            }
+            let scales = scales_of_packed(self, model, tensor, name)?;
+            return scales.map(|scales| self.compressed(model, tensor, scales, name)).transpose();
         }
         let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
         let scales = model.get(&format!("{module}.weight_scale"));
@@ -42,7 +45,7 @@ impl Scheme for Packed {
         match scales.filter(is_float) {
             Some(scales)
                 if tensor.dtype == Dtype::U8
-                    && comfy_format(model, module).is_none()
+                    && comfy_mark(model, module).is_none()
                     && model.get(&format!("{module}.weight_scale_2")).is_none() =>
             {
                 self.modelopt(model, tensor, module, scales).map(Some)
@@ -53,48 +56,90 @@ impl Scheme for Packed {
 }
 
 impl Packed {
-    /// `X.weight_packed` `[.., rows, words]`, `X.weight_scale`, `X.weight_shape` and perhaps
-    /// `X.weight_zero_point` and `X.weight_g_idx`.
-    fn compressed(&self, model: &Model<'_>, tensor: &Stored, module: &str) -> Result<Weight> {
-        let scales = model.need(self, tensor, &format!("{module}.weight_scale"))?;
-        let of_shape = model.need(self, tensor, &format!("{module}.weight_shape"))?;
-        let shape = model.dims(&of_shape.name);
+    /// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
+    /// `W_g_idx`, where W may be `X.weight`.
+    fn compressed(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        scales: &Stored,
+        name: &str,
+    ) -> Result<Weight> {
+        let of_shape = self.of_shape(model, tensor, name)?;
+        let shape = self.shape(model, tensor, of_shape)?;
         let [_, words] = tensor.matrix();
-        let is_of_tensor = shape.len() == tensor.shape.len()
-            && shape.len() > 1
-            && shape[..shape.len() - 1] == tensor.shape[..shape.len() - 1];
-        if !is_of_tensor {
-            let found = format!("the shape {}", Shape(&shape));
-            let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
-            return Err(mismatch(self, of_shape, expected, found));
-        }
         let columns = shape[shape.len() - 1];
         let (bits, order) = self.bits(model, tensor, columns, words)?;
         let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
-        let mut tensors = vec![tensor, scales, of_shape];
+        let mut tensors = vec![tensor, scales];
+        tensors.extend(of_shape);
         check_numbers(self, scales)?;
         let sizes = model.config.sizes_of_groups(columns);
         check_group_size(self, scales, sizes, [columns, scales.matrix()[1]])?;
         let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
-        let zeros = model.get(&format!("{module}.weight_zero_point"));
-        let mut zeros = match zeros {
+        let mut zeros = match zero_points(self, model, tensor, name)? {
             None => None,
             Some(zeros) => {
                 tensors.push(zeros);
                 Some(self.zeros(model, &shape, scales, zeros, bits)?)
             }
         };
-        if let Some(groups) = model.get(&format!("{module}.weight_g_idx")) {
+        if let Some(groups) = model.get(&format!("{name}_g_idx")) {
             let count = scales.matrix()[1];
             check_groups(self, groups, columns, count)?;
-            factors = factors.indexed(groups, count);
-            zeros = zeros.map(|zeros| zeros.indexed(groups, count));
+            factors = factors.indexed_or_not(groups, count);
+            zeros = zeros.map(|zeros| zeros.indexed_or_not(groups, count));
             tensors.push(groups);
         }
         let matrix = Matrix::rows(tensor, codes, columns);
         let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
-        tensors.extend(of_activations(model, module));
-        Ok(weight(self, format!("{module}.weight"), &shape, &tensors, numbers))
+        Ok(weight(self, name, &shape, &tensors, numbers))
+    }
+
+    /// The tensor with the shape of a weight. Only stacked ones have none.
+    fn of_shape<'m>(
+        &self,
+        model: &'m Model<'_>,
+        tensor: &Stored,
+        name: &str,
+    ) -> Result<Option<&'m Stored>> {
+        let shape = format!("{name}_shape");
+        match tensor.shape.len() {
+            2 => model.need(self, tensor, &shape).map(Some),
+            _ => Ok(model.get(&shape)),
+        }
+    }
+
+    /// The shape of a weight. Of stacked matrices, there may be the shape of each, or none: then the
+    /// words of a row are full.
+    fn shape(
+        &self,
+        model: &Model<'_>,
+        tensor: &Stored,
+        of_shape: Option<&Stored>,
+    ) -> Result<Vec<usize>> {
+        let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
+        let Some(of_shape) = of_shape else {
+            let bits = bits_by_settings(model);
+            return match bits[..] {
+                [bits @ (1 | 2 | 4 | 8)] => Ok([lead, &[last[0] * (32 / bits)]].concat()),
+                _ => {
+                    let problem = "the settings have no number of bits that tells a weight's shape";
+                    Err(bad_config(problem.into()).in_tensor(&tensor.name))
+                }
+            };
+        };
+        let dims = model.dims(&of_shape.name);
+        let of_each = [&lead[..lead.len() - 1], &[]].concat();
+        let one = dims.get(dims.len().saturating_sub(2)..).unwrap_or_default();
+        let is_of_each = of_shape.shape.len() == 2 && dims.chunks(2).all(|other| other == one);
+        let shape = if is_of_each { [&of_each, one].concat() } else { dims };
+        if shape.len() == tensor.shape.len() && shape[..lead.len()] == *lead {
+            return Ok(shape);
+        }
+        let found = format!("the shape {}", Shape(&shape));
+        let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
+        Err(mismatch(self, of_shape, expected, found))
     }
 
     /// The zero points, one for each scale: I8, or packed down the rows like the weight.
@@ -135,9 +180,7 @@ impl Packed {
         columns: usize,
         words: usize,
     ) -> Result<(usize, Order)> {
-        let by_settings = model.config.bits_of_groups();
-        let by_settings = by_settings.into_iter().chain(model.config.number("bits"));
-        let allowed: Vec<_> = by_settings.collect();
+        let allowed = bits_by_settings(model);
         let mut fitting = Vec::new();
         for bits in 1..=8 {
             if !allowed.is_empty() && !allowed.contains(&bits) {
@@ -199,7 +242,29 @@ impl Packed {
             numbers.of_columns = Some(factors_of_columns(self, &shape, factors)?);
             tensors.push(factors);
         }
-        tensors.extend(of_activations(model, module));
         Ok(weight(self, &tensor.name, &shape, &tensors, numbers))
     }
+}
+
+/// The scales of `W_packed`, which `X.weight_packed` cannot do without.
+pub(super) fn scales_of_packed<'m>(
+    scheme: &dyn Scheme,
+    model: &'m Model<'_>,
+    tensor: &Stored,
+    name: &str,
+) -> Result<Option<&'m Stored>> {
+    let scales = format!("{name}_scale");
+    match name.ends_with(".weight") {
+        true => model.need(scheme, tensor, &scales).map(Some),
+        false => scales_of(scheme, model, tensor, &scales),
+    }
+}
+
+/// The numbers of bits that the settings name, each once.
+fn bits_by_settings(model: &Model<'_>) -> Vec<usize> {
+    let bits = model.config.bits_of_groups().into_iter().chain(model.config.number("bits"));
+    let mut bits: Vec<_> = bits.collect();
+    bits.sort_unstable();
+    bits.dedup();
+    bits
 }

@@ -13,7 +13,7 @@ use super::super::model::{
     Model, Scheme, Weight, check_dtype, check_len, check_numbers, mismatch, weight,
 };
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{grid, of_activations, plain_numbers};
+use super::scales::{grid, plain_numbers, scales_of};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 use crate::tensor::shape::memory_count;
@@ -35,35 +35,28 @@ impl Scheme for Quanto {
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         let Some(name) = tensor.name.strip_suffix("._data") else { return Ok(None) };
         if let Some(name) = name.strip_suffix("._data") {
-            return self.of_few_bits(model, tensor, name).map(Some);
+            let scales = scales_of(self, model, tensor, &format!("{name}._scale"))?;
+            return scales.map(|scales| self.of_few_bits(model, tensor, scales, name)).transpose();
         }
-        let scales = model.need(self, tensor, &format!("{name}._scale"))?;
+        let scales = scales_of(self, model, tensor, &format!("{name}._scale"))?;
+        let Some(scales) = scales else { return Ok(None) };
         check_numbers(self, scales)?;
         check_dtype(self, tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
         let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
         let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
-        Ok(Some(self.found(model, name, &tensor.shape, &[tensor, scales], numbers)))
+        Ok(Some(weight(self, name, &tensor.shape, &[tensor, scales], numbers)))
     }
 }
 
 impl Quanto {
-    fn found(
+    /// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+    fn of_few_bits(
         &self,
         model: &Model<'_>,
+        tensor: &Stored,
+        scales: &Stored,
         name: &str,
-        shape: &[usize],
-        tensors: &[&Stored],
-        numbers: Grouped,
-    ) -> Weight {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let others = of_activations(model, module);
-        let tensors: Vec<_> = tensors.iter().copied().chain(others).collect();
-        weight(self, name, shape, &tensors, numbers)
-    }
-
-    /// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
-    fn of_few_bits(&self, model: &Model<'_>, tensor: &Stored, name: &str) -> Result<Weight> {
-        let scales = model.need(self, tensor, &format!("{name}._scale"))?;
+    ) -> Result<Weight> {
         let shifts = model.need(self, tensor, &format!("{name}._shift"))?;
         check_dtype(self, tensor, &[Dtype::U8])?;
         check_dtype(self, scales, &[Dtype::F32, Dtype::F16, Dtype::BF16])?;
@@ -94,7 +87,7 @@ impl Quanto {
         if floats.contains(&shifts.dtype) {
             numbers.formula = Formula::Shift;
         }
-        Ok(self.found(model, name, &shape, &[tensor, scales, shifts], numbers))
+        Ok(weight(self, name, &shape, &[tensor, scales, shifts], numbers))
     }
 
     /// The number of bits, which the number of packed rows tells. The settings must agree.

@@ -2,28 +2,36 @@
 
 use super::super::matrix::Stored;
 use super::super::model::{Model, Scheme, Weight, unsupported};
+use crate::dtype::Dtype;
+use crate::dtype::Dtype::{I8, I16, I32, U8, U16};
 use crate::error::Result;
 
 pub(super) struct Refused;
 
-/// The end of a tensor's name, that of another tensor of the same module, and the scheme that has
-/// such tensors.
-const NAMES: &[(&str, &str, &str)] = &[
-    (".trellis", "", "EXL3"),
-    (".q_weight", ".q_scale_max", "EXL2"),
-    (".codebooks", "", "AQLM"),
-    (".bitmask", "", "compressed-tensors' sparse-bitmask"),
-    (".scale_packed", ".meta", "compressed-tensors' marlin-24"),
-    (".B_24", "", "Marlin 2:4"),
-    (".B", ".s_channel", "QQQ"),
-    (".B", ".s", "Marlin"),
-    (".svdquant_lora_a", "", "SVDQuant"),
-    (".indices", ".centroids.weight", "VPTQ"),
-    (".theta", ".pairs", "ParoQuant"),
-    (".forward_hadamard_matrix", "", "FP-Quant"),
-    (".dense_weights", ".row_offsets", "SpQR"),
-    (".tables2", ".scales", "HIGGS"),
-    (".weight_scales", ".weight", "EETQ"),
+/// A scheme: its name, how the name of its codes ends, their dtypes, and the ends of other tensors
+/// of the module, of which one exists.
+type Row = (&'static str, &'static str, &'static [Dtype], &'static [&'static str]);
+
+const ROWS: &[Row] = &[
+    ("EXL3", ".trellis", &[I16], &[".suh", ".svh", ".su", ".sv"]),
+    ("EXL2", ".q_weight", &[I32], &[".q_scale_max", ".q_scale"]),
+    ("AQLM", ".codes", &[I8, U8, I16, I32], &[".codebooks"]),
+    ("compressed-tensors' sparse-bitmask", ".bitmask", &[U8], &[".compressed"]),
+    ("compressed-tensors' marlin-24", ".meta", &[I16], &[".scale_packed"]),
+    ("Marlin 2:4", ".B_24", &[I32], &[".s", ".B_meta"]),
+    ("QQQ", ".B", &[I32], &[".s_channel"]),
+    ("Marlin", ".B", &[I32], &[".s"]),
+    ("SVDQuant", ".weight", &[U8], &[".svdquant_lora_a", ".svdquant_lora_b"]),
+    ("SVDQuant", ".qweight", &[I8, U8, I32], &[".wscales", ".wzeros", ".smooth_factor"]),
+    ("VPTQ", ".indices", &[I16, U16, I32], &[".centroids.weight"]),
+    ("ParoQuant", ".pairs", &[I16, I32], &[".theta"]),
+    ("ParoQuant", ".qweight", &[I32], &[".theta"]),
+    ("FP-Quant", ".qweight", &[U8], &[".forward_hadamard_matrix"]),
+    ("QuIP#", ".Qidxs", &[I16, I32], &[".SU", ".SV"]),
+    ("SpQR", ".row_offsets", &[I32], &[".dense_weights"]),
+    ("HIGGS", ".weight", &[I16], &[".tables2", ".tables"]),
+    ("EETQ", ".weight", &[I8], &[".weight_scales"]),
+    ("msmodelslim", ".weight", &[I8], &[".weight_scale_second", ".weight_offset", ".deq_scale"]),
 ];
 
 impl Scheme for Refused {
@@ -36,9 +44,10 @@ impl Scheme for Refused {
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        for (end, other, scheme) in NAMES {
+        for (scheme, end, dtypes, others) in ROWS {
             let Some(module) = tensor.name.strip_suffix(end) else { continue };
-            if other.is_empty() || model.get(&format!("{module}{other}")).is_some() {
+            let mut others = others.iter().map(|other| format!("{module}{other}"));
+            if dtypes.contains(&tensor.dtype) && others.any(|other| model.get(&other).is_some()) {
                 let reason = "its weights cannot be read as numbers";
                 return Err(unsupported(*scheme, reason).in_tensor(&tensor.name));
             }

@@ -1,6 +1,6 @@
 //! Weights of 8-bit floats or integers with scales beside them: DeepSeek, FBGEMM,
-//! compressed-tensors (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, and
-//! ComfyUI's `scale_weight`.
+//! compressed-tensors (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, ComfyUI's
+//! `scale_weight`; also F4 and F6 with one tensor of scales.
 //!
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
@@ -8,16 +8,24 @@
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Scheme, Weight, check_numbers, weight};
 use super::super::weight::Grouped;
-use super::scales::{
-    comfy_format, factors_of_columns, grid, numbers_of, of_activations, plain_numbers,
-};
+use super::companions::comfy_mark;
+use super::fp4::{check_no_tiles, is_exponents, second_scale};
+use super::scales::{factors_of_columns, grid, numbers_of, plain_numbers, zero_points};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
 pub(super) struct Scaled;
 
 /// The dtypes of the weights.
-const FLOATS: &[Dtype] = &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ];
+const FLOATS: &[Dtype] = &[
+    Dtype::F8_E4M3,
+    Dtype::F8_E5M2,
+    Dtype::F8_E4M3FNUZ,
+    Dtype::F8_E5M2FNUZ,
+    Dtype::F4,
+    Dtype::F6_E2M3,
+    Dtype::F6_E3M2,
+];
 
 impl Scheme for Scaled {
     fn name(&self) -> &'static str {
@@ -25,7 +33,16 @@ impl Scheme for Scaled {
     }
 
     fn methods(&self) -> &'static [&'static str] {
-        &["fp8", "mxfp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark"]
+        &[
+            "fp8",
+            "mxfp8",
+            "fbgemm_fp8",
+            "compressed-tensors",
+            "modelopt",
+            "quark",
+            "auto-round",
+            "intel/auto-round",
+        ]
     }
 
     fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
@@ -35,10 +52,15 @@ impl Scheme for Scaled {
         }
         let name = &tensor.name;
         let module = name.strip_suffix(".weight");
-        if module.is_some_and(|module| comfy_format(model, module).is_some()) {
+        // F4 with two scales is NVFP4.
+        let is_of_two = tensor.dtype == Dtype::F4 && second_scale(model, name).is_some();
+        if is_of_two || module.is_some_and(|module| comfy_mark(model, module).is_some()) {
             return Ok(None);
         }
         let mut names = vec![format!("{name}_scale_inv"), format!("{name}_scale")];
+        if module.is_none() {
+            names.push(format!("{name}_weight_scale"));
+        }
         if is_float && let Some(module) = name.strip_suffix("weight") {
             names
                 .extend(["scale_weight", "scale", "qscale_weight"].map(|n| format!("{module}{n}")));
@@ -51,9 +73,13 @@ impl Scheme for Scaled {
                 false => Ok(None),
             };
         };
+        if is_exponents(scales) && module.is_some() && scales.name == names[1] {
+            check_no_tiles(self, model, tensor, scales)?;
+        }
         let numbers = grid(self, model, &tensor.shape, scales, numbers_of(self, scales)?)?;
         let mut tensors = vec![tensor, scales];
-        let zeros = match model.get(&format!("{name}_zero_point")) {
+        let zeros = zero_points(self, model, tensor, name)?;
+        let zeros = match zeros {
             None => None,
             Some(zeros) => {
                 check_numbers(self, zeros)?;
@@ -68,8 +94,6 @@ impl Scheme for Scaled {
             codes.of_columns = Some(factors_of_columns(self, &tensor.shape, factors)?);
             tensors.push(factors);
         }
-        tensors.extend(module.into_iter().flat_map(|module| of_activations(model, module)));
-        tensors.extend(model.get("scaled_fp8"));
         Ok(Some(weight(self, name, &tensor.shape, &tensors, codes)))
     }
 }

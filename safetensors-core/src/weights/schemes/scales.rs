@@ -1,7 +1,4 @@
-//! What the schemes share: which elements a tensor of scales belongs to, by its shape, and what
-//! ComfyUI's marks say.
-
-use serde_json::Value;
+//! What the schemes share: which elements a tensor of scales belongs to, by its shape.
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Matrix, Numbers, Stored};
@@ -10,26 +7,33 @@ use super::super::weight::Grid;
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
-/// The tensors that hold scales of the input of module X, not of its weight. They say nothing of
-/// the weight's values.
-const OF_ACTIVATIONS: &[&str] = &[
-    "input_scale",
-    "activation_scale",
-    "input_scale_ub",
-    "input_global_scale",
-    "scale_input",
-    "output_scale",
-    "input_activation_scale",
-    "output_activation_scale",
-];
-
-/// The tensors of a module that belong to its input and output.
-pub(super) fn of_activations<'m>(
+/// The scales that codes of these names cannot do without. Without them the tensor is a plain one, or
+/// the error is that they are missing if the settings name this scheme.
+pub(super) fn scales_of<'m>(
+    scheme: &dyn Scheme,
     model: &'m Model<'_>,
-    module: &str,
-) -> impl Iterator<Item = &'m Stored> {
-    let names = OF_ACTIVATIONS.iter().map(move |end| format!("{module}.{end}"));
-    names.filter_map(|name| model.get(&name)).collect::<Vec<_>>().into_iter()
+    codes: &Stored,
+    name: &str,
+) -> Result<Option<&'m Stored>> {
+    let is_named = model.config.method.as_deref().is_some_and(|m| scheme.methods().contains(&m));
+    match model.get(name) {
+        None if is_named => model.need(scheme, codes, name).map(Some),
+        found => Ok(found),
+    }
+}
+
+/// `W_zero_point` of compressed-tensors, which the settings may say that there is.
+pub(super) fn zero_points<'m>(
+    scheme: &dyn Scheme,
+    model: &'m Model<'_>,
+    codes: &Stored,
+    name: &str,
+) -> Result<Option<&'m Stored>> {
+    let name = format!("{name}_zero_point");
+    match model.config.has_zero_points() {
+        true => model.need(scheme, codes, &name).map(Some),
+        false => Ok(model.get(&name)),
+    }
 }
 
 /// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
@@ -51,7 +55,7 @@ pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
 /// | one number | the whole weight |
 /// | `[..]`, `[.., 1]` or `[.., 1, 1]` | a matrix, such as an expert's |
 /// | `[.., rows]` or `[.., rows, 1]` | a row |
-/// | `[.., 1, columns]` | a column |
+/// | `[.., 1, columns]` of several matrices | a column |
 /// | `[.., rows, groups]` | a group of columns of a row |
 /// | `[.., rows / b, columns / c]`, rounded up | a block of `b` × `c`, also `[rows / b, 1, columns / c, 1]` |
 pub(super) fn grid(
@@ -88,7 +92,7 @@ pub(super) fn grid(
     let found = match shape.strip_prefix(lead) {
         Some([] | [1] | [1, 1]) => Some(of(1, 1, [rows, columns])),
         Some(&[n]) | Some(&[n, 1]) if n == rows => Some(of(1, rows, [1, columns])),
-        Some(&[1, n]) if n == columns => Some(of(n, 1, [rows, 1])),
+        Some(&[1, n]) if n == columns && !lead.is_empty() => Some(of(n, 1, [rows, 1])),
         Some(&[a, b]) if [a, b] == blocks => Some(of(b, a, model.block)),
         Some(&[n, groups]) if n == rows => {
             size_of_groups(groups).map(|size| of(groups, rows, [1, size]))
@@ -134,15 +138,4 @@ pub(super) fn factors_of_columns(
     let rows = weight.iter().product::<usize>() / columns.max(1);
     let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), columns);
     Ok(Grid::new(matrix, rows, 1, [rows, 1]))
-}
-
-/// The format that ComfyUI's marks give the weight of a module: `X.comfy_quant`, or an entry of
-/// `_quantization_metadata`.
-pub(super) fn comfy_format(model: &Model<'_>, module: &str) -> Option<String> {
-    let format = |value: &Value| value.get("format")?.as_str().map(str::to_owned);
-    if let Some(json) = model.json(&format!("{module}.comfy_quant")) {
-        return Some(format(&json).unwrap_or_default());
-    }
-    let json: Value = serde_json::from_str(model.metadata.get("_quantization_metadata")?).ok()?;
-    format(json.get("layers")?.get(module)?)
 }

@@ -1,13 +1,13 @@
 //! torchao: 8-bit floats and integers. The file's metadata names the type of each weight.
 //!
-//! W = (q − zero point) · scale.
+//! W = (q − zero point) · scale, times what the input is multiplied by first.
 
 use serde_json::Value;
 
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Scheme, Weight, check_dtype, check_numbers, unsupported, weight};
 use super::super::weight::Grouped;
-use super::scales::{grid, plain_numbers};
+use super::scales::{factors_of_columns, grid, plain_numbers, scales_of};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -29,15 +29,23 @@ impl Scheme for Torchao {
         let Some(base) = tensor.name.strip_suffix("_qdata") else { return Ok(None) };
         let Some((module, name)) = base.rsplit_once("._") else { return Ok(None) };
         let name = format!("{module}.{}", name.trim_end_matches('_'));
-        let kind = model.metadata.get(&name).and_then(|json| {
-            let json: Value = serde_json::from_str(json).ok()?;
-            json.get("_type")?.as_str().map(str::to_owned)
-        });
-        if let Some(kind) = kind.filter(|kind| !PLAIN.contains(&kind.as_str())) {
+        let json = model.metadata.get(&name);
+        let json = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
+        let json = json.unwrap_or_default();
+        let kind = json.get("_type").and_then(Value::as_str);
+        if let Some(kind) = kind.filter(|kind| !PLAIN.contains(kind)) {
             return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
         }
         check_dtype(self, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
-        let scales = model.need(self, tensor, &format!("{base}_scale"))?;
+        let scales = match kind.is_some() || base.ends_with("._weight") {
+            true => Some(model.need(self, tensor, &format!("{base}_scale"))?),
+            false => scales_of(self, model, tensor, &format!("{base}_scale"))?,
+        };
+        let Some(scales) = scales else { return Ok(None) };
+        let parts = json.get("_tensor_data_names").and_then(Value::as_array);
+        for part in parts.into_iter().flatten().filter_map(Value::as_str) {
+            model.need(self, tensor, &format!("{base}_{part}"))?;
+        }
         check_numbers(self, scales)?;
         let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
         let mut tensors = vec![tensor, scales];
@@ -50,7 +58,12 @@ impl Scheme for Torchao {
             }
         };
         let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
-        let numbers = numbers.scaled(factors).zeroed(zeros);
+        let mut numbers = numbers.scaled(factors).zeroed(zeros);
+        // SmoothQuant and AWQ multiply the input of the module by it.
+        if let Some(before) = model.get(&format!("{base}_act_pre_scale")) {
+            numbers.of_columns = Some(factors_of_columns(self, &tensor.shape, before)?);
+            tensors.push(before);
+        }
         Ok(Some(weight(self, name, &tensor.shape, &tensors, numbers)))
     }
 }

@@ -50,8 +50,12 @@ fn a_tensor_that_is_missing_is_named() {
             "a.weight_scale",
         ),
         (None, vec![("a.weight_packed", Dtype::U8, &[4, 8][..])], "a.weight_scale"),
-        (None, vec![("a_blocks", Dtype::U8, &[4, 1, 16][..])], "a_scales"),
-        (None, vec![("a.W_q", Dtype::U8, &[4, 8][..])], "a.scale"),
+        (
+            Some(r#"{"quant_method": "mxfp4"}"#),
+            vec![("a_blocks", Dtype::U8, &[4, 1, 16][..])],
+            "a_scales",
+        ),
+        (None, vec![("a.W_q", Dtype::U8, &[4, 8][..]), ("a.zero", Dtype::F16, &[4, 1])], "a.scale"),
     ] {
         let (problem, text) = problem(config, &tensors);
         let is_right = matches!(
@@ -243,9 +247,12 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
 #[test]
 fn schemes_that_cannot_be_read_are_named() {
     for (config, tensors, scheme) in [
-        (None, vec![("a.trellis", Dtype::I16, &[4, 8][..])], "EXL3"),
-        (None, vec![("a.codebooks", Dtype::F16, &[4, 8][..])], "AQLM"),
-        (Some(r#"{"quant_method": "spqr"}"#), vec![("a.weight", Dtype::F16, &[4, 8][..])], "spqr"),
+        (
+            None,
+            vec![("a.trellis", Dtype::I16, &[4, 8][..]), ("a.suh", Dtype::F16, &[8][..])],
+            "EXL3",
+        ),
+        (Some(r#"{"quant_method": "spqr"}"#), vec![("a.weight", Dtype::I8, &[4, 8][..])], "spqr"),
         (
             Some(r#"{"quant_method": "awq", "version": "gemv"}"#),
             vec![("a.qweight", Dtype::I32, &[8, 1][..]), ("a.scales", Dtype::F16, &[1, 8])],

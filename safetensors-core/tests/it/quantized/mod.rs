@@ -9,6 +9,7 @@ mod memory;
 mod reads;
 mod references;
 mod refusals;
+mod rows;
 
 use std::path::Path;
 
@@ -17,11 +18,21 @@ use tempfile::TempDir;
 
 /// A checkpoint with these tensors, and perhaps a `config.json` beside it.
 fn checkpoint(config: Option<&str>, tensors: &[(&str, TensorBuf)]) -> (TempDir, Checkpoint) {
+    with_metadata(config, tensors, &[])
+}
+
+/// The same, with entries in the file's metadata.
+fn with_metadata(
+    config: Option<&str>,
+    tensors: &[(&str, TensorBuf)],
+    metadata: &[(&str, &str)],
+) -> (TempDir, Checkpoint) {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), config);
     let path = directory.path().join("model.safetensors");
     let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
-    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let options = SaveOptions::new().durable(false).metadata(metadata.iter().copied());
+    save(&path, tensors, &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     (directory, checkpoint)
 }

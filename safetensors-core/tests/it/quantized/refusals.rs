@@ -45,19 +45,34 @@ fn schemes_that_are_not_read_are_named() {
     const AWQ: &[Stored] =
         &[("l.qweight", I32, &[32, 1]), ("l.scales", F16, &[4, 8]), ("l.qzeros", I32, &[4, 1])];
     let cases: &[Case] = &[
-        ("EXL3", None, &[("l.trellis", I16, &[4, 8])]),
+        ("EXL3", None, &[("l.trellis", I16, &[4, 8]), ("l.suh", F16, &[8])]),
         ("EXL2", None, &[("l.q_weight", I32, &[4, 8]), ("l.q_scale_max", F16, &[4])]),
         ("AQLM", None, &[("l.codes", I8, &[4, 8, 1]), ("l.codebooks", F16, &[1, 256, 1, 8])]),
         ("VPTQ", None, &[("l.indices", I32, &[4, 8]), ("l.centroids.weight", F16, &[1, 8])]),
-        ("HIGGS", None, &[("l.tables2", F16, &[4, 8]), ("l.scales", F16, &[4, 8])]),
-        ("FP-Quant", None, &[("l.forward_hadamard_matrix", F16, &[8, 8])]),
+        ("HIGGS", None, &[("l.weight", I16, &[4, 8]), ("l.tables2", F16, &[4, 8])]),
+        (
+            "FP-Quant",
+            None,
+            &[("l.qweight", U8, &[4, 8]), ("l.forward_hadamard_matrix", F16, &[8, 8])],
+        ),
         ("SpQR", None, &[("l.dense_weights", I64, &[4, 8]), ("l.row_offsets", I32, &[9])]),
         ("QQQ", None, &[("l.B", I32, &[4, 8]), ("l.s_channel", F32, &[1, 8])]),
         ("Marlin", None, &[("l.B", I32, &[4, 8]), ("l.s", F16, &[4, 8])]),
         ("Marlin 2:4", None, &[("l.B_24", I32, &[4, 8]), ("l.s", F16, &[4, 8])]),
         ("ParoQuant", None, &[("l.theta", F16, &[4, 8]), ("l.pairs", I16, &[4, 8])]),
         ("EETQ", None, &[("l.weight", I8, &[4, 8]), ("l.weight_scales", F16, &[8])]),
-        ("SVDQuant", None, &[("l.svdquant_lora_a", BF16, &[4, 8])]),
+        ("SVDQuant", None, &[("l.weight", U8, &[4, 8]), ("l.svdquant_lora_a", BF16, &[4, 8])]),
+        ("SVDQuant", None, &[("l.qweight", I8, &[4, 8]), ("l.wscales", BF16, &[1, 4])]),
+        ("SVDQuant", None, &[("l.qweight", I32, &[4, 8]), ("l.wscales", BF16, &[1, 4])]),
+        (
+            "msmodelslim",
+            None,
+            &[
+                ("l.weight", I8, &[4, 8]),
+                ("l.weight_scale", F32, &[4, 1]),
+                ("l.weight_offset", F32, &[4, 1]),
+            ],
+        ),
         (
             "compressed-tensors' sparse-bitmask",
             None,
@@ -134,8 +149,8 @@ fn schemes_that_are_not_read_are_named() {
     }
 }
 
-/// Every `quant_method` that transformers knows is read or refused by its name. Those that are read
-/// find nothing here.
+/// Every `quant_method` that transformers knows is read or refused by its name, if there is anything
+/// that may be codes.
 #[test]
 fn every_method_of_transformers_is_read_or_refused() {
     for method in [
@@ -176,7 +191,10 @@ fn every_method_of_transformers_is_read_or_refused() {
         "sinq",
     ] {
         let config = format!("{{\"quant_method\": \"{method}\"}}");
-        let (problem, text) = refused(Some(&config), &[("a", Dtype::F32, &[1])]);
+        let plain = [("a.weight", buf("a.weight", Dtype::F32, &[4, 8]))];
+        let (_directory, plain) = checkpoint(Some(&config), &plain);
+        assert_eq!(plain.quantized_weights().unwrap(), [], "{method}");
+        let (problem, text) = refused(Some(&config), &[("a.weight", Dtype::U8, &[4, 8])]);
         let is_named = matches!(
             &problem, QuantizationProblem::Unsupported { scheme, .. } if scheme == method
         );

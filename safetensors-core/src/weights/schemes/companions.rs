@@ -1,0 +1,391 @@
+//! [`explained`]: every tensor beside a quantised weight that says how it is stored is used, or may
+//! be left out; [`unexplained`]: what looks like codes, and no scheme explains.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::Value;
+
+use super::super::known::Beside;
+use super::super::matrix::Stored;
+use super::super::model::{Model, Weight, not_explained, unsupported};
+use super::super::tensors::may_be_codes;
+use crate::dtype::Dtype;
+use crate::error::{Quoted, Result, Shape};
+
+/// What the last part of a companion's name has in it.
+const WORDS: &[&str] = &[
+    "scale", "zero", "offset", "absmax", "amax", "g_idx", "codebook", "global", "shift", "biases",
+    "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
+];
+
+/// Companions that say nothing of the weight's numbers, by the end of their names: the scales of
+/// what goes into a module and comes out, and marks.
+const NOT_NEEDED: &[&str] = &[
+    "input_scale",
+    "input_scale_inv",
+    "input_scale_ub",
+    "input_global_scale",
+    "input_zero_point",
+    "input_activation_scale",
+    "activation_scale",
+    "scale_input",
+    "qscale_act",
+    "_weight_act_quant_scale",
+    "_weight_act_quant_zero_point",
+    "output_scale",
+    "output_zero_point",
+    "output_activation_scale",
+    "comfy_quant",
+    "scaled_fp8",
+];
+
+/// The scales of a cache of keys and values, which belong to an attention or to one of its modules.
+const OF_CACHES: &[&str] = &[
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "kv_scale",
+    "prob_scale",
+    "k_zero_point",
+    "v_zero_point",
+    "kv_cache_scaling_factor",
+];
+
+/// The modules of an attention that scales of its cache may be in.
+const IN_ATTENTION: &[&str] = &[
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "attn",
+    "q_fake_quantizer",
+    "k_fake_quantizer",
+    "v_fake_quantizer",
+    "kv_fake_quantizer",
+];
+
+/// The last parts of the names of tensors that have the codes of a module's weight.
+const OF_MODULES: &[&str] = &[
+    "weight",
+    "weight_packed",
+    "qweight",
+    "q_weight",
+    "W_q",
+    "_weight_qdata",
+    "weight._data",
+    "weight._data._data",
+    "embedding_quantized",
+];
+
+/// What the names of codes have after the name of their weight.
+const ENDS: &[&str] = &["_packed", "_blocks", ".blocks", "_qdata", "._data._data", "._data"];
+
+/// The ends of names that only tensors of codes have.
+const ONLY_CODES: &[&str] =
+    &[".qweight", ".weight_packed", "_weight_qdata", ".embedding_quantized"];
+
+/// What ComfyUI may put before the names of a diffusion model, or leave out: its marks have either.
+const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
+
+/// At how many underscores, from the right, a companion's name may begin after its weight's.
+const MOST_CUTS: usize = 8;
+
+/// The key of ComfyUI's metadata with the formats of modules.
+const LAYERS: &str = "_quantization_metadata";
+
+/// A name up to its last dot, and the rest.
+fn split(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or(("", name))
+}
+
+fn is_companion(name: &str) -> bool {
+    let last = split(name).1;
+    // LoRA has scales of its own.
+    let is_of_lora = last.contains("lora") && !last.contains("quant");
+    !is_of_lora && WORDS.iter().any(|word| last.contains(word))
+}
+
+/// A module's name without what ComfyUI may have put before it.
+pub(crate) fn bare(module: &str) -> &str {
+    PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
+}
+
+/// What the names and marks of the whole checkpoint say.
+fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
+    model.beside.get_or_init(|| {
+        let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
+        let aliases = model.metadata.keys().filter(alias).cloned();
+        let names = model.tensors().map(|tensor| tensor.name).chain(aliases);
+        let mut names: Vec<_> = names.filter(|name| is_companion(name)).collect();
+        names.sort_unstable();
+        let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for name in &names {
+            let layer = match split(name) {
+                (start, "scaled_fp8") => Some(start),
+                _ => layer_of_cache(model, name),
+            };
+            if let Some(layer) = layer {
+                shared.entry(layer.to_owned()).or_default().push(name.clone());
+            }
+        }
+        // Every weight of the layer has them, so no file may have very many.
+        shared.retain(|_, names| names.len() <= 64);
+        let marks = model.metadata.get(LAYERS).map(|json| serde_json::from_str(json));
+        let is_of_comfy = marks.is_some()
+            || names.iter().any(|name| matches!(split(name).1, "comfy_quant" | "scaled_fp8"));
+        let marks = match marks {
+            Some(Ok(Value::Object(mut marks))) => marks.remove("layers"),
+            _ => None,
+        };
+        let marks = match marks {
+            Some(Value::Object(marks)) => marks.into_iter().collect(),
+            _ => Vec::new(),
+        };
+        let layers = (0..).zip(&marks).map(|(at, (name, _))| (bare(name).to_owned(), at)).collect();
+        Beside { names, shared, marks, layers, is_of_comfy }
+    })
+}
+
+/// The layer of the model that has the scales of a cache of this name.
+fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
+    let (mut module, last) = split(name);
+    let is_of_cache =
+        OF_CACHES.contains(&last) || last == "qscale_act" && module.ends_with("_fake_quantizer");
+    // A norm may have parameters of these names, with many elements.
+    if !is_of_cache || model.get(name).is_none_or(|tensor| tensor.len() != 1) {
+        return None;
+    }
+    let (above, inner) = split(module);
+    if IN_ATTENTION.contains(&inner) && (inner != "attn" || above.ends_with("attn")) {
+        module = above;
+    }
+    Some(split(module).0)
+}
+
+/// What ComfyUI's mark says of a module's weight: `X.comfy_quant`, or an entry of
+/// `_quantization_metadata`. One that cannot be read says nothing of the format.
+pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
+    let note = format!("{module}.comfy_quant");
+    if model.get(&note).is_some() {
+        return Some(model.json(&note).unwrap_or_default());
+    }
+    let beside = beside(model);
+    let mark = beside.layers.get(bare(module)).and_then(|&at| beside.marks.get(at));
+    mark.map(|(_, mark)| mark.clone())
+}
+
+/// Whether a checkpoint has ComfyUI's marks for any of its weights.
+pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
+    beside(model).is_of_comfy
+}
+
+/// The name of the weight whose codes have this name.
+fn name_of_weight(codes: &str) -> String {
+    for end in OF_MODULES {
+        match codes.strip_suffix(end) {
+            Some("") => return "weight".into(),
+            Some(module) if module.ends_with('.') => return format!("{module}weight"),
+            _ => {}
+        }
+    }
+    stem(codes).to_owned()
+}
+
+fn stem(codes: &str) -> &str {
+    ENDS.iter().find_map(|end| codes.strip_suffix(end)).unwrap_or(codes)
+}
+
+/// The companions of a weight: of its module if the weight is called `X.weight`, and else those
+/// whose names begin with the weight's.
+fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
+    let names = &beside(model).names;
+    let starting = |start: String| {
+        let from = names.partition_point(|name| **name < *start);
+        let found = names[from..].iter().map(String::as_str);
+        let len = start.len();
+        found.take_while(move |name| name.starts_with(&start)).map(move |name| (name, &name[len..]))
+    };
+    let (module, last) = split(weight);
+    if last == "weight" {
+        let start = if module.is_empty() { String::new() } else { format!("{module}.") };
+        let is_of_module = |rest: &str| {
+            let Some((child, _)) = rest.split_once('.') else { return true };
+            child.starts_with("weight") || child.contains("quant")
+        };
+        let found = starting(start).filter(|(_, rest)| is_of_module(rest));
+        return found.map(|(name, _)| name).collect();
+    }
+    // Experts have `w13_weight` and `w13_input_scale`.
+    let before = weight.strip_suffix("_weight");
+    let starts: HashSet<_> = [weight, stem(codes)].into_iter().chain(before).collect();
+    let found = starts.into_iter().flat_map(|start| {
+        let starts = ['_', '.'].map(|separator| format!("{start}{separator}"));
+        starts.into_iter().flat_map(starting)
+    });
+    found.map(|(name, _)| name).collect()
+}
+
+/// Whether a companion belongs to another weight, whose name the beginning of its own is.
+fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
+    let (module, last) = split(companion);
+    let dot = if module.is_empty() { 0 } else { module.len() + 1 };
+    last.rmatch_indices('_').take(MOST_CUTS).any(|(at, _)| {
+        let base = &companion[..dot + at];
+        let ends = ["", "_packed", "_blocks"].map(|end| format!("{base}{end}"));
+        ends.iter().any(|name| {
+            let found = model.get(name).filter(|tensor| tensor.name != codes);
+            found.is_some_and(|tensor| may_be_codes(tensor.dtype)) && !is_companion(name)
+        })
+    })
+}
+
+/// Whether a companion says nothing of the numbers. Its name begins with that of its module, or of
+/// a weight that is none of a module.
+fn is_not_needed(name: &str) -> bool {
+    let begins = |end: &&str, of_weights: bool| {
+        name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {
+            Some(weight) => of_weights && !split(weight).1.starts_with("weight"),
+            None => start.is_empty() || start.ends_with('.'),
+        })
+    };
+    NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
+}
+
+/// Checks that a scheme has used all companions of a weight that say something of its numbers. The
+/// others become tensors of the weight, too, because they are of no use without its codes.
+pub(super) fn explained(model: &Model<'_>, mut weight: Weight) -> Result<Weight> {
+    let used: HashSet<_> = weight.tensors.iter().map(|tensor| &*tensor.name).collect();
+    let codes = weight.tensors.first().map_or("", |codes| &*codes.name);
+    let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(codes));
+    if model.get(&weight.name).is_some_and(|other| !used.contains(&*other.name)) {
+        return refused(&weight.name);
+    }
+    let mut others = Vec::new();
+    for name in companions(model, &weight.name, codes) {
+        let Some(tensor) = model.get(name).filter(|tensor| !used.contains(&*tensor.name)) else {
+            continue;
+        };
+        if is_not_needed(name) {
+            others.push(tensor);
+        } else if !is_of_another(model, name, codes) {
+            return refused(name);
+        }
+    }
+    let shared = &beside(model).shared;
+    if !shared.is_empty() {
+        let layers = weight.name.match_indices('.').map(|(at, _)| &weight.name[..at]).take(64);
+        let names = [""].into_iter().chain(layers).filter_map(|layer| shared.get(layer)).flatten();
+        others.extend(names.filter_map(|name| model.get(name)));
+    }
+    let mut seen: HashSet<_> = used.into_iter().map(str::to_owned).collect();
+    let others = others.into_iter().filter(|tensor| seen.insert(tensor.name.clone())).cloned();
+    let others: Vec<_> = others.collect();
+    weight.tensors.extend(others);
+    Ok(weight)
+}
+
+/// Checks that a tensor without a scheme is a plain one. The settings may name a method that is not
+/// known.
+pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) -> Result<()> {
+    let name = &*tensor.name;
+    let (module, last) = split(name);
+    let is_weight = last.ends_with("weight")
+        || ["_packed", "blocks"].iter().any(|end| last.ends_with(end))
+        || ["w13", "w2"].iter().any(|start| last.starts_with(start));
+    if last == "comfy_quant" {
+        let marked = model.get(&format!("{}weight", &name[..name.len() - last.len()]));
+        return match marked {
+            Some(marked) if may_be_codes(marked.dtype) => Ok(()),
+            _ => Err(unsupported("ComfyUI", "its module has no quantised weight").in_tensor(name)),
+        };
+    }
+    if tensor.shape.len() < 2 || belongs_to_a_weight(model, module, name) {
+        return Ok(());
+    }
+    let method = model.config.method.as_deref();
+    let refused = |reason: String| {
+        let scheme = method.unwrap_or("this name");
+        let reason = if is_known { reason } else { "the quant_method is not known".into() };
+        Err(unsupported(scheme, reason).in_tensor(name))
+    };
+    let is_scale = |companion: &&str| {
+        !is_not_needed(companion)
+            && model.get(companion).is_some_and(|found| found.dtype != Dtype::I64)
+            && !is_of_another(model, companion, name)
+    };
+    let companions = companions(model, &name_of_weight(name), name);
+    if let Some(companion) = companions.into_iter().find(is_scale) {
+        let (dtype, shape) = (tensor.dtype, Shape(&tensor.shape));
+        return refused(format!(
+            "this tensor of codes, {dtype} of shape {shape} with tensor {}, fits none of its forms",
+            Quoted(companion)
+        ));
+    }
+    let is_integer = matches!(tensor.dtype, Dtype::I16 | Dtype::U16 | Dtype::I32 | Dtype::U32);
+    if method.is_some() && (is_weight || !is_integer)
+        || ONLY_CODES.iter().any(|end| name.ends_with(end))
+    {
+        return refused(format!(
+            "this tensor of {} has no tensor with its scales beside it that is known",
+            tensor.dtype
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a tensor is a companion of another that exists.
+fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
+    if !is_companion(name) {
+        return false;
+    }
+    let start = if module.is_empty() { String::new() } else { format!("{module}.") };
+    let of_module = OF_MODULES.iter().chain(&["codes", "B"]).map(|end| format!("{start}{end}"));
+    let of_weight = ["", ".blocks", "._data", "._data._data"].map(|end| format!("{module}{end}"));
+    let cuts = name[start.len()..].rmatch_indices('_').take(MOST_CUTS).filter(|(at, _)| *at > 0);
+    let before = cuts.flat_map(|(at, _)| {
+        let base = &name[..start.len() + at];
+        ["", "_packed", "_blocks", "_qdata"].map(|end| format!("{base}{end}"))
+    });
+    let mut names = of_module.chain(of_weight).chain(before);
+    names.any(|owner| owner != name && !owner.is_empty() && model.get(&owner).is_some())
+}
+
+/// Checks that each mark in the files means one of the weights, and that each module that the
+/// settings name exists.
+pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
+    let names: HashSet<_> = weights.iter().map(|weight| &*weight.name).collect();
+    let missing = |scheme: &str, mark: &str, name: &str| {
+        let reason = format!("{mark} names {}, which is no quantised weight here", Quoted(name));
+        Err(unsupported(scheme, reason))
+    };
+    if model.metadata.contains_key(LAYERS) {
+        let beside = beside(model);
+        let bare_names: HashSet<_> = names.iter().map(|name| bare(name)).collect();
+        let of = |module: &str| format!("{}.weight", bare(module));
+        if let Some((module, _)) =
+            beside.marks.iter().find(|(module, _)| !bare_names.contains(&*of(module)))
+        {
+            return missing("ComfyUI", LAYERS, module);
+        }
+    }
+    // A shard of several has what describes all of them.
+    if weights.is_empty() || model.is_part() {
+        return Ok(());
+    }
+    let listed = model.metadata.get("tensor_names");
+    let listed = listed.and_then(|json| serde_json::from_str::<Vec<String>>(json).ok());
+    for name in listed.iter().flatten() {
+        if !names.contains(&**name) && model.get(name).is_none() {
+            return missing("torchao", "tensor_names", name);
+        }
+    }
+    // MLX names modules, and its loader makes each of them a quantised one. The loaders of GPTQ,
+    // compressed-tensors, AutoRound and Gemma try patterns on the modules that there are, and
+    // pass over a pattern that finds none.
+    for module in model.config.modules_of_mlx() {
+        if model.get(&format!("{module}.weight")).is_none() {
+            return missing("MLX", "\"quantization\" of config.json", module);
+        }
+    }
+    Ok(())
+}
