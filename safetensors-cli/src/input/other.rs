@@ -10,8 +10,8 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::Store;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::{FileSource, ReadRange, Requests};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};

@@ -72,7 +72,7 @@ impl LinearLayers {
         };
         let is_other = module.split('.').any(stays)
             || OTHERS.contains(&last)
-            || last.ends_with("lm_head")
+            || PARTS.iter().any(|part| last.contains(part))
             || WHOLE.contains(&module)
             || CONV1D.contains(&last) && self.may_have_conv1d();
         !is_other && how.matrix(shape).is_some()
@@ -87,7 +87,7 @@ impl LinearLayers {
 
 /// The last names of modules that stay as they are: routers and heads, and then the embeddings of
 /// transformers whose names do not say it.
-const OTHERS: [&str; 31] = [
+const OTHERS: [&str; 23] = [
     "shared_expert_gate",
     "classifier",
     "decoder",
@@ -98,16 +98,9 @@ const OTHERS: [&str; 31] = [
     "qa_outputs",
     "score",
     "vocab_projector",
-    "audio_bos_eos_token",
     "bias_values",
     "codebook",
-    "global_relative_attention_bias",
-    "hq_token",
-    "iou_token",
-    "mask_tokens",
-    "obj_score_token",
     "patterns",
-    "presence_token",
     "prompt_ctx",
     "queries_features",
     "query_1024_resolution",
@@ -115,11 +108,13 @@ const OTHERS: [&str; 31] = [
     "query_feat",
     "recycle_disto",
     "reference_points",
-    "relative_attention_bias",
     "shared",
     "wpe",
     "wte",
 ];
+
+/// Parts of such last names.
+const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
 
 /// Modules of these full names: heads, and embeddings.
 const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];

@@ -25,18 +25,16 @@ pub(crate) fn with_settings(
     config: &str,
     modules: &[&str],
 ) -> Result<(String, bool)> {
-    let mut entries = entries(config)?;
+    let mut entries = parsed(config)?;
     let mut is_other = remove_settings(&mut entries);
     // Models of text and images have the settings of the text apart.
     if let Some(inner) = entries.get_mut("text_config")
-        && let Ok(of_text) = python_json::entries(inner)
+        && let Ok(mut of_text) = parsed(inner)
+        && remove_settings(&mut of_text)
     {
-        let mut of_text = of_text.into_iter().map(|(key, text)| (key, text.into())).collect();
-        if remove_settings(&mut of_text) {
-            is_other = true;
-            let of_text = object(&of_text, "    ");
-            *inner = of_text.into();
-        }
+        is_other = true;
+        let of_text = object(&of_text, "    ");
+        *inner = of_text.into();
     }
     if let Some(how) = how {
         let settings = format!("{:#}", settings(how, modules)).replace('\n', "\n  ");
@@ -48,7 +46,7 @@ pub(crate) fn with_settings(
 /// The same text with this dtype, as torch names it, in place of the one that it names first, also
 /// in the settings of parts of the model.
 pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
-    entries(config)?;
+    parsed(config)?;
     let Some(dtype) = dtype else { return Ok(config.to_owned()) };
     let mut found = Vec::new();
     find_dtypes(config, DEPTH, &mut found);
@@ -76,7 +74,7 @@ fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
 /// The dtypes of floats, as transformers writes them.
 const DTYPES: [&str; 4] = ["\"bfloat16\"", "\"float16\"", "\"float32\"", "\"float64\""];
 
-fn entries(config: &str) -> Result<Entries<'_>> {
+fn parsed(config: &str) -> Result<Entries<'_>> {
     let wrong = |error| -> Error { bad_config(format!("not a JSON object: {error}")) };
     let entries = python_json::entries(config).map_err(wrong)?;
     Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
