@@ -8,8 +8,8 @@ use candle_nn::var_builder::{Shard, VarBuilderArgs};
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{TensorParallelBackend, var_builder_from};
 use safetensors_bridge::checkpoint::Computed;
-use safetensors_bridge::convert::ScaledWeights;
 use safetensors_bridge::io::FileSource;
+use safetensors_bridge::load::QuantizedWeights;
 use safetensors_bridge::ndarray::{DynArray, Reader};
 use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
@@ -25,7 +25,7 @@ fn numbers(fixture: &Quantized) -> Numbers {
 }
 
 fn options() -> LoadOptions {
-    LoadOptions::new().all_as(Dtype::F32).scaled_weights(ScaledWeights::Dequantize)
+    LoadOptions::new().all_as(Dtype::F32).quantized(QuantizedWeights::Numbers)
 }
 
 fn of_candle(tensor: &candle_core::Tensor) -> (Vec<usize>, Vec<f32>) {

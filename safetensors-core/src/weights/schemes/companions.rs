@@ -251,12 +251,18 @@ fn is_not_needed(name: &str) -> bool {
     NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
 }
 
+/// Whether codes of this name have companions.
+pub(super) fn has_companions(model: &Model<'_>, codes: &str) -> bool {
+    !companions(model, &name_of_weight(codes), codes).is_empty()
+}
+
 /// Checks that a scheme has used all companions of a weight that say something of its numbers. The
-/// others become tensors of the weight, too, because they are of no use without its codes.
-pub(super) fn explained(model: &Model<'_>, mut weight: Weight) -> Result<Weight> {
+/// others become tensors of the weight, too, because they are of no use without its codes. `codes`
+/// is the name of these that the scheme knows.
+pub(super) fn explained(model: &Model<'_>, mut weight: Weight, codes: &str) -> Result<Weight> {
     let used: HashSet<_> = weight.tensors.iter().map(|tensor| &*tensor.name).collect();
-    let codes = weight.tensors.first().map_or("", |codes| &*codes.name);
-    let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(codes));
+    let real = weight.tensors.first().map_or("", |codes| &*codes.name);
+    let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(real));
     if model.get(&weight.name).is_some_and(|other| !used.contains(&*other.name)) {
         return refused(&weight.name);
     }

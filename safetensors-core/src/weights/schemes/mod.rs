@@ -53,37 +53,34 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
 }
 
 /// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion. A
-/// tensor of several names may have its scales beside any of them.
+/// tensor of several names may have its scales beside any of them: only these names count then.
 pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-    let mut result = of_name(model, tensor);
-    if !may_be_codes(tensor.dtype) {
-        return result;
+    let aliases = if may_be_codes(tensor.dtype) { model.aliases(&tensor.name) } else { Vec::new() };
+    let mut result: Option<Weight> = None;
+    let described = |name: &&str| companions::has_companions(model, name);
+    let names = [&*tensor.name].into_iter().chain(aliases.iter().map(String::as_str));
+    let names: Vec<_> = names.filter(described).collect();
+    if aliases.is_empty() || names.is_empty() {
+        return of_name(model, tensor, &tensor.name);
     }
-    for alias in model.aliases(&tensor.name) {
-        let Ok(Some(mut other)) = of_name(model, &Stored { name: alias, ..tensor.clone() }) else {
-            continue;
-        };
-        let names = |weight: &Weight| {
-            let companions = weight.tensors.iter().skip(1).map(|tensor| tensor.name.clone());
-            companions.collect::<BTreeSet<_>>()
-        };
+    let of_scales = |weight: &Weight| {
+        let companions = weight.tensors.iter().skip(1).map(|tensor| tensor.name.clone());
+        companions.collect::<BTreeSet<_>>()
+    };
+    for name in names {
+        let Some(mut found) = of_name(model, tensor, name)? else { continue };
+        found.name = like_weight(&tensor.name, name, &found.name);
         match &result {
-            Ok(Some(found)) if names(found) != names(&other) => {
-                let all: Vec<_> = names(found).into_iter().chain(names(&other)).collect();
-                let (expected, found) = ("scales beside one of its names", all.join(" and "));
-                return Err(differing(tensor, other.scheme, expected, found));
+            Some(other) if of_scales(other) != of_scales(&found) => {
+                let all: Vec<_> = of_scales(other).union(&of_scales(&found)).cloned().collect();
+                let (expected, all) = ("scales beside one of its names", all.join(" and "));
+                return Err(differing(tensor, found.scheme, expected, all));
             }
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => {
-                if let Some(codes) = other.tensors.first_mut() {
-                    other.name = like_weight(&tensor.name, &codes.name, &other.name);
-                    codes.name.clone_from(&tensor.name);
-                }
-                result = Ok(Some(other));
-            }
+            Some(_) => {}
+            None => result = Some(found),
         }
     }
-    result
+    Ok(result)
 }
 
 /// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
@@ -98,7 +95,8 @@ pub(crate) fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
 }
 
 /// The weight whose codes are in a tensor, by one of its names.
-fn of_name(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+fn of_name(model: &Model<'_>, real: &Stored, name: &str) -> Result<Option<Weight>> {
+    let tensor = &Stored { name: name.to_owned(), ..real.clone() };
     if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
         return Ok(None);
     }
@@ -118,13 +116,16 @@ fn of_name(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         }
         found = Some(weight);
     }
-    let Some(weight) = found else {
+    let Some(mut weight) = found else {
         return companions::unexplained(model, tensor, true).map(|()| None);
     };
     if model.config.has_transforms() {
         return Err(unsupported("compressed-tensors", "the weights are rotated"));
     }
-    companions::explained(model, weight).map(Some)
+    if let Some(codes) = weight.tensors.first_mut() {
+        codes.name.clone_from(&real.name);
+    }
+    companions::explained(model, weight, name).map(Some)
 }
 
 /// Whether the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ store them.

@@ -329,7 +329,7 @@ fn settings_that_a_store_refuses_are_absent() {
 
 #[test]
 fn a_config_that_is_no_json_is_named() {
-    let (problem, text) = problem(Some("{"), &[("a", Dtype::F32, &[1])]);
+    let (problem, text) = problem(Some("{"), &[("a", Dtype::U8, &[1])]);
     assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
     assert!(text.contains("config.json"), "{text}");
 }
