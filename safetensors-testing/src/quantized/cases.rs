@@ -30,11 +30,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// All cases.
-    pub fn all() -> Vec<Self> {
-        super::read::cases().into_iter().chain(super::refused::cases()).collect()
-    }
-
     /// Writes the checkpoint into a directory.
     pub fn write(&self, directory: &Path) -> Quantized {
         if !self.config.is_empty() {

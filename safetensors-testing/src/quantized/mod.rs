@@ -114,6 +114,13 @@ impl Quantized {
     }
 }
 
+impl Case {
+    /// All cases: those that are read, and those that are refused.
+    pub fn all() -> Vec<Self> {
+        read::cases().into_iter().chain(refused::cases()).collect()
+    }
+}
+
 /// A weight, and what compressed-tensors makes of it by each scheme, under `SCHEME/weight` and so
 /// on.
 pub fn made_by_reference() -> Checkpoint {
