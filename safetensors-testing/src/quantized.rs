@@ -33,6 +33,37 @@ impl Quantized {
         all
     }
 
+    /// One fixture of each way to name codes, of each dtype that they have, and of stacked experts.
+    pub fn kinds() -> Vec<Self> {
+        let names = [
+            "awq-gemm",
+            "bnb-int8",
+            "bnb-nf4",
+            "bnb-nf4-bf16-storage",
+            "comfy-nvfp4",
+            "ct-int-channel",
+            "ct-nvfp4",
+            "deepseek-fp8-block",
+            "deepseek-v4-experts-fp4",
+            "deepseek-v4-fp8",
+            "fbgemm-fp8-experts",
+            "fp8-qscale-weight",
+            "gpt-oss-mxfp4",
+            "gptq-v1-4bits",
+            "hqq-4bits",
+            "mlx-4bits",
+            "modelopt-nvfp4-experts",
+            "quanto-qfloat8",
+            "quanto-qint4",
+            "torchao-float8",
+            "torchao-int8",
+        ];
+        let mut all = Self::all();
+        all.retain(|fixture| names.contains(&&*fixture.name));
+        assert_eq!(all.len(), names.len());
+        all
+    }
+
     /// The fixture of this name.
     pub fn named(name: &str) -> Self {
         Self::all().into_iter().find(|fixture| fixture.name == name).unwrap()

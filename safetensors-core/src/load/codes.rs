@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
-use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
+use super::{DtypePlan, LazyTensor, LoadOptions, QuantizedWeights, read_tensors};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -27,7 +27,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
         let makes_numbers = options.table.is_some() || plan.dtype() != self.dtype();
-        if makes_numbers && !options.reads_codes() {
+        if makes_numbers && options.quantized != QuantizedWeights::Stored {
             self.refuse_codes()?;
         }
         Ok(plan)
@@ -103,13 +103,13 @@ impl<S: ReadAt> Tensors for Catalog<S> {
     }
 
     fn is_part(&self) -> bool {
+        let files = self.files();
         let is_one_of_more = |path: &Path| {
             let name = path.file_stem()?.to_str()?;
-            let mut numbers = name.match_indices('-').map(|(at, _)| shard_numbers(&name[at..]));
-            let (_, shards, _) = numbers.find_map(|numbers| numbers)?;
-            Some(shards.parse::<usize>().is_ok_and(|shards| shards > self.files().len()))
+            let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
+            Some(numbers?.1.parse::<usize>().is_ok_and(|shards| shards > files.len()))
         };
-        self.files().iter().any(|file| is_one_of_more(file.path()) == Some(true))
+        files.iter().any(|file| is_one_of_more(file.path()) == Some(true))
     }
 
     fn position(&self, name: &str) -> Option<usize> {
@@ -156,10 +156,6 @@ impl<S: ReadAt> OneFile<'_, S> {
 impl<S: ReadAt> Tensors for OneFile<'_, S> {
     fn count(&self) -> usize {
         self.0.archive.header().len()
-    }
-
-    fn is_part(&self) -> bool {
-        true
     }
 
     fn position(&self, name: &str) -> Option<usize> {

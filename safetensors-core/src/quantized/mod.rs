@@ -23,8 +23,8 @@ mod source;
 
 use std::collections::HashSet;
 
-pub use quantize::{Quantization, QuantizationError};
-pub(crate) use quantize::{QuantizedPart, with_settings};
+pub(crate) use quantize::{Fused, QuantizedPart, fused_with, with_dtype, with_settings};
+pub use quantize::{LinearLayers, Quantization, QuantizationError};
 
 use crate::checkpoint::{Checkpoint, Computed};
 use crate::dtype::Dtype;

@@ -14,7 +14,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::header::{Metadata, is_reserved};
 use crate::io::{Files, ReadAt};
-use crate::weights::{Weight, bare, like_weight};
+use crate::weights::Weight;
+use crate::weights::bare;
 
 impl ComputedTensor for Weight {
     fn name(&self) -> &str {
@@ -146,6 +147,17 @@ impl View<'_> {
             _ => true,
         };
         is_left.then(|| value.to_string())
+    }
+}
+
+/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
+/// `b.qweight`.
+fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
+    let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
+    let same: usize = same.map(|(char, _)| char.len_utf8()).sum();
+    match alias.strip_suffix(&codes[same..]) {
+        Some(start) => format!("{start}{}", &weight[same..]),
+        None => alias.to_owned(),
     }
 }
 

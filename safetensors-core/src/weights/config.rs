@@ -202,12 +202,19 @@ pub(crate) fn is_of_mlx(value: &Value) -> bool {
 }
 
 fn of_model(mut json: Value) -> Option<Config> {
+    let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {
         for place in ["", "/text_config"] {
             let found = json.pointer_mut(place).and_then(|model| model.get_mut(key));
             if let Some(value) = found.filter(|value| value.is_object()) {
                 let value = value.take();
-                let method = value.get("quant_algo").is_some().then_some("modelopt");
+                let has = |key: &str| value.get(key).is_some();
+                let method = match has("quant_algo") {
+                    true => Some("modelopt"),
+                    // MLX writes the same under two keys.
+                    false if is_mlx && is_of_mlx(&value) => Some("mlx"),
+                    false => has("config_groups").then_some("compressed-tensors"),
+                };
                 return Some(Config::new(value, method));
             }
         }

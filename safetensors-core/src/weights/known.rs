@@ -16,9 +16,9 @@ use crate::tensor::TensorBuf;
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(super) config: Config,
+    pub(super) beside: OnceLock<Beside>,
     /// By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
-    pub(super) beside: OnceLock<Beside>,
 }
 
 /// What the names and marks of a whole checkpoint say of the tensors beside its weights. The schemes
@@ -56,7 +56,7 @@ impl Known {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self { config, looked_at, beside: OnceLock::new() })
+        Ok(Self { config, beside: OnceLock::new(), looked_at })
     }
 
     /// The tensor at a position.

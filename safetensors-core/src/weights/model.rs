@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::fmt::Display;
-use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -62,7 +61,6 @@ pub(super) struct Model<'a> {
     tensors: &'a dyn Tensors,
     /// The first failure to read a tensor that describes others.
     failed: OnceCell<Error>,
-    pub(super) beside: &'a OnceLock<Beside>,
 }
 
 /// The ends of the names of tensors that describe how another is stored.
@@ -89,7 +87,7 @@ impl<'a> Model<'a> {
     pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
         let block = known.config.block().unwrap_or([128, 128]);
         let (config, metadata, failed) = (&known.config, tensors.metadata(), OnceCell::new());
-        Self { config, metadata, block, known, tensors, failed, beside: &known.beside }
+        Self { config, metadata, block, known, tensors, failed }
     }
 
     /// What was found, unless a tensor that describes others could not be read.
@@ -114,11 +112,6 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// The other names of a tensor.
-    pub(super) fn aliases(&self, name: &str) -> Vec<String> {
-        self.tensors.aliases(name)
-    }
-
     /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&'a Stored> {
         Some(&self.looked_at(name)?.stored)
@@ -128,9 +121,19 @@ impl<'a> Model<'a> {
         self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
+    /// What the whole checkpoint says of the tensors beside its weights.
+    pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
+        self.known.beside.get_or_init(make)
+    }
+
     /// Whether the files are some of a larger checkpoint's.
     pub(super) fn is_part(&self) -> bool {
         self.tensors.is_part()
+    }
+
+    /// The other names of a tensor.
+    pub(super) fn aliases(&self, name: &str) -> Vec<String> {
+        self.tensors.aliases(name)
     }
 
     /// All tensors, one after another.
@@ -239,17 +242,6 @@ pub(super) fn mismatch(
 ) -> Error {
     let (expected, found) = (expected.to_string(), found.to_string());
     let problem = QuantizationProblem::Mismatch { scheme: scheme.name(), expected, found };
-    error(problem).in_tensor(&tensor.name)
-}
-
-/// A tensor is not what its names say together.
-pub(super) fn differing(
-    tensor: &Stored,
-    scheme: &'static str,
-    expected: &str,
-    found: String,
-) -> Error {
-    let problem = QuantizationProblem::Mismatch { scheme, expected: expected.into(), found };
     error(problem).in_tensor(&tensor.name)
 }
 

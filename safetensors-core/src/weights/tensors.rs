@@ -13,8 +13,10 @@ pub(crate) trait Tensors {
     /// The number of tensors.
     fn count(&self) -> usize;
 
-    /// Whether a part of them is elsewhere, such as other shards.
-    fn is_part(&self) -> bool;
+    /// Whether the files are some of a larger checkpoint's.
+    fn is_part(&self) -> bool {
+        false
+    }
 
     /// The position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;

@@ -23,7 +23,6 @@ mod whole;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
@@ -36,7 +35,7 @@ use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 #[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::{Assembled, Checkpoint};
-use safetensors_core::io::{FileSource, ReadRange, Requests};
+use safetensors_core::io::FileSource;
 pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
@@ -358,36 +357,8 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
         self.content().read_exact_at(buf, offset)
     }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.content().read_ranges_at(ranges)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        self.content().will_read(ranges);
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        self.content().has_read(range);
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.content().requests()
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.content().check_unchanged()
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        self.content().may_change_unseen()
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        self.content().is_replaced()
-    }
-
-    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        self.content().lend(range)
+    fn inner(&self) -> Option<&dyn ReadAt> {
+        Some(self.content())
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

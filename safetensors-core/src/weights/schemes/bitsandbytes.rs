@@ -43,8 +43,14 @@ impl Scheme for BitsAndBytes {
 }
 
 /// The names that the description of a weight of 4 bits may have.
-pub(super) fn states(weight: &str) -> [String; 2] {
+fn states(weight: &str) -> [String; 2] {
     ["nf4", "fp4"].map(|kind| format!("{weight}.quant_state.bitsandbytes__{kind}"))
+}
+
+/// The names of companions, one of which a weight of 4 bits has.
+pub(super) fn companions(weight: &str) -> [String; 3] {
+    let [nf4, fp4] = states(weight);
+    [nf4, fp4, format!("{weight}.absmax")]
 }
 
 impl BitsAndBytes {

@@ -112,7 +112,7 @@ pub(crate) fn bare(module: &str) -> &str {
 
 /// What the names and marks of the whole checkpoint say.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
-    model.beside.get_or_init(|| {
+    model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
         let aliases = model.metadata.keys().filter(alias).cloned();
         let names = model.tensors().map(|tensor| tensor.name).chain(aliases);
@@ -180,7 +180,7 @@ pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
 }
 
 /// The name of the weight whose codes have this name.
-fn name_of_weight(codes: &str) -> String {
+pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
             Some("") => return "weight".into(),
@@ -251,23 +251,26 @@ fn is_not_needed(name: &str) -> bool {
     NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
 }
 
-/// Whether codes of this name have companions.
-pub(super) fn has_companions(model: &Model<'_>, codes: &str) -> bool {
-    !companions(model, &name_of_weight(codes), codes).is_empty()
-}
-
 /// Checks that a scheme has used all companions of a weight that say something of its numbers. The
-/// others become tensors of the weight, too, because they are of no use without its codes. `codes`
-/// is the name of these that the scheme knows.
-pub(super) fn explained(model: &Model<'_>, mut weight: Weight, codes: &str) -> Result<Weight> {
+/// others become tensors of the weight, too, because they are of no use without its codes. Its codes
+/// have these names.
+pub(super) fn explained(
+    model: &Model<'_>,
+    mut weight: Weight,
+    codes_of: &[Stored],
+) -> Result<Weight> {
     let used: HashSet<_> = weight.tensors.iter().map(|tensor| &*tensor.name).collect();
-    let real = weight.tensors.first().map_or("", |codes| &*codes.name);
-    let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(real));
+    let codes = weight.tensors.first().map_or("", |codes| &*codes.name);
+    let refused = |companion| Err(not_explained(weight.scheme, companion).in_tensor(codes));
     if model.get(&weight.name).is_some_and(|other| !used.contains(&*other.name)) {
         return refused(&weight.name);
     }
     let mut others = Vec::new();
-    for name in companions(model, &weight.name, codes) {
+    let named = codes_of.iter().flat_map(|named| match named.name == codes {
+        true => companions(model, &weight.name, codes),
+        false => companions(model, &name_of_weight(&named.name), &named.name),
+    });
+    for name in named {
         let Some(tensor) = model.get(name).filter(|tensor| !used.contains(&*tensor.name)) else {
             continue;
         };
@@ -314,8 +317,9 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
         let reason = if is_known { reason } else { "the quant_method is not known".into() };
         Err(unsupported(scheme, reason).in_tensor(name))
     };
+    // Scales of activations show that the weight had some, too.
     let is_scale = |companion: &&str| {
-        !is_not_needed(companion)
+        !OF_CACHES.contains(&split(companion).1)
             && model.get(companion).is_some_and(|found| found.dtype != Dtype::I64)
             && !is_of_another(model, companion, name)
     };

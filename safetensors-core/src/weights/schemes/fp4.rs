@@ -13,7 +13,7 @@ use super::super::model::{
 use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::{comfy_mark, is_of_comfy};
 use super::packed::scales_of_packed;
-use super::scales::{factors_of_columns, numbers_of, plain_numbers, scales_of};
+use super::scales::{factors_of_columns, is_of_all, numbers_of, plain_numbers, scales_of};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -199,7 +199,7 @@ impl Fp4 {
         let (lead, matrix) = shape.split_at(shape.len() - 2);
         let (rows, columns) = (matrix[0], matrix[1]);
         let numbers = Matrix::rows(scale, plain_numbers(scale.dtype), 1);
-        if scale.len() == 1 {
+        if is_of_all(scale, lead) {
             let all = rows * lead.iter().product::<usize>();
             return Ok(Grid::new(numbers, all, 1, [all, columns]));
         }

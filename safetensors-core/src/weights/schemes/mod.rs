@@ -18,10 +18,8 @@ mod torchao;
 
 pub(crate) use companions::bare;
 
-use std::collections::BTreeSet;
-
 use super::matrix::Stored;
-use super::model::{Model, Scheme, Weight, ambiguous, differing, unsupported};
+use super::model::{Model, Scheme, Weight, ambiguous, not_explained, unsupported};
 use super::tensors::may_be_codes;
 use crate::error::Result;
 
@@ -52,80 +50,65 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     Ok(weights)
 }
 
-/// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion. A
-/// tensor of several names may have its scales beside any of them: only these names count then.
+/// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion.
 pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-    let aliases = if may_be_codes(tensor.dtype) { model.aliases(&tensor.name) } else { Vec::new() };
-    let mut result: Option<Weight> = None;
-    let described = |name: &&str| companions::has_companions(model, name);
-    let names = [&*tensor.name].into_iter().chain(aliases.iter().map(String::as_str));
-    let names: Vec<_> = names.filter(described).collect();
-    if aliases.is_empty() || names.is_empty() {
-        return of_name(model, tensor, &tensor.name);
-    }
-    let of_scales = |weight: &Weight| {
-        let companions = weight.tensors.iter().skip(1).map(|tensor| tensor.name.clone());
-        companions.collect::<BTreeSet<_>>()
-    };
-    for name in names {
-        let Some(mut found) = of_name(model, tensor, name)? else { continue };
-        found.name = like_weight(&tensor.name, name, &found.name);
-        match &result {
-            Some(other) if of_scales(other) != of_scales(&found) => {
-                let all: Vec<_> = of_scales(other).union(&of_scales(&found)).cloned().collect();
-                let (expected, all) = ("scales beside one of its names", all.join(" and "));
-                return Err(differing(tensor, found.scheme, expected, all));
-            }
-            Some(_) => {}
-            None => result = Some(found),
-        }
-    }
-    Ok(result)
-}
-
-/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
-/// `b.qweight`.
-pub(crate) fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
-    let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
-    let same: usize = same.map(|(char, _)| char.len_utf8()).sum();
-    match alias.strip_suffix(&codes[same..]) {
-        Some(start) => format!("{start}{}", &weight[same..]),
-        None => alias.to_owned(),
-    }
-}
-
-/// The weight whose codes are in a tensor, by one of its names.
-fn of_name(model: &Model<'_>, real: &Stored, name: &str) -> Result<Option<Weight>> {
-    let tensor = &Stored { name: name.to_owned(), ..real.clone() };
     if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
         return Ok(None);
     }
     let method = model.config.method.as_deref();
-    let knows = |scheme: &&dyn Scheme| method.is_some_and(|m| scheme.methods().contains(&m));
-    if method.is_some() && !SCHEMES.iter().any(|scheme| knows(scheme)) {
-        return companions::unexplained(model, tensor, false).map(|()| None);
-    }
-    let mut found: Option<Weight> = None;
-    for scheme in SCHEMES {
-        if method.is_some() && !scheme.methods().is_empty() && !knows(scheme) {
-            continue;
+    let is_known = method.is_none_or(|m| SCHEMES.iter().any(|it| it.methods().contains(&m)));
+    // Its companions may be beside another of its names.
+    let aliases = model.aliases(&tensor.name).into_iter();
+    let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
+    let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
+    let (mut found, mut failed) = (None::<(&Stored, Weight)>, None);
+    for named in names.iter().filter(|_| is_known) {
+        match (by_schemes(model, named), &found) {
+            (Ok(Some(weight)), None) => found = Some((named, weight)),
+            (Ok(Some(weight)), Some((_, first))) => {
+                let is_new = |it: &&Stored| first.tensors.iter().all(|other| other.name != it.name);
+                if let Some(other) = weight.tensors.iter().skip(1).find(is_new) {
+                    let error = not_explained(first.scheme, &other.name);
+                    return Err(error.in_tensor(&tensor.name));
+                }
+            }
+            (Err(error), None) => failed = failed.or(Some(error)),
+            _ => {}
         }
+    }
+    let Some((named, mut weight)) = found else {
+        return match failed {
+            Some(error) => Err(error),
+            None => names.iter().try_for_each(|it| companions::unexplained(model, it, is_known)),
+        }
+        .map(|()| None);
+    };
+    if model.config.has_transforms() {
+        return Err(unsupported("compressed-tensors", "the weights are rotated"));
+    }
+    if named.name != tensor.name {
+        weight.name = companions::name_of_weight(&tensor.name);
+        weight.tensors[0].name.clone_from(&tensor.name);
+    }
+    companions::explained(model, weight, &names).map(Some)
+}
+
+/// The weight of the only scheme that a tensor of this name is of.
+fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let method = model.config.method.as_deref();
+    let may_be = |scheme: &&&dyn Scheme| {
+        let methods = scheme.methods();
+        methods.is_empty() || method.is_none_or(|method| methods.contains(&method))
+    };
+    let mut found: Option<Weight> = None;
+    for scheme in SCHEMES.iter().filter(may_be) {
         let Some(weight) = scheme.weight(model, tensor)? else { continue };
         if let Some(other) = &found {
             return Err(ambiguous(tensor, other.scheme, weight.scheme));
         }
         found = Some(weight);
     }
-    let Some(mut weight) = found else {
-        return companions::unexplained(model, tensor, true).map(|()| None);
-    };
-    if model.config.has_transforms() {
-        return Err(unsupported("compressed-tensors", "the weights are rotated"));
-    }
-    if let Some(codes) = weight.tensors.first_mut() {
-        codes.name.clone_from(&real.name);
-    }
-    companions::explained(model, weight, name).map(Some)
+    Ok(found)
 }
 
 /// Whether the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ store them.
@@ -134,5 +117,5 @@ fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
     let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();
     name.strip_suffix(".W_q").is_some_and(is_of_bits)
         || matches!(tensor.shape[..], [_, 1])
-            && bitsandbytes::states(name).iter().any(|state| model.get(state).is_some())
+            && bitsandbytes::companions(name).iter().any(|state| model.get(state).is_some())
 }

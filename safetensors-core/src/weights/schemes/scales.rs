@@ -77,7 +77,7 @@ pub(super) fn grid(
     let of = |width, count, size| {
         Grid::new(Matrix::rows(tensor, numbers.clone(), width), rows, count, size)
     };
-    if tensor.len() == 1 {
+    if is_of_all(tensor, lead) {
         let all = rows * lead.iter().product::<usize>();
         let matrix = Matrix::rows(tensor, numbers, 1);
         return Ok(Grid::new(matrix, all, 1, [all, columns]));
@@ -107,6 +107,11 @@ pub(super) fn grid(
         );
         mismatch(scheme, tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     })
+}
+
+/// Whether a tensor is the number of a whole weight, and not that of the only one of several matrices.
+pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
+    tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }
 
 /// Checks that the scales are as many as the groups of columns of one of these sizes, which the

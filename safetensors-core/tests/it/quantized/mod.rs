@@ -1,10 +1,12 @@
 //! Quantised weights as numbers: every scheme equal to its reference implementation, by every way
 //! to read; and the errors.
 
+mod chosen;
 mod errors;
 mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+mod mutations;
 mod reads;
 mod references;
 mod refusals;

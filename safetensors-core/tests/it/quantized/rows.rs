@@ -646,7 +646,7 @@ fn the_settings_of_msmodelslim_name_it() {
     assert_eq!(checkpoint.quantized_weights().unwrap(), []);
     let description = directory.path().join("quant_model_description.json");
     std::fs::write(description, r#"{"a.weight": "W8A8"}"#).unwrap();
-    let described = Checkpoint::open(directory.path()).unwrap();
-    let error = described.quantized_weights().unwrap_err().to_string();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let error = checkpoint.quantized_weights().unwrap_err().to_string();
     assert!(error.contains("msmodelslim") && error.contains("a.weight"), "{error}");
 }
