@@ -42,6 +42,8 @@ pub(super) struct LookedAt {
     pub(super) stored: Stored,
     /// The elements, if the tensor describes others.
     pub(super) note: OnceLock<TensorBuf>,
+    /// Set if the tensor was found to have no codes. A program may read many slices of it.
+    pub(super) is_plain: OnceLock<()>,
 }
 
 fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
@@ -66,7 +68,7 @@ impl Known {
         let place = &neighbours[position % TOGETHER];
         if place.get().is_none() {
             let stored = tensors.at(position)?;
-            _ = place.set(LookedAt { stored, note: OnceLock::new() });
+            _ = place.set(LookedAt { stored, note: OnceLock::new(), is_plain: OnceLock::new() });
         }
         place.get()
     }

@@ -161,7 +161,7 @@ impl<'a> Model<'a> {
     /// A small tensor that describes another. A failure to read it is the error of the whole.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
-        let LookedAt { stored, note } = self.known.get(self.tensors, position)?;
+        let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
         if note.get().is_none() && stored.byte_len <= MOST {
             match self.tensors.read(&[position]) {
                 Ok(read) => read.into_iter().for_each(|read| _ = note.set(read)),

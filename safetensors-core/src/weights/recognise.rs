@@ -22,9 +22,18 @@ impl Known {
         tensors: &dyn Tensors,
         position: usize,
     ) -> Result<Option<Weight>> {
-        let Some(LookedAt { stored, .. }) = self.get(tensors, position) else { return Ok(None) };
+        let Some(LookedAt { stored, is_plain, .. }) = self.get(tensors, position) else {
+            return Ok(None);
+        };
+        if is_plain.get().is_some() {
+            return Ok(None);
+        }
         let model = Model::new(self, tensors);
         let found = schemes::of_codes(&model, stored);
-        model.checked(found)
+        let found = model.checked(found)?;
+        if found.is_none() {
+            _ = is_plain.set(());
+        }
+        Ok(found)
     }
 }

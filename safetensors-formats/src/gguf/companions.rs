@@ -1,96 +1,79 @@
 //! The tensors of a module next to its quantised weight, after llama.cpp: which of them change the
 //! numbers of the weight.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
-use safetensors_core::Dtype;
+use safetensors_core::ReadAt;
 
-use super::header::Listed;
+use super::kinds::Type;
+use super::listed::Listed;
 use crate::error::Quoted;
-use crate::tensor_file::{Place, Scales};
+use crate::tensor_file::{Place, Scales, TensorFile};
 
 /// How the name of a weight ends.
-pub(super) const WEIGHT: &str = ".weight";
-
-/// What a tensor of the module is for.
-#[derive(Clone, Copy)]
-enum Use {
-    /// Something else than the weight.
-    Itself,
-    /// The activations, while the codes of the weight are multiplied.
-    Activations,
-    /// Its numbers multiply those of the weight: one number, or one for each expert.
-    Scale,
-}
-
-/// Other parts are not known: they may change the weight.
-const PARTS: [(&str, Use); 4] = [
-    ("weight", Use::Itself),
-    ("bias", Use::Itself),
-    ("input_scale", Use::Activations),
-    ("scale", Use::Scale),
-];
-
-fn purpose(part: &str) -> Option<Use> {
-    PARTS.iter().find(|(name, _)| *name == part).map(|(_, purpose)| *purpose)
-}
-
-/// Whether a part of a module may change the numbers of its weight.
-pub(super) fn changes(part: &str) -> bool {
-    !matches!(purpose(part), Some(Use::Itself | Use::Activations))
-}
+const WEIGHT: &str = ".weight";
 
 /// Gives each quantised weight its scales, or the reason why it cannot be read, and removes the
-/// tensors that are of no use next to numbers. The data begins at `start`.
-pub(super) fn explain(tensors: &mut Vec<Listed>, start: u64) {
-    let weights: HashMap<String, usize> = (tensors.iter().enumerate())
-        .filter(|(_, tensor)| tensor.kind.is_some_and(|kind| kind.dequantize().is_some()))
-        .filter_map(|(i, tensor)| Some((tensor.name.strip_suffix(WEIGHT)?.to_owned(), i)))
-        .collect();
-    let mut done = HashSet::new();
-    for i in 0..tensors.len() {
-        let name = tensors[i].name.as_str();
-        let Some((module, part)) = name.rsplit_once('.') else { continue };
-        let Some(&weight) = weights.get(module) else { continue };
-        let problem = match purpose(part) {
-            Some(Use::Itself) => continue,
-            Some(Use::Activations) => None,
-            Some(Use::Scale) => match scales(&tensors[i], &tensors[weight], start) {
-                Ok(scales) => {
-                    tensors[weight].scales = Some(scales);
-                    None
-                }
-                Err(problem) => Some(problem),
-            },
-            None => Some(format!("it is not known what {} is for", Quoted(name))),
-        };
-        match problem {
-            None => _ = done.insert(i),
-            problem => tensors[weight].problem = problem,
+/// tensors that are of no use next to numbers.
+pub(super) fn explain(tensors: &mut Vec<Listed>) {
+    let (mut weights, mut others) = (BTreeMap::new(), Vec::new());
+    for tensor in tensors.drain(..) {
+        let module = tensor.name.strip_suffix(WEIGHT).map(str::to_owned);
+        match module.filter(|_| tensor.kind.and_then(Type::blocks).is_some()) {
+            Some(module) => _ = weights.insert(module, tensor),
+            None => others.push(tensor),
         }
     }
-    let mut i = 0..;
-    tensors.retain(|_| i.next().is_none_or(|i| !done.contains(&i)));
+    others.retain(|other| {
+        let Some((module, part)) = other.name.rsplit_once('.') else { return true };
+        let Some(weight) = weights.get_mut(module) else { return true };
+        let scales = match part {
+            "bias" => return true,
+            // For activations, while the codes of the weight are multiplied.
+            "input_scale" => return false,
+            "scale" => scales(other, weight).map(Some),
+            // It may change the weight.
+            _ => Err(format!("it is not known what {} is for", Quoted(&other.name))),
+        };
+        let is_known = scales.is_ok();
+        if weight.scales.is_ok() {
+            weight.scales = scales;
+        }
+        !is_known
+    });
+    tensors.extend(others.into_iter().chain(weights.into_values()));
+    tensors.sort_by_key(|tensor| tensor.at);
 }
 
-/// The scales of a weight, which are in another tensor.
-fn scales(scale: &Listed, weight: &Listed, start: u64) -> Result<Scales, String> {
+/// The scales of a weight, which are in another tensor: one number, or one for each expert.
+fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     let experts = match *weight.shape {
-        [experts, _, _] => experts,
+        [experts, _, _] => experts.max(1),
         _ => 1,
     };
-    let dtype = scale.kind.and_then(|kind| kind.dtype());
-    let count = match *scale.shape {
-        [] | [1] => 1,
-        [count] if count == experts => count,
-        _ => 0,
-    };
-    if count == 0 || dtype != Some(Dtype::F32) {
+    let count = *scale.shape.first().unwrap_or(&1);
+    let is_known = scale.shape.len() <= 1 && [1, experts].contains(&count);
+    if !is_known || scale.kind != Some(Type::F32) {
         let expected = if experts == 1 { "[1]".into() } else { format!("[1] or [{experts}]") };
-        let (name, found, shape) = (Quoted(&scale.name), scale.type_name(), &scale.shape);
+        let (name, found, shape) = (Quoted(&scale.name), &scale.type_name, &scale.shape);
         return Err(format!("{name} should be F32 {expected}, found {found} {shape:?}"));
     }
-    let elements = weight.shape.iter().fold(1, |all, &dim| all * dim as u64);
-    let place = Place::At(start.saturating_add(scale.offset));
-    Ok(Scales { place, each: elements / count as u64 })
+    let elements: u64 = weight.shape.iter().map(|&dim| dim as u64).product();
+    Ok(Scales { place: Place::At(scale.at), each: elements / count as u64 })
+}
+
+/// The first tensor that changes the numbers of a weight in another part of a split file, and its
+/// part.
+pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
+    let stored = files.iter().flat_map(|(_, file)| file.all_stored());
+    let numbers = stored.filter(|(_, stored)| stored.is_readable);
+    let modules: HashSet<_> = numbers.filter_map(|(name, _)| name.strip_suffix(WEIGHT)).collect();
+    // Within one file, such a tensor is no longer listed, or its weight cannot be read.
+    let changes = |name: &&str| {
+        name.rsplit_once('.').is_some_and(|(module, part)| {
+            modules.contains(module) && !matches!(part, "weight" | "bias" | "input_scale")
+        })
+    };
+    files.iter().find_map(|(path, file)| Some((&**path, file.names().filter(changes).min()?)))
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use safetensors_core::Dtype;
+use safetensors_core::{Dtype, shape};
 
 use super::dequantize::{self, Dequantize};
+use crate::tensor_file::Blocks;
 
 /// The type of a tensor of GGUF.
 ///
@@ -166,9 +167,8 @@ impl Type {
     /// does not fit 64 bits.
     pub(super) fn byte_len(self, shape: &[usize]) -> Option<u64> {
         let is_whole = shape.last().unwrap_or(&1).is_multiple_of(self.0.len);
-        let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
-        let blocks = elements.filter(|_| is_whole)? / self.0.len as u64;
-        blocks.checked_mul(self.0.bytes as u64)
+        let elements = shape::element_count(shape).ok().filter(|_| is_whole)?;
+        (elements / self.0.len as u64).checked_mul(self.0.bytes as u64)
     }
 
     /// The dtype of a plain type; `None` for a quantised one.
@@ -179,11 +179,11 @@ impl Type {
         }
     }
 
-    pub(super) fn dequantize(self) -> Option<Dequantize> {
-        match self.0.values {
-            Values::Quantised(dequantize) => Some(dequantize),
-            Values::Plain(_) | Values::Unknown => None,
-        }
+    /// How blocks become numbers. `None` for plain types, and where it is not known.
+    pub(super) fn blocks(self) -> Option<Blocks> {
+        let Row { name, len, bytes, values, .. } = *self.0;
+        let Values::Quantised(dequantize) = values else { return None };
+        Some(Blocks { name, len, bytes, dequantize })
     }
 }
 

@@ -76,6 +76,7 @@ mod companions;
 mod dequantize;
 mod header;
 mod kinds;
+mod listed;
 mod metadata;
 mod model;
 mod places;

@@ -3,7 +3,7 @@
 //! Each part says its number, how many parts there are, and how many tensors all of them have. The
 //! first part has the keys of the model.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
         let part = u32::from(number) + 1;
         return Err(bad(format!("part {part} of {count} should have a name in {end}"), path));
     };
-    let mut files = vec![(path.to_owned(), file)];
+    let (mut files, mut all) = (vec![(path.to_owned(), file)], split.own);
     for other in (0..count).filter(|&other| other != number) {
         let name = format!("{stem}{}", self::end(other, count));
         let sibling = path.with_file_name(&name);
@@ -69,45 +69,30 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
             }
             _ => error,
         })?;
-        let own = file.split().map_or(0, |split| split.own);
-        let expected = Split { number: other, own, ..split };
-        if file.split() != Some(expected) {
-            let problem =
-                format!("it should be {}, found {}", shown(Some(expected)), shown(file.split()));
+        let found = file.split();
+        let own = found.map_or(0, |found| found.own);
+        let expected = Some(Split { number: other, own, ..split });
+        if found != expected {
+            let problem = format!("it should be {}, found {}", shown(expected), shown(found));
             return Err(bad(problem, &sibling));
         }
+        all = all.saturating_add(own);
         files.push((sibling, file));
     }
     files.sort_by(|(a, _), (b, _)| a.cmp(b));
-    if let Some((path, name)) = apart(&files) {
+    if let Some((path, name)) = companions::apart(&files) {
         let problem = format!(
             "{name}, which changes the numbers of its weight, is in another part; llama-gguf-split \
              --merge makes one file of all parts"
         );
         return Err(bad(problem, path));
     }
-    let own = files.iter().filter_map(|(_, file)| file.split()).map(|split| split.own);
-    let found = own.fold(0, u64::saturating_add);
-    match split.tensors.filter(|&tensors| tensors != found) {
+    match split.tensors.filter(|&tensors| tensors != all) {
         Some(tensors) => {
-            Err(bad(format!("its parts should have {tensors} tensors, but have {found}"), path))
+            Err(bad(format!("its parts should have {tensors} tensors, but have {all}"), path))
         }
         None => Ok(files),
     }
-}
-
-/// The first tensor that changes the numbers of a weight in another part, and its part.
-fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
-    let stored = files.iter().flat_map(|(_, file)| file.all_stored());
-    let numbers = stored.filter(|(_, stored)| stored.is_readable && stored.is_quantised);
-    let modules: HashSet<_> =
-        numbers.filter_map(|(name, _)| name.strip_suffix(companions::WEIGHT)).collect();
-    // Within one file, such a tensor is no longer listed, or its weight cannot be read.
-    let changes = |name: &&str| {
-        let module = name.rsplit_once('.');
-        module.is_some_and(|(module, part)| modules.contains(module) && companions::changes(part))
-    };
-    files.iter().find_map(|(path, file)| Some((&**path, file.names().filter(changes).min()?)))
 }
 
 /// How the name of a part ends.

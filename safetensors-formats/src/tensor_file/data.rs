@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 
 #[cfg(feature = "gguf")]
-use super::blocks::{Blocks, Scales, multiply};
+use super::blocks::Blocks;
 use super::strided::Strided;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
@@ -43,6 +43,15 @@ pub(crate) enum Data {
     /// They cannot be read, for this reason.
     #[cfg(any(feature = "pytorch", feature = "gguf"))]
     Refused(Reason),
+}
+
+/// The scales that numbers are multiplied by. All are F32.
+#[cfg(feature = "gguf")]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Scales {
+    pub(crate) place: Place,
+    /// The numbers that have one scale.
+    pub(crate) each: u64,
 }
 
 /// Why a tensor cannot be read.
@@ -172,15 +181,39 @@ impl Data {
                 let storage = container.opened(place)?;
                 in_units(buf, offset, blocks.unit(), |first, part| {
                     blocks.read(&|buf, at| storage.read(buf, at), first, part)?;
-                    let Some(Scales { place, each }) = scales else { return Ok(()) };
-                    let storage = container.opened(place)?;
-                    let first = first * blocks.len as u64;
-                    Ok(multiply(part, first, *each, &|buf, at| storage.read(buf, at))?)
+                    let Some(scales) = scales else { return Ok(()) };
+                    scales.multiply(container, part, first * blocks.len as u64)
                 })
             }
             #[cfg(any(feature = "pytorch", feature = "gguf"))]
             Self::Refused(reason) => Err(ErrorKind::from(reason.clone()).into()),
         }
+    }
+}
+
+#[cfg(feature = "gguf")]
+impl Scales {
+    /// Multiplies numbers, of which the first is number `first` of its tensor.
+    fn multiply<S: ReadAt>(
+        &self,
+        container: &Container<S>,
+        numbers: &mut [u8],
+        mut first: u64,
+    ) -> Result<()> {
+        let (each, mut rest) = (self.each, numbers.as_chunks_mut::<4>().0);
+        let start = first / each;
+        let count = (first + rest.len() as u64).div_ceil(each) - start;
+        let mut scales = vec![0; count as usize * size_of::<f32>()];
+        container.opened(&self.place)?.read(&mut scales, start * size_of::<f32>() as u64)?;
+        for scale in scales.as_chunks().0 {
+            let len = (each - first % each).min(rest.len() as u64);
+            let (part, others) = rest.split_at_mut(len as usize);
+            for number in part {
+                *number = (f32::from_le_bytes(*number) * f32::from_le_bytes(*scale)).to_le_bytes();
+            }
+            (rest, first) = (others, first + len);
+        }
+        Ok(())
     }
 }
 

@@ -26,10 +26,12 @@ use std::io;
 use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
-pub(crate) use blocks::{Blocks, Scales};
+pub(crate) use blocks::Blocks;
 pub(crate) use build::{Builder, Tensor};
 #[cfg(any(feature = "pytorch", feature = "gguf"))]
 pub(crate) use data::Reason;
+#[cfg(feature = "gguf")]
+pub(crate) use data::Scales;
 pub(crate) use data::{Data, Place};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;

@@ -16,8 +16,8 @@ use safetensors_bridge::burn::{Burn, CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{
     Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
 };
-use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
 use safetensors_bridge::checkpoint::Computed;
+use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
 use safetensors_bridge::convert::Converted;
 use safetensors_bridge::framework::{
     Framework, StagedPart, Staging, StagingBuffers, load, prepare, read_staged,
@@ -105,11 +105,17 @@ const WAYS: [(&str, Way); 28] = [
         Some(plan.read(file, 0, &ask.load()).map(|mut bufs| bufs.swap_remove(position)))
     }),
     ("`convert::Converted`", |file, ask| {
-        Some(Converted::new(w(file), ask.to?, &ConvertOptions::new()).and_then(|source| saved(&source)))
+        Some(
+            Converted::new(w(file), ask.to?, &ConvertOptions::new())
+                .and_then(|source| saved(&source)),
+        )
     }),
     ("`convert::Converted` of a slice", |file, ask| {
         let slice = w(file).slice((.., ..)).unwrap();
-        Some(Converted::new(slice, ask.to?, &ConvertOptions::new()).and_then(|source| saved(&source)))
+        Some(
+            Converted::new(slice, ask.to?, &ConvertOptions::new())
+                .and_then(|source| saved(&source)),
+        )
     }),
     ("`Rewrite::cast`", |file, ask| Some(rewritten(Rewrite::of(file), ask))),
     ("`Rewrite::cast` of added tensors", |file, ask| {

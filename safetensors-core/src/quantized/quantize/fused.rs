@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::Quantization;
-use super::part::{locked, pieces};
+use super::numbers::{locked, pieces};
 use super::rounding::largest;
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;

@@ -3,6 +3,7 @@
 mod error;
 mod fused;
 mod layers;
+mod numbers;
 mod part;
 mod rounding;
 mod settings;

@@ -1,22 +1,20 @@
 //! [`QuantizedPart`]: the codes or the scales of a weight, made while they are written.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::error::Measured;
 use super::fused::Fused;
+use super::numbers::{ELEMENTS, locked, pieces};
 use super::rounding::{
     E2M1, LARGEST_E2M1, LARGEST_E4M3, largest, mxfp4_scales, nvfp4_scales, round_to_e4m3,
     round_to_i8, to_e2m1,
 };
 use super::{Quantization, QuantizationError};
-use crate::convert::{Converted, STREAMED};
+use crate::convert::Converted;
 use crate::dtype::Dtype;
-use crate::error::{ErrorKind, Result};
-use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian, write_in_pieces};
-
-/// The number of elements that are quantised at a time: whole groups of all schemes.
-const ELEMENTS: usize = STREAMED / 8;
+use crate::error::Result;
+use crate::tensor::{Sink, TensorSource};
 
 /// One of the tensors that store a quantised weight: its codes, or scales of them.
 ///
@@ -292,36 +290,4 @@ impl<S: TensorSource> Weight<S> {
             }
         }
     }
-}
-
-/// Passes on the numbers of a weight in pieces of whole groups, each with the index of its first
-/// number.
-pub(super) fn pieces<S: TensorSource>(
-    weight: &Converted<S>,
-    how: Quantization,
-    mut take: impl FnMut(u64, &[f32]) -> Result<()>,
-) -> Result<()> {
-    let len = shape::byte_len(Dtype::F32, weight.shape())?;
-    let mut first = 0;
-    write_in_pieces(weight, len, ELEMENTS * 4, |piece| {
-        swap_on_big_endian(Dtype::F32, piece);
-        let numbers = bytemuck::cast_slice(piece);
-        refuse_infinite(first, numbers, how)?;
-        take(first, numbers)?;
-        first += numbers.len() as u64;
-        Ok(())
-    })
-}
-
-fn refuse_infinite(first: u64, numbers: &[f32], how: Quantization) -> Result<()> {
-    if largest(numbers).is_finite() {
-        return Ok(());
-    }
-    let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
-    let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
-    Err(ErrorKind::DoesNotFit { index, value, to: how.code() }.into())
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

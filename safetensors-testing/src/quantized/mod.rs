@@ -1,9 +1,14 @@
 //! The small quantised checkpoints that `scripts/quantised_fixtures.py` makes with the reference
 //! implementation of each scheme.
 
+mod cases;
+mod read;
+mod refused;
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+pub use cases::{Case, ONE, TWO, Tensors, floats, raw, words};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 
 /// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
