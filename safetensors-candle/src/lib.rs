@@ -164,11 +164,11 @@ mod framework;
 pub mod gguf;
 mod load;
 pub mod migration;
-mod quantized;
 mod save;
 pub mod tensor_parallel;
 pub mod train;
 mod var_builder;
+mod weights;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};
 pub use error::{Candle, IntoCandle, from_candle_error, into_candle_error};

@@ -9,15 +9,14 @@ use candle_core::{DType, Device, Error, Shape, Tensor};
 use candle_nn::var_builder::{Backend, Shard, VarBuilderArgs};
 use safetensors_core::framework::Framework;
 use safetensors_core::slice::TensorPart;
-use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 
 use super::prefetched::{Key, Prefetched};
 use super::{PartHint, TensorParallelVarBuilder};
 use crate::Candle;
-use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
-use crate::quantized::{self, Source};
 use crate::var_builder::Names;
+use crate::weights::{Source, Weights};
 
 /// An open checkpoint as a backend of candle's
 /// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
@@ -64,8 +63,7 @@ use crate::var_builder::Names;
 /// [`UnevenParts`]: safetensors_core::ErrorKind::UnevenParts
 /// [`IndexOutOfBounds`]: safetensors_core::ErrorKind::IndexOutOfBounds
 pub struct TensorParallelBackend<'a, H = Shard> {
-    checkpoint: Arc<Checkpoint<Source<'a>>>,
-    load_options: LoadOptions,
+    weights: Weights<'a>,
     uneven: bool,
     prefetched: Arc<Prefetched>,
     /// A backend holds no hint. This form goes between threads, whatever `H` is.
@@ -76,7 +74,7 @@ impl<'a> TensorParallelBackend<'a> {
     /// Makes a backend over this checkpoint, with candle's hints. It widens dtypes that candle
     /// lacks, and reads with one thread per core, at most eight.
     pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
-        Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
+        Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
     /// [`new`](TensorParallelBackend::new) with options for reading. A dtype in them has no effect,
@@ -91,17 +89,11 @@ impl<'a> TensorParallelBackend<'a> {
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        Ok(Self::of_prepared(quantized::prepare(checkpoint, options)?, options))
+        Ok(Self::over(Weights::prepare(checkpoint, options)?))
     }
 
-    fn of_prepared(checkpoint: Checkpoint<Source<'a>>, options: &LoadOptions) -> Self {
-        Self {
-            checkpoint: Arc::new(checkpoint),
-            load_options: options.clone().for_framework::<Candle>(),
-            uneven: false,
-            prefetched: Arc::default(),
-            hints: PhantomData,
-        }
+    fn over(weights: Weights<'a>) -> Self {
+        Self { weights, uneven: false, prefetched: Arc::default(), hints: PhantomData }
     }
 }
 
@@ -110,8 +102,7 @@ impl<'a, H> TensorParallelBackend<'a, H> {
     #[must_use]
     pub fn hints<I: PartHint>(self) -> TensorParallelBackend<'a, I> {
         TensorParallelBackend {
-            checkpoint: self.checkpoint,
-            load_options: self.load_options,
+            weights: self.weights,
             uneven: self.uneven,
             prefetched: self.prefetched,
             hints: PhantomData,
@@ -129,30 +120,21 @@ impl<'a, H> TensorParallelBackend<'a, H> {
 
     /// The checkpoint, with quantised weights as numbers if the options say so.
     pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
-        &self.checkpoint
+        &self.weights.checkpoint
     }
 
     /// The tensor for a model.
     fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, Source<'a>>> {
-        if self.checkpoint.get(name).is_none() {
-            return Err(Names::default().missing(&self.checkpoint, name, &self.load_options));
+        if self.weights.checkpoint.get(name).is_none() {
+            return Err(Names::default().missing(&self.weights, name));
         }
         self.tensor(name).map_err(into_candle_error)
     }
 
     fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Source<'a>>> {
-        let tensor = self.checkpoint.tensor(name)?;
-        quantized::check(&tensor, &self.load_options)?;
+        let tensor = self.weights.checkpoint.tensor(name)?;
+        self.weights.check(&tensor)?;
         Ok(tensor)
-    }
-
-    /// The shape that a tensor of this shape in the file has in candle.
-    fn loaded_shape(&self, tensor: &LazyTensor<'_, Source<'a>>, shape: &[usize]) -> Result<Shape> {
-        // The shape is needed even if widening is refused. The refusal comes when the tensor is
-        // read.
-        let options = self.load_options.clone().widening(Widening::Lossless);
-        let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
-        Ok(loaded.shape(shape).into())
     }
 
     /// Compares the shape that a model asks for with that of the tensor or of its part.
@@ -165,7 +147,8 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         if part != TensorPart::Whole && expected.rank() == 0 {
             return Ok(());
         }
-        let loaded = |shape: &[usize]| self.loaded_shape(tensor, shape).map_err(into_candle_error);
+        let loaded =
+            |shape: &[usize]| self.weights.loaded_shape(tensor, shape).map_err(into_candle_error);
         let whole = loaded(tensor.shape())?;
         let is_span = matches!(part, TensorPart::Span { .. });
         if !is_span && expected == whole {
@@ -256,9 +239,9 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         let parts: Vec<_> = parts.collect();
         parts.iter().try_for_each(|(name, _)| self.tensor(name.as_ref()).map(drop))?;
         let named = parts.iter().map(|(name, part)| (name, *part));
-        let bufs = self.checkpoint.read_parts(named, &self.options(dtype)?)?;
+        let bufs = self.weights.checkpoint.read_parts(named, &self.weights.options_for(dtype)?)?;
         let tensors = parts.iter().zip(bufs).map(|((name, _), buf)| {
-            let tensor = self.checkpoint.tensor(name.as_ref())?;
+            let tensor = self.weights.checkpoint.tensor(name.as_ref())?;
             Candle::from_exact(buf, device).map_err(|error| tensor.locate(error))
         });
         tensors.collect()
@@ -312,10 +295,6 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         Ok(())
     }
 
-    fn options(&self, dtype: DType) -> Result<LoadOptions> {
-        Ok(self.load_options.clone().all_as(from_candle_dtype(dtype)?))
-    }
-
     /// A part that was prefetched, or else is read now.
     fn load(
         &self,
@@ -330,8 +309,8 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
             {
                 return Ok(part);
             }
-            let options = self.options(dtype)?;
-            let buf: TensorBuf = tensor.slice(part)?.read_with(&options)?;
+            let options = self.weights.options_for(dtype)?;
+            let buf = tensor.slice(part)?.read_with(&options)?;
             Candle::from_exact(buf, device)
         };
         load().map_err(|error| into_candle_error(tensor.locate(error)))
@@ -365,16 +344,15 @@ impl<H: PartHint> Backend for TensorParallelBackend<'_, H> {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.checkpoint.get(name).is_some()
-            || Names::default().is_refused(&self.checkpoint, name, &self.load_options)
+        self.weights.checkpoint.get(name).is_some()
+            || Names::default().is_refused(&self.weights, name)
     }
 }
 
 impl<H> Clone for TensorParallelBackend<'_, H> {
     fn clone(&self) -> Self {
         Self {
-            checkpoint: Arc::clone(&self.checkpoint),
-            load_options: self.load_options.clone(),
+            weights: self.weights.clone(),
             uneven: self.uneven,
             prefetched: Arc::clone(&self.prefetched),
             hints: PhantomData,
@@ -385,8 +363,7 @@ impl<H> Clone for TensorParallelBackend<'_, H> {
 impl<H> fmt::Debug for TensorParallelBackend<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TensorParallelBackend")
-            .field("checkpoint", &self.checkpoint)
-            .field("load_options", &self.load_options)
+            .field("weights", &self.weights)
             .field("uneven", &self.uneven)
             .finish_non_exhaustive()
     }

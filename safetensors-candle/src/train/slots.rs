@@ -14,7 +14,7 @@ use safetensors_core::{
 use super::StateOptions;
 use super::values::{TensorSlot, Value, Values, refuse};
 use crate::from_candle_dtype;
-use crate::quantized::stored_otherwise;
+use crate::weights::stored_otherwise;
 
 /// The values of slots.
 pub(super) struct Filled {

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
-use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 
 use super::kept::KeptTensors;
 use super::names::Names;
@@ -15,7 +15,7 @@ use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
-use crate::quantized::{self, Source};
+use crate::weights::{Source, Weights};
 
 /// How many bytes are read ahead at most, unless the options say otherwise.
 const READ_AHEAD: u64 = 256 << 20;
@@ -134,9 +134,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// assert!(builder.get(2, "masks").unwrap_err().to_string().contains(r#"did you mean "mask"?"#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct CheckpointBackend<'a> {
-    checkpoint: Arc<Checkpoint<Source<'a>>>,
-    load_options: LoadOptions,
+    weights: Weights<'a>,
     read_ahead: u64,
     cache_tensors: bool,
     names: Arc<Names>,
@@ -156,24 +156,10 @@ impl State {
     }
 }
 
-impl Clone for CheckpointBackend<'_> {
-    fn clone(&self) -> Self {
-        Self {
-            checkpoint: self.checkpoint.clone(),
-            load_options: self.load_options.clone(),
-            read_ahead: self.read_ahead,
-            cache_tensors: self.cache_tensors,
-            names: self.names.clone(),
-            state: self.state.clone(),
-        }
-    }
-}
-
 impl fmt::Debug for CheckpointBackend<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CheckpointBackend")
-            .field("checkpoint", &self.checkpoint)
-            .field("load_options", &self.load_options)
+            .field("weights", &self.weights)
             .field("read_ahead", &self.read_ahead)
             .field("cache_tensors", &self.cache_tensors)
             .finish_non_exhaustive()
@@ -185,7 +171,7 @@ impl<'a> CheckpointBackend<'a> {
     /// Makes a backend over this checkpoint. It widens dtypes that candle lacks, reads at most
     /// 256 MiB ahead, and reads with one thread per core, at most eight.
     pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
-        Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
+        Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
     /// [`new`](CheckpointBackend::new) with options for reading. A dtype in them has no effect,
@@ -204,17 +190,16 @@ impl<'a> CheckpointBackend<'a> {
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        Ok(Self::of_prepared(quantized::prepare(checkpoint, options)?, options))
+        Ok(Self::over(Weights::prepare(checkpoint, options)?))
     }
 
-    fn of_prepared(checkpoint: Checkpoint<Source<'a>>, options: &LoadOptions) -> Self {
+    fn over(weights: Weights<'a>) -> Self {
         Self {
-            load_options: options.clone().for_framework::<Candle>(),
             read_ahead: READ_AHEAD,
             cache_tensors: false,
-            names: Arc::new(Names::of(&checkpoint)),
-            state: State::new(checkpoint.len()),
-            checkpoint: Arc::new(checkpoint),
+            names: Arc::new(Names::of(&weights.checkpoint)),
+            state: State::new(weights.checkpoint.len()),
+            weights,
         }
     }
 
@@ -264,20 +249,20 @@ impl<'a> CheckpointBackend<'a> {
     #[must_use]
     pub fn filter(self, keep: impl FnMut(&str) -> bool) -> Self {
         let mut names = (*self.names).clone();
-        names.filter(&self.checkpoint, keep);
+        names.filter(&self.weights.checkpoint, keep);
         Self { names: Arc::new(names), ..self }.anew()
     }
 
     /// Other options make other tensors, so nothing that was read with the old ones is used.
     fn anew(self) -> Self {
-        Self { state: State::new(self.checkpoint.len()), ..self }
+        Self { state: State::new(self.weights.checkpoint.len()), ..self }
     }
 }
 
 impl<'a> CheckpointBackend<'a> {
     /// The checkpoint, with quantised weights as numbers if the options say so.
     pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
-        &self.checkpoint
+        &self.weights.checkpoint
     }
 
     /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
@@ -287,7 +272,7 @@ impl<'a> CheckpointBackend<'a> {
     /// After a model is built, these are the tensors that it does not use.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, Box<dyn ReadAt + 'a>>> {
         let asked = self.state.ahead.asked();
-        let tensors = self.checkpoint.tensors().zip(asked).enumerate();
+        let tensors = self.weights.checkpoint.tensors().zip(asked).enumerate();
         tensors.filter_map(move |(position, (tensor, asked))| {
             (!asked && !self.names.is_hidden(position)).then_some(tensor)
         })
@@ -302,19 +287,17 @@ impl<'a> CheckpointBackend<'a> {
     }
 
     fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, Source<'a>>)> {
-        let found = self.names.find(&self.checkpoint, name);
-        let (position, tensor) =
-            found.ok_or_else(|| self.names.missing(&self.checkpoint, name, &self.load_options))?;
-        quantized::check(&tensor, &self.load_options).map_err(into_candle_error)?;
+        let found = self.names.find(&self.weights.checkpoint, name);
+        let (position, tensor) = found.ok_or_else(|| self.names.missing(&self.weights, name))?;
+        self.weights.check(&tensor).map_err(into_candle_error)?;
         Ok((position, tensor))
     }
 
     fn reader(&self, dtype: DType) -> Result<Reader<'_>> {
-        let dtype = from_candle_dtype(dtype)?;
         Ok(Reader {
-            checkpoint: &self.checkpoint,
-            options: self.load_options.clone().all_as(dtype),
-            dtype,
+            checkpoint: &self.weights.checkpoint,
+            options: self.weights.options_for(dtype)?,
+            dtype: from_candle_dtype(dtype)?,
             limit: self.read_ahead,
             hidden: self.names.hidden(),
         })
@@ -375,18 +358,9 @@ impl<'a> CheckpointBackend<'a> {
             Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('.'),
             None => false,
         };
-        let visible = self.names.visible(&self.checkpoint);
+        let visible = self.names.visible(&self.weights.checkpoint);
         let positions = visible.filter(|(name, _)| is_below(name)).map(|(_, position)| position);
         self.state.ahead.prefetch(&self.reader(dtype)?, positions)
-    }
-
-    /// The shape that a tensor of the file has in candle.
-    fn loaded_shape(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<Shape> {
-        // The shape is needed even if widening is refused. The refusal comes when the tensor is
-        // read.
-        let options = self.load_options.clone().widening(Widening::Lossless);
-        let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
-        Ok(loaded.shape(tensor.shape()).into())
     }
 
     /// The tensor, which the model calls `name`.
@@ -420,7 +394,7 @@ impl SimpleBackend for CheckpointBackend<'_> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let (position, tensor) = self.find(name)?;
-        let got = self.loaded_shape(&tensor).map_err(into_candle_error)?;
+        let got = self.weights.loaded_shape(&tensor, tensor.shape()).map_err(into_candle_error)?;
         if got != expected {
             let file =
                 tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
@@ -440,7 +414,7 @@ impl SimpleBackend for CheckpointBackend<'_> {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.names.find(&self.checkpoint, name).is_some()
-            || self.names.is_refused(&self.checkpoint, name, &self.load_options)
+        self.names.find(&self.weights.checkpoint, name).is_some()
+            || self.names.is_refused(&self.weights, name)
     }
 }

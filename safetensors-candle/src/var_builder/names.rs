@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use safetensors_core::framework::{NameList, similar_names};
-use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt};
+use safetensors_core::{Checkpoint, LazyTensor};
 
 use crate::error::into_candle_error;
-use crate::quantized::stored_otherwise;
+use crate::weights::{Weights, stored_otherwise};
 
 /// The names of a checkpoint's tensors as a model sees them.
 #[derive(Clone, Debug, Default)]
@@ -102,12 +102,11 @@ impl Names {
         self.tied.get(&position).copied()
     }
 
-    /// Whether a name that no tensor has is a quantised weight, which these options refuse.
+    /// Whether a name that no tensor has is a quantised weight, which the options refuse.
     pub(crate) fn is_refused(
         &self,
-        checkpoint: &Checkpoint<impl ReadAt>,
+        Weights { checkpoint, options }: &Weights<'_>,
         name: &str,
-        options: &LoadOptions,
     ) -> bool {
         let weight = stored_otherwise(checkpoint, [name], options);
         let codes = weight.as_ref().and_then(|weight| weight.tensors.first());
@@ -116,13 +115,9 @@ impl Names {
 
     /// The error for a name that is missing: how its weight is stored, or else where it was looked
     /// for, and which names may have been meant.
-    pub(crate) fn missing(
-        &self,
-        checkpoint: &Checkpoint<impl ReadAt>,
-        name: &str,
-        options: &LoadOptions,
-    ) -> candle_core::Error {
-        if self.is_refused(checkpoint, name, options) {
+    pub(crate) fn missing(&self, weights: &Weights<'_>, name: &str) -> candle_core::Error {
+        let checkpoint = &weights.checkpoint;
+        if self.is_refused(weights, name) {
             return into_candle_error(checkpoint.missing(name));
         }
         let place = match (checkpoint.index_path(), checkpoint.files()) {

@@ -12,7 +12,7 @@ use safetensors_core::{
 
 use super::budget::Budget;
 use super::sequence::Sequence;
-use crate::quantized::Source;
+use crate::weights::Source;
 
 /// How many tensors are looked at to find those to read ahead. It bounds the time of one request.
 const LOOKED_AT: usize = 4096;

@@ -14,7 +14,7 @@ use safetensors_core::load::QuantizedWeights::{self, Numbers, Refuse, Stored};
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorView, save,
+    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, TensorView, save,
 };
 use safetensors_testing::quantized::Quantized;
 use tempfile::TempDir;
@@ -72,6 +72,16 @@ impl Ask<'_> {
     fn of_all(&self) -> Result<LoadOptions> {
         let dtype = from_candle_dtype(self.dtype)?;
         Ok(if self.quantized == Numbers { self.options().floats_as(dtype) } else { self.options() })
+    }
+
+    /// The checkpoint whose tensors are read one by one. A tensor of codes never becomes numbers.
+    fn prepared(&self) -> Result<(Checkpoint<Box<dyn ReadAt>>, LoadOptions)> {
+        let stored = self.fixture.open();
+        let checkpoint = match self.quantized {
+            Numbers => stored.dequantized()?.into_boxed(),
+            _ => stored.into_boxed(),
+        };
+        Ok((checkpoint, self.options().all_as(from_candle_dtype(self.dtype)?)))
     }
 
     fn backend(&self) -> Result<CheckpointBackend<'static>> {
@@ -135,25 +145,14 @@ const WAYS: [(&str, Way); 12] = [
         builder.get_unchecked(ask.name).map_err(from_candle_error)
     }),
     ("read_tensor_with", |ask| {
-        let options = ask.options().all_as(from_candle_dtype(ask.dtype)?);
-        let (stored, numbers) = (ask.fixture.open(), ask.fixture.open().dequantized()?);
-        let read = match ask.quantized {
-            Numbers => numbers.tensor(ask.name)?.read_tensor_with(&Device::Cpu, &options),
-            _ => stored.tensor(ask.name)?.read_tensor_with(&Device::Cpu, &options),
-        };
-        read.map_err(from_candle_error)
+        let (checkpoint, options) = ask.prepared()?;
+        let tensor = checkpoint.tensor(ask.name)?;
+        tensor.read_tensor_with(&Device::Cpu, &options).map_err(from_candle_error)
     }),
     ("read_tensor_with of a slice", |ask| {
-        let options = ask.options().all_as(from_candle_dtype(ask.dtype)?);
-        let (stored, numbers) = (ask.fixture.open(), ask.fixture.open().dequantized()?);
-        let whole = TensorPart::Whole;
-        let read = match ask.quantized {
-            Numbers => {
-                numbers.tensor(ask.name)?.slice(whole)?.read_tensor_with(&Device::Cpu, &options)
-            }
-            _ => stored.tensor(ask.name)?.slice(whole)?.read_tensor_with(&Device::Cpu, &options),
-        };
-        read.map_err(from_candle_error)
+        let (checkpoint, options) = ask.prepared()?;
+        let slice = checkpoint.tensor(ask.name)?.slice(TensorPart::Whole)?;
+        slice.read_tensor_with(&Device::Cpu, &options).map_err(from_candle_error)
     }),
     ("train", |ask| ask.train(false)),
     ("train with a cast", |ask| ask.train(true)),
@@ -349,8 +348,8 @@ fn a_filter_hides_the_weights_that_are_stored_under_the_names_that_it_hides() {
     let error = builder.get((32, 96), "layer.weight").unwrap_err().to_string();
     assert!(error.contains("cannot find tensor layer.weight"), "{error}");
     let numbers = LoadOptions::new().quantized(Numbers);
-    let backend = CheckpointBackend::new_with(Checkpoint::open(fixture.model()).unwrap(), &numbers);
-    let backend = backend.unwrap().filter(|name| name == "layer.weight");
+    let backend = CheckpointBackend::new_with(fixture.open(), &numbers).unwrap();
+    let backend = backend.filter(|name| name == "layer.weight");
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), 1);
 }
 

@@ -1,0 +1,80 @@
+//! [`Weights`]: a checkpoint that a model asks for its weights by their names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Shape};
+use safetensors_core::quantized::QuantizedWeight;
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
+
+use crate::{Candle, from_candle_dtype};
+
+/// The source of a checkpoint that models are built from.
+pub(crate) type Source<'a> = Box<dyn ReadAt + 'a>;
+
+/// An open checkpoint, and the options that it is read with.
+#[derive(Clone, Debug)]
+pub(crate) struct Weights<'a> {
+    pub(crate) checkpoint: Arc<Checkpoint<Source<'a>>>,
+    pub(crate) options: LoadOptions,
+}
+
+impl<'a> Weights<'a> {
+    pub(crate) fn new(checkpoint: Checkpoint<impl ReadAt + 'a>, options: &LoadOptions) -> Self {
+        let options = options.clone().for_framework::<Candle>();
+        Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
+    }
+
+    /// The checkpoint as the options read it: with quantised weights as numbers, or as it is
+    /// stored.
+    pub(crate) fn prepare(
+        checkpoint: Checkpoint<impl ReadAt + 'a>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        Ok(match options.reads_numbers() {
+            true => Self::new(checkpoint.dequantized()?, options),
+            false => Self::new(checkpoint, options),
+        })
+    }
+
+    /// The options of a read in this dtype.
+    pub(crate) fn options_for(&self, dtype: DType) -> Result<LoadOptions> {
+        Ok(self.options.clone().all_as(from_candle_dtype(dtype)?))
+    }
+
+    /// Fails for codes, unless the options read them. The shape of codes is not the shape of the
+    /// weight, so this comes before any comparison of shapes.
+    pub(crate) fn check(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<()> {
+        if self.options.reads_codes() { Ok(()) } else { tensor.refuse_codes() }
+    }
+
+    /// The shape that a tensor, or a part of it with this shape, has in candle.
+    pub(crate) fn loaded_shape(
+        &self,
+        tensor: &LazyTensor<'_, Source<'a>>,
+        shape: &[usize],
+    ) -> Result<Shape> {
+        // The shape is needed even if widening is refused. The refusal comes when the tensor is
+        // read.
+        let options = self.options.clone().widening(Widening::Lossless);
+        let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        Ok(loaded.shape(shape).into())
+    }
+}
+
+/// The quantised weight with the first of these names that is stored as tensors of other names.
+/// `None` if the options read these as they are.
+pub(crate) fn stored_otherwise<'n>(
+    checkpoint: &Checkpoint<impl ReadAt>,
+    names: impl IntoIterator<Item = &'n str>,
+    options: &LoadOptions,
+) -> Option<QuantizedWeight> {
+    if options.reads_codes() {
+        return None;
+    }
+    // A checkpoint that cannot be understood has errors for the tensors that it does have.
+    let weights = checkpoint.quantized_weights().unwrap_or_default();
+    let mut weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
+    let mut names = names.into_iter().filter(|name| checkpoint.get(name).is_none());
+    names.find_map(|name| weights.remove(name))
+}
