@@ -133,17 +133,12 @@ fn bytes_do_not_go_to_a_terminal() {
     for args in [
         &["extract", "model.safetensors", "mask", "-o", "-"][..],
         &["extract", "model.safetensors", "mask", "--raw", "-o", "-"],
-        &["map", "model.safetensors", "--format", "png", "-o", "-"],
     ] {
         let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), args);
         assert_eq!(screen.code, Some(2), "{screen:?}");
         let hint = "error: the output is no text, and standard output is a terminal; name a file";
         assert!(screen.last.starts_with(hint), "{screen:?}");
     }
-    // An SVG picture is text.
-    let args = ["map", "model.safetensors", "-o", "-"];
-    let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), &args);
-    assert!(screen.code == Some(0) && screen.last.contains("</svg>"), "{screen:?}");
 }
 
 #[test]

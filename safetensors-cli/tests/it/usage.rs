@@ -148,10 +148,16 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
             "convert [OPTIONS] <IN>... <OUT>",
         ),
         (
-            &["map", "a", "-o", "map.gif"],
-            "map.gif: the name of a picture must end in .svg, .png or .html, unless --format is \
-             given",
+            &["map", "a", "-o", "map.svg"],
+            "map.svg: map writes a page for a browser; name a file that ends in .html, or - for \
+             standard output",
             "map [OPTIONS] --output <FILE> <PATH>",
+        ),
+        (
+            &["map", "a", "-o", "-", "--format", "png"],
+            "unexpected argument '--format <format>' found\n\n  \
+             tip: map writes a page for a browser, .html, which draws the map itself",
+            "map --output <FILE> <PATH>",
         ),
     ] {
         let expected = format!(
