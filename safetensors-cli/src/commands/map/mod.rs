@@ -15,8 +15,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Arg;
-use clap::builder::UnknownArgumentValueParser;
 use groups::Groups;
 
 use super::Run;
@@ -41,7 +39,7 @@ use crate::terminal::text;
 /// in their number share an area: 0…31 stands for 32 layers. Colours show dtypes, or modules if
 /// nearly all bytes have one dtype. Only headers are read.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, arg = former_format())]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
@@ -76,13 +74,6 @@ Examples:
   safetensors map model.safetensors -o layer.html --filter '*.layers.0.*'
 
 Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
-
-/// The option that chose among formats. Its error says that there is one.
-fn former_format() -> Arg {
-    let hint = "map writes a page for a browser, .html, which draws the map itself";
-    let parser = UnknownArgumentValueParser::suggest(hint);
-    Arg::new("format").long("format").hide(true).value_parser(parser)
-}
 
 impl Run for Args {
     fn writes_files(&self) -> bool {
