@@ -141,13 +141,3 @@ fn every_json_document_has_a_schema() {
         }
     }
 }
-
-#[test]
-fn the_licence_of_the_letters_is_there() {
-    assert!(README.contains("(LICENSE-OFL)"));
-    let licence = include_str!("../LICENSE-OFL");
-    assert!(
-        licence.contains("The Noto Project Authors")
-            && licence.contains("SIL OPEN FONT LICENSE\n\nVersion 1.1")
-    );
-}

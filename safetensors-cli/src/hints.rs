@@ -1,5 +1,5 @@
 //! Hints for commands that people expect, and that have another name here; and for a file in place
-//! of a command.
+//! of a command, or an option that is gone.
 
 use std::path::Path;
 
@@ -52,18 +52,33 @@ const PATHS: &[(&str, &str)] = &[
     ("", "did you mean `safetensors inspect FILE`?"),
 ];
 
-/// Adds a hint to the error about a command that does not exist.
+/// Adds a hint to the error about a command that does not exist, or about the option `--format` that
+/// `map` had.
 pub(crate) fn add_to(error: &mut clap::Error) {
-    if error.kind() != ErrorKind::InvalidSubcommand {
-        return;
-    }
-    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
-        return;
-    };
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
-    if let Some(hints) = hints_for(typed, &usage) {
+    let typed = |kind| match error.get(kind) {
+        Some(ContextValue::String(typed)) => typed.as_str(),
+        _ => "",
+    };
+    let (hints, alike): (_, &[_]) = match error.kind() {
+        ErrorKind::InvalidSubcommand => (
+            hints_for(typed(ContextKind::InvalidSubcommand), &usage),
+            &[ContextKind::SuggestedSubcommand],
+        ),
+        ErrorKind::UnknownArgument
+            if usage.contains("safetensors map ")
+                && typed(ContextKind::InvalidArg) == "--format" =>
+        {
+            let hint = "`safetensors map` writes a page for a browser, .html";
+            (Some(vec![hint]), &[ContextKind::SuggestedArg, ContextKind::Usage])
+        }
+        _ => return,
+    };
+    if let Some(hints) = hints {
         // In place of names that only look alike.
-        error.remove(ContextKind::SuggestedSubcommand);
+        for kind in alike {
+            error.remove(*kind);
+        }
         let hints = hints.into_iter().map(Into::into).collect();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
     }

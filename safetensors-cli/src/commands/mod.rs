@@ -68,7 +68,7 @@ Examples:
   safetensors diff a.safetensors b.safetensors      Compare two files
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
   safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
-  safetensors map model.safetensors -o map.svg      Draw where the parameters are
+  safetensors map model.safetensors -o map.html     Draw where the parameters are
   safetensors inspect hf://owner/name               Show what is on the Hub
   safetensors download owner/name                   Get it into the cache
   safetensors help convert                          Explain one command

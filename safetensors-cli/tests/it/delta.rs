@@ -96,7 +96,7 @@ fn every_other_command_refuses_a_delta() {
         &["digest", "--record", "delta"],
         &["extract", "delta", "w", "-o", "w.npy"],
         &["manifest", "delta"],
-        &["map", "delta", "-o", "map.svg"],
+        &["map", "delta", "-o", "map.html"],
         &["metadata", "get", "delta"],
         &["metadata", "set", &format!("delta/{INDEX}"), "a=b"],
         &["plan", "delta", "-w", "2"],

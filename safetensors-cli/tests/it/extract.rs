@@ -133,17 +133,12 @@ fn bytes_do_not_go_to_a_terminal() {
     for args in [
         &["extract", "model.safetensors", "mask", "-o", "-"][..],
         &["extract", "model.safetensors", "mask", "--raw", "-o", "-"],
-        &["map", "model.safetensors", "--format", "png", "-o", "-"],
     ] {
         let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), args);
         assert_eq!(screen.code, Some(2), "{screen:?}");
         let hint = "error: the output is no text, and standard output is a terminal; name a file";
         assert!(screen.last.starts_with(hint), "{screen:?}");
     }
-    // An SVG picture is text.
-    let args = ["map", "model.safetensors", "-o", "-"];
-    let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), &args);
-    assert!(screen.code == Some(0) && screen.last.contains("</svg>"), "{screen:?}");
 }
 
 #[test]
@@ -235,15 +230,18 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     #[cfg(unix)]
-    std::os::unix::fs::symlink("model.safetensors", dir.path().join("link.safetensors")).unwrap();
+    std::os::unix::fs::symlink("model.safetensors", dir.path().join("link.html")).unwrap();
     let before = fs::read(&path).unwrap();
-    let other = if cfg!(unix) { "link.safetensors" } else { "./model.safetensors" };
+    let other = if cfg!(unix) { "link.html" } else { "./model.safetensors" };
     for output in ["model.safetensors", other] {
         for args in [
             &["extract", "model.safetensors", "mask", "--force"][..],
-            &["map", "model.safetensors", "--format", "svg"],
+            &["map", "model.safetensors"],
             &["plan", "model.safetensors", "--world-size", "1"],
         ] {
+            if args[0] == "map" && output != "link.html" {
+                continue;
+            }
             let expected = format!("error: {output} is a file of the checkpoint that is read");
             run_in(dir.path(), &[args, &["-o", output]].concat())
                 .code(2)

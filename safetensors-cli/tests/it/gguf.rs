@@ -2,7 +2,6 @@
 //! `safetensors-formats`.
 
 use std::fs;
-use std::path::Path;
 
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype};
@@ -41,20 +40,10 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
     assert!(!dir.path().join("x.npy").exists());
 }
 
-/// The data of the page that `map` writes, and its SVG picture.
-fn drawn(dir: &Path, file: &str) -> (serde_json::Value, String) {
-    run_in(dir, &["map", file, "-o", "map.html"]).success().stderr("");
-    let page = fs::read_to_string(dir.join("map.html")).unwrap();
-    let (_, data) = page.split_once("type=\"application/json\" id=\"data\">").unwrap();
-    let (data, _) = data.split_once("</script>").unwrap();
-    let picture = output(dir, &["map", file, "--colour", "dtype", "-o", "-"]);
-    (serde_json::from_str(data).unwrap(), picture)
-}
-
 #[test]
 fn map_shows_quantised_tensors_with_their_types_and_sizes() {
     let dir = with(&["gguf/quantised.gguf"]);
-    let (data, picture) = drawn(dir.path(), "quantised.gguf");
+    let data = crate::page::data(dir.path(), &["quantised.gguf"]);
     let of = |list: &str, name: &str| {
         let mut found = data[list].as_array().unwrap().iter().filter(|it| it[0] == name);
         (found.next().cloned().unwrap(), found.count())
@@ -68,9 +57,6 @@ fn map_shows_quantised_tensors_with_their_types_and_sizes() {
     let file_len = fs::metadata(fixture("gguf/quantised.gguf")).unwrap().len();
     assert_eq!(data["files"], serde_json::json!([["quantised.gguf", 26, file_len]]));
     assert_eq!((&data["parameters"], &data["bytes"]), (&"5,440".into(), &2549.0.into()));
-    for shown in ["of.Q4_K\nQ4_K [1, 256]\n256 parameters, 144 B", "Q8_K  292 B, 11.5%"] {
-        assert!(picture.contains(shown), "no {shown:?} in {picture}");
-    }
 }
 
 /// A file of tensors: names, shapes with the outermost dimension first, types and bytes.

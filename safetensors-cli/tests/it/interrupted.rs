@@ -213,7 +213,7 @@ fn a_read_only_output_is_replaced_only_with_force() {
         (&["convert", "in.safetensors", "out.npz"], "out.npz"),
         (&["convert", "in.safetensors", "out"], "out/model.safetensors"),
         (&["extract", "in.safetensors", "mask", "-o", "out.npy"], "out.npy"),
-        (&["map", "in.safetensors", "-o", "out.svg"], "out.svg"),
+        (&["map", "in.safetensors", "-o", "out.html"], "out.html"),
     ] {
         let path = dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -16,6 +16,15 @@ fn page(dir: &Path, input: &str) -> PathBuf {
     dir.join("report.html")
 }
 
+/// The data of the page about a checkpoint.
+pub(crate) fn data(dir: &Path, args: &[&str]) -> serde_json::Value {
+    let page = run_in(dir, &[&["map", "-o", "-"], args].concat()).success().stderr("");
+    let page = text(&page.get_output().stdout).to_owned();
+    let (_, data) = page.split_once("type=\"application/json\" id=\"data\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
 /// A checkpoint of tensors of two bytes each, with these names.
 fn checkpoint<N: AsRef<str>>(dir: &Path, names: impl IntoIterator<Item = N>) {
     let view = || TensorView::from_slice(&[1, 2], &[1_u8, 2]).unwrap();

@@ -69,6 +69,13 @@ fn commands_that_people_expect_get_a_hint() {
         );
         safetensors().args([typed, "a", "b"]).assert().code(2).stdout("").stderr(expected);
     }
+    let told = "error: unexpected argument '--format' found\n\n  \
+                tip: `safetensors map` writes a page for a browser, .html\n\n\
+                For more information, try '--help'.\n";
+    for format in [&["--format", "png"][..], &["--format=svg"]] {
+        let args = [&["map", "a", "-o", "-"], format].concat();
+        safetensors().args(args).assert().code(2).stdout("").stderr(told);
+    }
 }
 
 #[test]
@@ -148,9 +155,9 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
             "convert [OPTIONS] <IN>... <OUT>",
         ),
         (
-            &["map", "a", "-o", "map.gif"],
-            "map.gif: the name of a picture must end in .svg, .png or .html, unless --format is \
-             given",
+            &["map", "a", "-o", "map.svg"],
+            "map.svg: map writes a page for a browser; name a file that ends in .html, or - for \
+             standard output",
             "map [OPTIONS] --output <FILE> <PATH>",
         ),
     ] {

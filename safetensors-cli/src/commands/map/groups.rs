@@ -15,8 +15,7 @@ const LARGEST: u128 = 4;
 
 /// The modules that get a colour of their own, the largest first.
 ///
-/// The same modules of several layers are one group, whether the layers are folded or not: the
-/// group of `layers.7.mlp` is `layers.*.mlp`.
+/// The same modules of several layers are one group: that of `layers.7.mlp` is `layers.*.mlp`.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
@@ -36,8 +35,7 @@ pub(super) struct Group {
 /// Modules and tensors of one path.
 struct PathTrees<'t, 'a> {
     path: String,
-    /// Each with the number of copies of the layers around it.
-    trees: Vec<(&'t Tree<'a>, u64)>,
+    trees: Vec<&'t Tree<'a>>,
     totals: Totals,
     is_final: bool,
 }
@@ -45,7 +43,7 @@ struct PathTrees<'t, 'a> {
 impl Groups {
     /// The groups of these modules. `None` if there are not at least two.
     pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
-        let mut parts = gather("", trees.iter().map(|tree| (tree, 1)));
+        let mut parts = gather("", trees);
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
         let is_shown = |part: &PathTrees<'_, '_>| part.totals.bytes * SMALLEST >= all;
         let count =
@@ -95,21 +93,17 @@ impl Groups {
 impl<'t, 'a> PathTrees<'t, 'a> {
     /// What is one level below.
     fn inside(&self) -> Vec<Self> {
-        let children = self.trees.iter().flat_map(|&(tree, copies)| {
-            let copies = copies.saturating_mul(tree.copies.into());
-            tree.children().iter().map(move |child| (child, copies))
-        });
-        gather(&self.path, children)
+        gather(&self.path, self.trees.iter().flat_map(|tree| tree.children()))
     }
 }
 
 /// Puts modules of the same path together.
 fn gather<'t, 'a: 't>(
     parent: &str,
-    trees: impl Iterator<Item = (&'t Tree<'a>, u64)>,
+    trees: impl IntoIterator<Item = &'t Tree<'a>>,
 ) -> Vec<PathTrees<'t, 'a>> {
     let mut parts: BTreeMap<String, PathTrees<'t, 'a>> = BTreeMap::new();
-    for (tree, copies) in trees {
+    for tree in trees {
         let path = path_of(parent, tree);
         let part = parts.entry(path.clone()).or_insert_with(|| PathTrees {
             path,
@@ -117,9 +111,9 @@ fn gather<'t, 'a: 't>(
             totals: Totals::default(),
             is_final: true,
         });
-        part.totals += tree.all() * copies;
+        part.totals += tree.totals();
         part.is_final &= tree.children().is_empty();
-        part.trees.push((tree, copies));
+        part.trees.push(tree);
     }
     parts.into_values().collect()
 }
@@ -132,10 +126,7 @@ pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
         if !path.is_empty() {
             path.push(tree.separator);
         }
-        // Folded layers are a range of numbers, such as `0…3, 5`.
-        let is_number = |c: char| c.is_ascii_digit() || matches!(c, '…' | ',' | ' ');
-        let is_layer =
-            part.starts_with(|c: char| c.is_ascii_digit()) && part.chars().all(is_number);
+        let is_layer = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         path.push_str(if is_layer { "*" } else { part });
     }
     path
@@ -158,7 +149,7 @@ mod tests {
     use crate::model::order::Sort;
 
     /// The groups of tensors with these names and numbers of bytes.
-    fn groups(tensors: &[(String, usize)], is_folded: bool) -> Option<Vec<(String, u128)>> {
+    fn groups(tensors: &[(String, usize)]) -> Option<Vec<(String, u128)>> {
         let data = vec![0_u8; tensors.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default()];
         let views = tensors.iter().map(|(name, bytes)| {
             (name, TensorView::from_slice(std::slice::from_ref(bytes), &data[..*bytes]).unwrap())
@@ -166,12 +157,7 @@ mod tests {
         let file = serialize(views, &SaveOptions::new()).unwrap();
         let archive = SafeTensors::parse(file).unwrap();
         let mut tensors: Vec<_> = archive.tensors().collect();
-        let trees = if is_folded {
-            Tree::folded(&mut tensors, Sort::Name)
-        } else {
-            Tree::of(&mut tensors, Sort::Name)
-        };
-        let groups = Groups::of(&trees)?;
+        let groups = Groups::of(&Tree::of(&mut tensors, Sort::Name))?;
         for (i, group) in groups.list.iter().enumerate() {
             assert!(
                 groups.positions.iter().any(|(path, &at)| at == i && path.ends_with(&group.name))
@@ -200,15 +186,14 @@ mod tests {
             ("model.embed.weight", 500),
         ];
         let expected: Vec<_> = expected.map(|(name, bytes)| (name.to_owned(), bytes)).into();
-        assert_eq!(groups(&llama(), true), Some(expected.clone()));
-        assert_eq!(groups(&llama(), false), Some(expected), "folding makes no difference");
+        assert_eq!(groups(&llama()), Some(expected));
     }
 
     #[test]
     fn a_shared_start_is_left_out() {
         let tensors = [("m.x.a.w".into(), 9), ("m.x.b.w".into(), 8), ("m.tiny".into(), 0)];
         let expected = vec![("a.w".to_owned(), 9), ("b.w".to_owned(), 8)];
-        assert_eq!(groups(&tensors, true), Some(expected));
+        assert_eq!(groups(&tensors), Some(expected));
     }
 
     #[test]
@@ -216,13 +201,13 @@ mod tests {
         let tensors = ["encoder.0.w", "encoder.1.w", "decoder.0.w", "decoder.1.w"];
         let tensors: Vec<_> = tensors.map(|name| (name.to_owned(), 4)).into();
         let expected = vec![("decoder.*.w".to_owned(), 8), ("encoder.*.w".to_owned(), 8)];
-        assert_eq!(groups(&tensors, true), Some(expected));
+        assert_eq!(groups(&tensors), Some(expected));
     }
 
     #[test]
     fn one_tensor_or_a_thousand_alike_have_no_groups() {
-        assert_eq!(groups(&[("w".into(), 1)], true), None);
+        assert_eq!(groups(&[("w".into(), 1)]), None);
         let flat: Vec<_> = (0..1000).map(|i| (format!("t{i}"), 1)).collect();
-        assert_eq!(groups(&flat, true), None);
+        assert_eq!(groups(&flat), None);
     }
 }

@@ -1,15 +1,14 @@
-//! The colours of pictures.
+//! The colours of modules and dtypes.
 
 use safetensors_core::Dtype;
 
 use crate::input::other::Kind;
 
 /// Red, green, blue.
-pub(super) type Colour = [u8; 3];
+type Colour = [u8; 3];
 
-pub(super) const PAPER: Colour = [255, 255, 255];
-pub(super) const INK: Colour = [34, 40, 49];
-pub(super) const FAINT: Colour = [104, 112, 124];
+const PAPER: Colour = [255, 255, 255];
+const INK: Colour = [34, 40, 49];
 
 /// The colours of modules: Paul Tol's *light* palette, made for cells with dark labels. Readers who
 /// are colour-blind can tell them apart.
@@ -23,15 +22,6 @@ pub(super) const GROUPS: [Colour; 8] = [
     [187, 204, 51],
     [170, 170, 0],
 ];
-
-/// The colour of modules that have no colour of their own.
-pub(super) const OTHER: Colour = [212, 215, 220];
-
-/// The background of a module: darker at each of the first five levels.
-pub(super) fn shade(depth: u8) -> Colour {
-    let grey = 240 - depth.min(5) * 9;
-    [grey, grey.saturating_add(2), grey.saturating_add(6)]
-}
 
 /// The colour of a dtype, or of a type of another format. Such types share a colour if the first
 /// digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
@@ -70,7 +60,7 @@ pub(super) fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
 
-/// A colour as CSS and SVG write it: `#4477aa`.
+/// A colour as CSS writes it: `#4477aa`.
 pub(super) fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
@@ -97,7 +87,7 @@ mod tests {
     fn labels_can_be_read_on_every_colour() {
         assert_eq!((contrast(PAPER, PAPER), contrast(PAPER, [0; 3])), (1.0, 21.0));
         let dtypes = Dtype::ALL.iter().map(|&of| dtype(of));
-        for fill in dtypes.chain(GROUPS).chain([OTHER]).chain((0..9).map(shade)) {
+        for fill in dtypes.chain(GROUPS) {
             let contrast = contrast(fill, ink_on(fill));
             assert!(contrast >= 4.0, "{fill:?}: {contrast}");
         }

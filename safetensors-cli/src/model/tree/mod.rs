@@ -112,11 +112,6 @@ impl<'a> Tree<'a> {
     pub(crate) fn all(&self) -> Totals {
         self.totals() * self.copies.into()
     }
-
-    /// The label of a child, with the label of this module before it.
-    pub(crate) fn label_of(&self, child: &Self) -> String {
-        format!("{}{}{}", self.label, self.separator, child.label)
-    }
 }
 
 impl Sortable for Tree<'_> {

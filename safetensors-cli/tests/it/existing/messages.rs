@@ -69,7 +69,7 @@ fn a_terminal_is_asked() {
     inputs(dir.path());
     fs::create_dir(dir.path().join("sh")).unwrap();
     sharded(&dir.path().join("sh"));
-    fs::write(dir.path().join("map.svg"), "old").unwrap();
+    fs::write(dir.path().join("map.html"), "old").unwrap();
     let questions: [(&[&str], &str); 4] = [
         (
             &["convert", "in.safetensors", "same.safetensors", "--prefix", "p."],
@@ -84,8 +84,8 @@ fn a_terminal_is_asked() {
             "would hide model.safetensors.index.json, which sh opens as; write it? [y/N]",
         ),
         (
-            &["map", "same.safetensors", "-o", "map.svg"],
-            "map.svg exists: it has 3 B, and would be replaced; replace it? [y/N]",
+            &["map", "same.safetensors", "-o", "map.html"],
+            "map.html exists: it has 3 B, and would be replaced; replace it? [y/N]",
         ),
     ];
     for (args, question) in questions {

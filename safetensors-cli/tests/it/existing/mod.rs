@@ -62,7 +62,7 @@ fn writers() -> Vec<Writer> {
         (&["convert", "in.safetensors"], &[], None),
         (&["convert", "in.safetensors"], &["--ranks", "2", "--rule", "*=uneven:0"], None),
         (&["extract", "in.safetensors", "w", "-o"], &[], Some("o.npy")),
-        (&["map", "in.safetensors", "-o"], &["--format", "svg"], Some("o.svg")),
+        (&["map", "in.safetensors", "-o"], &[], Some("o.html")),
         (
             &["plan", "in.safetensors", "-w", "2", "--rule", "*=replicate", "-o"],
             &[],

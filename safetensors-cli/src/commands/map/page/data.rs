@@ -10,13 +10,11 @@ use std::io::{self, Write};
 use safetensors_core::ReadAt;
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
-use super::super::Tensor;
 use super::super::groups::{Groups, path_of};
 use super::Page;
 use crate::input;
 use crate::input::other;
 use crate::input::other::Kind;
-use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 use crate::terminal::text;
@@ -54,12 +52,9 @@ struct Data<'d, 'a> {
 type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize]), usize>;
 
 /// The kinds of all tensors, and what the page says of each.
-fn kinds<'t>(
-    page: &Page<'_>,
-    tensors: &'t [Tensor<'_>],
-) -> (Kinds<'t>, Vec<(usize, String, u128, u128)>) {
+fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
-    for tensor in tensors {
+    for tensor in page.tensors {
         let kind = other::kind(tensor);
         let shape = other::shape(tensor.info(), other::stored(tensor));
         kinds.entry((kind, shape)).or_insert_with(|| {
@@ -84,20 +79,15 @@ fn shown_files(page: &Page<'_>) -> Vec<(String, usize, u64)> {
 }
 
 /// Writes the JSON, without any `<`, `>` or `&`.
-pub(super) fn write(
-    page: &Page<'_>,
-    tensors: &mut [Tensor<'_>],
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let trees = Tree::of(tensors, Sort::Name);
-    let (kinds, list) = kinds(page, tensors);
+pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
+    let (kinds, list) = kinds(page);
     let all: Totals = page.dtypes.values().copied().sum();
     let sums = |totals: &Totals| (totals.tensors, totals.parameters as f64, totals.bytes as f64);
     let shown = PageContext { kinds: &kinds, groups: page.groups };
     let (files, metadata) = (page.checkpoint.files(), page.checkpoint.metadata());
     let data = Data {
         title: text::escaped(page.title).to_string(),
-        separator: trees.first().map_or('.', |tree| tree.separator),
+        separator: page.trees.first().map_or('.', |tree| tree.separator),
         tensors: all.tensors,
         parameters: text::count(all.parameters),
         bytes: all.bytes as f64,
@@ -127,7 +117,7 @@ pub(super) fn write(
             .map(|(key, value)| (text::name(key), text::value_within(value, MOST_OF_VALUE)))
             .collect(),
         more_metadata: metadata.len().saturating_sub(MOST_ENTRIES),
-        tree: trees.iter().map(|tree| Node { tree, path: String::new(), shown }).collect(),
+        tree: page.trees.iter().map(|tree| Node { tree, path: String::new(), shown }).collect(),
     };
     // In JSON these characters are only in strings.
     let mut out = Replace { out, from: b"<>&" };

@@ -24,8 +24,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 use super::groups::Groups;
-use super::xml::escape;
-use super::{Checkpoint, Tensor, palette, text};
+use super::{Checkpoint, Tensor, Tree, palette, text};
 use crate::input::other::Kind;
 use crate::model::totals::Totals;
 
@@ -45,6 +44,9 @@ const BODY: &str = include_str!("page.html");
 pub(super) struct Page<'p> {
     pub(super) title: &'p str,
     pub(super) checkpoint: &'p Checkpoint,
+    /// Sorted by name.
+    pub(super) tensors: &'p [Tensor<'p>],
+    pub(super) trees: &'p [Tree<'p>],
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
     pub(super) groups: Option<&'p Groups>,
     /// Whether colours stand for modules at first. The reader can change that.
@@ -52,11 +54,13 @@ pub(super) struct Page<'p> {
 }
 
 impl Page<'_> {
-    /// Writes the page. Sorts the tensors by name on the way.
-    pub(super) fn write(&self, tensors: &mut [Tensor<'_>], out: &mut impl Write) -> io::Result<()> {
+    /// Writes the page.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.concat());
         let style = format!("{STYLE}{}", self.colours());
-        let title = escape(&text::escaped(self.title).to_string());
+        // In a title only these two begin anything.
+        let title =
+            text::escaped(self.title).to_string().replace('&', "&amp;").replace('<', "&lt;");
         writeln!(
             out,
             r#"<!DOCTYPE html>
@@ -74,7 +78,7 @@ impl Page<'_> {
             policy(&script, &style)
         )?;
         write!(out, r#"<script type="application/json" id="data">"#)?;
-        data::write(self, tensors, out)?;
+        data::write(self, out)?;
         writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
     }
 
