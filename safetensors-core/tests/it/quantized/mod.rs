@@ -3,13 +3,16 @@
 
 mod errors;
 mod making;
+mod marks;
 #[cfg(target_os = "linux")]
 mod memory;
 mod mutations;
+mod parts;
 mod reads;
 mod references;
 mod refusals;
 mod rows;
+mod unexplained;
 
 use std::path::Path;
 
