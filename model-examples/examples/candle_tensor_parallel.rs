@@ -13,7 +13,6 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Module, Tensor};
-use candle_nn::var_builder::VarBuilderArgs;
 use candle_nn::{Embedding, Linear, RmsNorm, ops};
 use safetensors_bridge::candle::{TensorParallelBackend, TensorParallelVarBuilder, save_sharded};
 use safetensors_bridge::slice::{RankPart, TensorPart};
@@ -43,14 +42,14 @@ fn main() -> Result<()> {
 
     // One backend serves all ranks of the process: its clones share the open files.
     let backend = TensorParallelBackend::new(checkpoint).hints::<TensorPart>();
-    let builder = |backend| VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
-    let alone = run(&builder(backend.clone()), &ranks(1).remove(0))?;
+    let builder = || backend.var_builder(DType::F32, &Device::Cpu);
+    let alone = run(&builder(), &ranks(1).remove(0))?;
 
     let of_ranks = thread::scope(|scope| {
         let threads: Vec<_> = ranks(2)
             .into_iter()
             .map(|rank| {
-                let builder = builder(backend.clone());
+                let builder = builder();
                 scope.spawn(move || run(&builder, &rank))
             })
             .collect();

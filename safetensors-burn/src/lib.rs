@@ -42,11 +42,11 @@
 //!
 //! Widening keeps every value.
 //!
-//! With [`Widening::Refuse`], loading a dtype that needs
-//! widening is an error. So is a weight of 8-bit floats whose scales are another tensor:
-//! [`LoadOptions::scaled_weights`] multiplies it.
-//! With it, [`load_with`] and [`CheckpointStore`] read the weights of every quantised
-//! [scheme](safetensors_core::quantized) as numbers.
+//! With [`Widening::Refuse`], loading a dtype that needs widening is an error.
+//!
+//! The elements of a [quantised weight](safetensors_core::quantized) are codes, which are an error
+//! unless [`LoadOptions::quantized`] asks for its numbers or for the codes. [`load_with`] and
+//! [`CheckpointStore`] take this option. [`share_tensor`] and [`share_checkpoint`] refuse codes.
 //!
 //! Every boolean is saved as BOOL, however the backend stores it. `Flex32` is saved as F32, because
 //! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an

@@ -60,9 +60,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 /// - The errors of [`Checkpoint::open`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
-/// - [`ErrorKind::NeedsScales`] for a weight of 8-bit floats whose
-///   [scales](safetensors_core::LazyTensor::scales) are another tensor, if the options do not say
-///   how to treat them.
+/// - [`ErrorKind::Quantization`] for a quantised weight, unless the options
+///   [say how to read it](LoadOptions::quantized).
 /// - [`ErrorKind::Io`] if reading fails.
 /// - [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
 ///
@@ -70,7 +69,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
-/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
+/// [`ErrorKind::Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
 /// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
 pub fn load_with(

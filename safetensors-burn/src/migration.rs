@@ -58,6 +58,7 @@
 //! | a save of which the filters leave nothing | an empty file | an error |
 //! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
+//! | a quantised weight | its codes, or an error | its numbers, if [`load_options`] says [so](safetensors_core::LoadOptions::quantized); an error by default |
 //! | booleans | the integers in which the backend stores them | BOOL |
 //! | the header | parsed again for each tensor | parsed once |
 //!

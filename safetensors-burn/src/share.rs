@@ -40,6 +40,8 @@ use crate::{Burn, dtype, load};
 /// - [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound)
 /// - [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool)
 /// - [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden)
+/// - [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a quantised weight,
+///   which [`load_with`](crate::load_with) reads as numbers or as codes
 ///
 /// Each names the file and the tensor.
 pub fn share_tensor<S>(
@@ -103,11 +105,12 @@ where
 }
 
 /// One tensor that shares the bytes of its file. `lend` gives a range of these bytes.
-fn share_lazy<S: AsRef<[u8]>>(
+fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
     lend: impl FnOnce(Range<usize>) -> bytes::Bytes,
 ) -> Result<TensorData> {
+    tensor.refuse_codes()?;
     let start = tensor.file_offset() as usize;
     let lent = lend(start..start + tensor.byte_len() as usize);
     share_bytes(tensor.dtype(), tensor.shape(), lent, widening)

@@ -86,7 +86,10 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
         tensors: &'t [LazyTensor<'a, S>],
         device: &CudaDevice,
         options: &LoadOptions,
-    ) -> Result<Self> {
+    ) -> Result<Self>
+    where
+        S: ReadAt,
+    {
         let stream = device.cuda_stream();
         let allocate = |tensor: &LazyTensor<'a, S>| {
             let loaded = tensor.dtype_plan(options)?;

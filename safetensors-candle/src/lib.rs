@@ -7,7 +7,7 @@
 //! | use `?` in functions that return candle's `Result` | [`IntoCandle`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
 //! | build a model | [`var_builder()`], [`var_builder_from`] |
-//! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
+//! | the same with options, such as quantised weights as numbers; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
@@ -61,17 +61,20 @@
 //!
 //! # Quantised weights
 //!
-//! A weight of 8-bit floats may have its scales in another tensor: DeepSeek's checkpoints have
-//! `weight_scale_inv` for blocks of 128 × 128, others `weight_scale` for each output channel or for
-//! the whole weight. Without its scales such a weight has wrong values. So it is an error to load
-//! it in another dtype than the file's, which includes F8_E5M2, which candle lacks.
-//! [`LoadOptions::scaled_weights`] decides:
+//! A quantised weight is stored as codes, which are numbers only together with scales in other
+//! tensors. [`quantized`](safetensors_core::quantized) lists the schemes: block-scaled FP8, GPTQ,
+//! AWQ, NF4, NVFP4 and others. Every load asks the same option, [`LoadOptions::quantized`]:
+//!
+//! | [`QuantizedWeights`] | a load, a [`VarBuilder`](candle_nn::VarBuilder), a part, a variable |
+//! |---|---|
+//! | `Refuse`, the default | is an error that names the weight and its scheme |
+//! | `Numbers` | gets the weight under its own name, in the requested dtype, or else as F32; scales are no tensors |
+//! | `Stored` | gets codes and scales as they are, as from candle's own loaders |
 //!
 //! ```
 //! use candle_core::{DType, Device};
-//! use candle_nn::VarBuilder;
 //! use safetensors_candle::CheckpointBackend;
-//! use safetensors_core::convert::ScaledWeights;
+//! use safetensors_core::load::QuantizedWeights;
 //! use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 //!
 //! let dir = tempfile::tempdir()?;
@@ -81,26 +84,23 @@
 //! let scale = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
 //! save(&path, [("fc.weight", weight), ("fc.weight_scale_inv", scale)], &SaveOptions::new())?;
 //!
-//! let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-//! let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(options.clone());
-//! let builder = VarBuilder::from_backend(Box::new(backend), DType::BF16, Device::Cpu);
-//! let weight = builder.get((1, 2), "fc.weight")?.to_dtype(DType::F32)?;
-//! assert_eq!(weight.to_vec2::<f32>()?, [[0.5, 1.0]]);
+//! let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+//! let backend = CheckpointBackend::new_with(Checkpoint::open(&path)?, &numbers)?;
+//! let weight = backend.var_builder(DType::BF16, &Device::Cpu).get((1, 2), "fc.weight")?;
+//! assert_eq!(weight.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[0.5, 1.0]]);
 //!
-//! // All at once. The scales are applied, and not returned.
-//! let tensors = safetensors_candle::load_with(&path, &Device::Cpu, &options)?;
+//! // All at once.
+//! let tensors = safetensors_candle::load_with(&path, &Device::Cpu, &numbers)?;
 //! assert_eq!((tensors.len(), tensors["fc.weight"].dtype()), (1, DType::F32));
 //!
 //! let builder = safetensors_candle::var_builder(&path, DType::BF16, &Device::Cpu)?;
-//! assert!(builder.get((1, 2), "fc.weight").unwrap_err().to_string().contains("scales"));
+//! let error = builder.get((1, 2), "fc.weight").unwrap_err().to_string();
+//! assert!(error.contains("8-bit with scales") && error.contains("QuantizedWeights::Numbers"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With this option [`load_with`] reads the weights of every [scheme](safetensors_core::quantized)
-//! as numbers: GPTQ, AWQ, NF4, NVFP4 and others. A `VarBuilder` does over a checkpoint that has
-//! them as numbers: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`.
-//!
-//! LoRA adapters are merged in the same way, while the model takes its weights:
+//! The same numbers in one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype,
+//! &device)`. LoRA adapters are merged in the same way, while the model takes its weights:
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
 //!
@@ -108,12 +108,8 @@
 //! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes. Of
 //! their numbers `QTensor::quantize` makes such a tensor, which rounds once more.
 //!
-//! [`LazyTensor::scales`] says how scales are found, and which shapes they may have.
-//! [`ConvertOptions::scale_block`] sets another size of blocks.
-//!
-//! [`LoadOptions::scaled_weights`]: safetensors_core::LoadOptions::scaled_weights
-//! [`ConvertOptions::scale_block`]: safetensors_core::ConvertOptions::scale_block
-//! [`LazyTensor::scales`]: safetensors_core::LazyTensor::scales
+//! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
+//! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
 //!
 //! # What is copied
 //!
@@ -168,6 +164,7 @@ mod framework;
 pub mod gguf;
 mod load;
 pub mod migration;
+mod quantized;
 mod save;
 pub mod tensor_parallel;
 pub mod train;

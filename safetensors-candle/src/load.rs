@@ -35,21 +35,21 @@ use crate::{Candle, IntoCandle};
 ///
 /// - The errors of [`Checkpoint::open`] and of reading.
 /// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
-/// - [`ErrorKind::NeedsScales`] for a [quantised weight](crate#quantised-weights) whose dtype
-///   candle lacks.
+/// - [`ErrorKind::Quantization`] for a [quantised weight](crate#quantised-weights), before any data
+///   is read.
 /// - [`ErrorKind::Framework`] if candle fails.
 ///
 /// Each names the file, and the tensor if it concerns one.
 ///
 /// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
-/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
+/// [`ErrorKind::Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, Tensor>> {
     load_with(path, device, &LoadOptions::new())
 }
 
-/// [`load()`] with options, such as the number of reading threads, the conversion of dtypes, and
-/// whether dtypes may be widened.
+/// [`load()`] with options, such as the number of reading threads, the conversion of dtypes,
+/// whether dtypes may be widened, and what becomes of quantised weights.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -82,12 +82,10 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.
-/// - [`ErrorKind::NeedsScales`] if a [quantised weight](crate#quantised-weights) would become
-///   another dtype and the options do not say how to treat its scales.
 ///
-/// The last three are found before any data is read.
+/// The last two are found before any data is read. A quantised weight is no error if the options
+/// ask for its numbers or its codes.
 ///
-/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
 pub fn load_with(
@@ -137,7 +135,9 @@ pub trait ReadTensorExt {
     /// # Errors
     ///
     /// The errors of [`load_with`] that concern one tensor, converted by
-    /// [`into_candle_error`](crate::into_candle_error).
+    /// [`into_candle_error`](crate::into_candle_error). Codes of a quantised weight are an error
+    /// also if the options ask for numbers: the tensor with the numbers is another one, which
+    /// [`Checkpoint::dequantized`] has.
     fn read_tensor_with(
         &self,
         device: &Device,

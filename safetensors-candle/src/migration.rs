@@ -148,41 +148,12 @@
 //! of a file that `hf-hub` returns is that of a link in the snapshot. Do not resolve it, because
 //! what it points to has another name and no neighbours.
 //!
-//! # Block-scaled FP8
+//! # Quantised weights
 //!
-//! A checkpoint such as DeepSeek's has weights of F8_E4M3, and beside `w` a tensor `w_scale_inv`
-//! with a factor for each block of 128 × 128 elements. candle's loaders know no scales: they
-//! convert the codes, and the model computes with wrong numbers. Here such a weight is an error if
-//! it is asked for as another dtype, unless the [`LoadOptions`] say what is meant:
-//!
-//! ```
-//! use candle_core::{DType, Device};
-//! use safetensors_candle::CheckpointBackend;
-//! use safetensors_core::convert::ScaledWeights;
-//! use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
-//!
-//! # let dir = tempfile::tempdir()?;
-//! # let path = dir.path().join("model.safetensors");
-//! // The codes of 1 and 2, with the scale 0.5.
-//! let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
-//! let scale = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
-//! save(&path, [("w", weight), ("w_scale_inv", scale)], &SaveOptions::new())?;
-//!
-//! let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
-//! let builder = backend.var_builder(DType::F32, &Device::Cpu);
-//! assert!(builder.get((1, 2), "w").unwrap_err().to_string().contains("w_scale_inv"));
-//!
-//! // The values, or the codes as from candle.
-//! for (scaled, expected) in
-//!     [(ScaledWeights::Dequantize, [[0.5, 1.0]]), (ScaledWeights::Raw, [[1.0, 2.0]])]
-//! {
-//!     let backend = CheckpointBackend::new(Checkpoint::open(&path)?)
-//!         .load_options(LoadOptions::new().scaled_weights(scaled));
-//!     let builder = backend.var_builder(DType::F32, &Device::Cpu);
-//!     assert_eq!(builder.get((1, 2), "w")?.to_vec2::<f32>()?, expected);
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! candle's loaders know no scales. Of a checkpoint with block-scaled FP8, such as DeepSeek's, they
+//! convert the codes, and the model computes with wrong numbers. Here a quantised weight is an
+//! error, unless the [`LoadOptions`] ask for its numbers, or for the codes as from candle:
+//! [an example](crate#quantised-weights).
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from

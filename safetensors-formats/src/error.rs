@@ -270,10 +270,15 @@ pub enum ErrorKind {
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}; its values are read only if it is dequantised")]
     Quantised { kind: &'static str },
-    /// The tensor is quantised in a way that cannot be undone here.
+    /// The tensor is quantised in a way that cannot be undone here, or its type is not known.
     #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
-    NoDequantizer { kind: &'static str },
+    NoDequantizer { kind: String },
+    /// Another tensor of the same module, such as the scale of the quantised tensor, is wrong, or
+    /// its meaning is not known.
+    #[cfg(feature = "gguf")]
+    #[error("{}, so the numbers of this tensor are not known", Short(.problem))]
+    BadCompanion { problem: String },
 
     // Writing GGUF.
     /// A GGUF file cannot have the tensor, or the key, or it cannot be written here.

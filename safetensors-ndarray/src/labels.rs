@@ -15,7 +15,7 @@ use safetensors_core::{ConvertOptions, Dtype, Error, LazyTensor, ReadAt, Result,
 use crate::error::{dimension, shape_error};
 use crate::{ArrayElement, ArraySlice, Ndarray, Reader, SliceArrayExt};
 
-impl<S> Reader<S> {
+impl<S: ReadAt> Reader<S> {
     /// The names of the axes of an array; none if the file does not name them. The attribute
     /// `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions) writes.
     ///
@@ -33,9 +33,7 @@ impl<S> Reader<S> {
         let names = dimensions(metadata, array.name(), array.shape().len());
         Ok(names.map_err(|error| array.locate(error))?.unwrap_or_default())
     }
-}
 
-impl<S: ReadAt> Reader<S> {
     /// Takes the part of a dimension whose labels are in a range. The labels are the elements of
     /// the array that has the name of the dimension, its coordinate. They ascend or descend. Of
     /// other arrays only the selected bytes and small gaps between them are read.
@@ -110,7 +108,7 @@ impl<S: ReadAt> Selection<'_, S> {
         dimension: &str,
         labels: impl RangeBounds<L>,
     ) -> Result<Self> {
-        let coordinate = self.reader.array(dimension)?;
+        let coordinate = self.reader.readable(dimension)?;
         let select = || {
             crate::error::dimension::<ndarray::Ix1>(coordinate.shape())?;
             let found = Labels::of(coordinate.read()?)?;
@@ -132,7 +130,7 @@ impl<S: ReadAt> Selection<'_, S> {
     /// length; [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) and the errors of
     /// [`Reader::slice`]. Each names the file and the array.
     pub fn read<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
-        let array = self.reader.array(array)?;
+        let array = self.reader.readable(array)?;
         let part = self.slice(&array)?.read::<T>().and_then(of_dimension);
         part.map_err(|error| array.locate(error))
     }
@@ -145,7 +143,7 @@ impl<S: ReadAt> Selection<'_, S> {
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.array(array)?;
         let slice = self.slice(&array)?;
-        let part = slice.read_as::<T>(self.reader.converting()).and_then(of_dimension);
+        let part = slice.read_as_with::<T>(self.reader.options()).and_then(of_dimension);
         part.map_err(|error| array.locate(error))
     }
 

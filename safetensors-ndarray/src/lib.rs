@@ -35,6 +35,7 @@
 //! | read some rows of a table, by their numbers | [`rows`](LazyTensor::rows) of [`Reader::array`], then [`ReadArrayExt`] | only these rows are read |
 //! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
+//! | read quantised weights as numbers, or as stored | [`Reader::quantized`] | computed while it is read |
 //! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
 //! | name axes, and read a part by labels along them | [`Writer::dimensions`], [`Reader::select`] | only that part is read |
 //!
@@ -92,6 +93,15 @@
 //! assert_eq!(checkpoint.tensor("weight")?.read_array::<f32, Ix2>()?, weight);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Quantised weights
+//!
+//! The elements of a [quantised weight](safetensors_core::quantized) are codes. [`load`], [`Reader`]
+//! and structs of arrays refuse them, unless [`LoadOptions::quantized`] or [`Reader::quantized`]
+//! asks for the numbers of the weights or for the codes.
+//!
+//! [`ReadArrayExt`] and [`ViewArrayExt`] read one tensor and have no such option. They return codes
+//! only as elements of the codes' own type, which the caller names.
 //!
 //! # Coming from ndarray-npy
 //!

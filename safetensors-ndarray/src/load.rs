@@ -8,7 +8,8 @@ use ndarray::{Array, Dimension};
 use safetensors_core::Checkpoint;
 use safetensors_core::load::LazySlice;
 use safetensors_core::{
-    ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, framework,
+    ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
+    framework,
 };
 
 use crate::array::{array_from_buf, wrong_dtype};
@@ -41,13 +42,16 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`] and of [`framework::load`]. Each names the file, and the
-/// tensor if it concerns one.
+/// The errors of [`Checkpoint::open`] and of [`framework::load`], such as
+/// [`Quantization`](safetensors_core::ErrorKind::Quantization) for
+/// [quantised weights](LoadOptions::quantized). Each names the file, and the tensor if it concerns
+/// one.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options, such as the number of reading threads and the conversion of dtypes.
+/// [`load`] with options, such as the number of reading threads, the conversion of dtypes, and the
+/// treatment of [quantised weights](LoadOptions::quantized).
 ///
 /// ```
 /// use half::f16;
@@ -104,7 +108,8 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - [`WrongDtype`] if the dtype is not `T`'s.
+    /// - [`WrongDtype`] if the dtype is not `T`'s. The codes of quantised weights are read as they
+    ///   are: the caller has named their type.
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
     ///   `D`'s.
     /// - The errors of [`LazyTensor::read`].
@@ -141,13 +146,15 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - The errors of [`LazyTensor::read_with`].
+    /// - The errors of [`LazyTensor::read_with`], such as [`Quantization`] for codes of a quantised
+    ///   weight, which [`Reader::quantized`](crate::Reader::quantized) reads as numbers.
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
     ///   `D`'s.
     ///
     /// Each names the tensor, and the file if there is one.
     ///
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
+    /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
     fn read_array_as<T: ArrayElement, D: Dimension>(
         &self,
         options: &ConvertOptions,
@@ -157,8 +164,8 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and
-    /// the file if there is one.
+    /// The errors of [`LazyTensor::read`], of [`DynArray::from_buf`] and of
+    /// [`LazyTensor::refuse_codes`]. Each names the tensor, and the file if there is one.
     fn read_any(&self) -> Result<DynArray>;
 }
 
@@ -180,12 +187,14 @@ macro_rules! read_arrays {
                 &self,
                 options: &ConvertOptions,
             ) -> Result<Array<T, D>> {
-                let options = LoadOptions::new().all_as(T::DTYPE).convert_options(*options);
-                let read = || self.read_with(&options);
-                array(T::DTYPE, self.shape(), read).map_err(|error| $locate(self, error))
+                let options = LoadOptions::new().convert_options(*options);
+                let read = converted(self.shape(), &options, |options| self.read_with(options));
+                read.map_err(|error| $locate(self, error))
             }
 
             fn read_any(&self) -> Result<DynArray> {
+                // Nobody has named the type of the elements, so they must be numbers.
+                self.refuse_codes()?;
                 DynArray::from_buf(self.read()?).map_err(|error| $locate(self, error))
             }
         }
@@ -194,6 +203,15 @@ macro_rules! read_arrays {
 
 read_arrays!(LazyTensor, LazyTensor::locate);
 read_arrays!(LazySlice, |slice: &LazySlice<'_, S>, error| slice.tensor().locate(error));
+
+/// Reads an array of a tensor of this shape with all options of a load, converted to `T`.
+pub(crate) fn converted<T: ArrayElement, D: Dimension>(
+    shape: &[usize],
+    options: &LoadOptions,
+    read: impl FnOnce(&LoadOptions) -> Result<TensorBuf>,
+) -> Result<Array<T, D>> {
+    array(T::DTYPE, shape, || read(&options.clone().all_as(T::DTYPE)))
+}
 
 /// Reads an array, if its dtype and its shape are those that are expected.
 fn array<T: ArrayElement, D: Dimension>(

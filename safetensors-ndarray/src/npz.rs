@@ -148,13 +148,16 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
 ///
 /// # Errors
 ///
-/// The errors of [`Reader::open`] and of [`save`]. After an error, `archive` is as it was.
+/// The errors of [`Reader::open`] and of [`save`]. [`ErrorKind::Quantization`] for a quantised
+/// weight: [`save`] writes the [`arrays`](Reader::arrays) of a reader that
+/// [reads its numbers](Reader::quantized), or the codes. After an error, `archive` is as it was.
 pub fn from_safetensors(
     file: impl AsRef<Path>,
     archive: impl AsRef<Path>,
     compression: Compression,
 ) -> Result<()> {
     let reader = Reader::open(file)?;
+    reader.arrays().try_for_each(|array| array.refuse_codes())?;
     let arrays = reader.arrays().map(|array| (array.name(), array));
     save(archive, arrays.chain(reader.checkpoint().aliases()), compression)
 }

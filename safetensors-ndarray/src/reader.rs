@@ -3,12 +3,18 @@
 use std::path::Path;
 
 use ndarray::{Array, ArrayView, ArrayViewMut, Dimension, IxDyn, SliceArg};
-use safetensors_core::checkpoint::Assembled;
+use safetensors_core::checkpoint::{Assembled, Computed};
+use safetensors_core::framework::prepare;
 use safetensors_core::header::attributes;
-use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, ReadAt, Result};
+use safetensors_core::load::QuantizedWeights;
+use safetensors_core::{
+    Checkpoint, ConvertOptions, LazyTensor, Limits, LoadOptions, ReadAt, Result,
+};
 
+use crate::load::converted;
 use crate::{
-    ArrayElement, ArraySlice, DynArray, FileBytes, ReadArrayExt, SliceArrayExt, ViewArrayExt,
+    ArrayElement, ArraySlice, DynArray, FileBytes, Ndarray, ReadArrayExt, SliceArrayExt,
+    ViewArrayExt,
 };
 
 /// The arrays of a file, or of a directory with several files.
@@ -59,7 +65,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Reader<S = Assembled> {
     checkpoint: Checkpoint<S>,
-    convert: ConvertOptions,
+    options: LoadOptions,
 }
 
 impl Reader {
@@ -123,8 +129,11 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ViewArrayExt::as_array`]: for example
     /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned). Each names the file and the array.
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a
+    /// [quantised weight](Reader::quantized), which [`array`](Reader::array) borrows with
+    /// [`ViewArrayExt`].
     pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>> {
-        self.checkpoint.tensor(name)?.as_array()
+        self.readable(name)?.as_array()
     }
 }
 
@@ -154,8 +163,10 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ReadArrayExt::read_array`]. Each names the file and the array.
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for a
+    /// [quantised weight](Reader::quantized), as from every other method that reads.
     pub fn read<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
-        self.checkpoint.tensor(name)?.read_array()
+        self.readable(name)?.read_array()
     }
 
     /// Reads an array and converts its elements to `T`, for example halves to `f32`.
@@ -165,7 +176,9 @@ impl<S: ReadAt> Reader<S> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ReadArrayExt::read_array_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
-        self.checkpoint.tensor(name)?.read_array_as(&self.convert)
+        let array = self.checkpoint.tensor(name)?;
+        let read = converted(array.shape(), &self.options, |options| array.read_with(options));
+        read.map_err(|error| array.locate(error))
     }
 
     /// Reads an array of the element type and the shape that it has in the file.
@@ -175,7 +188,8 @@ impl<S: ReadAt> Reader<S> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
     /// [`ReadArrayExt::read_any`].
     pub fn read_any(&self, name: &str) -> Result<DynArray> {
-        self.checkpoint.tensor(name)?.read_any()
+        let array = self.readable(name)?;
+        DynArray::from_buf(array.read()?).map_err(|error| array.locate(error))
     }
 
     /// Reads an array into an existing array. If that array is in C order, its elements are read
@@ -190,7 +204,7 @@ impl<S: ReadAt> Reader<S> {
         name: &str,
         array: ArrayViewMut<'_, T, D>,
     ) -> Result<()> {
-        let tensor = self.checkpoint.tensor(name)?;
+        let tensor = self.readable(name)?;
         let all = vec![ndarray::SliceInfoElem::from(..); tensor.shape().len()];
         tensor.slice_array(&all[..])?.read_into(array.into_dyn())
     }
@@ -240,7 +254,7 @@ impl<S: ReadAt> Reader<S> {
         name: &str,
         slice: I,
     ) -> Result<Array<T, I::OutDim>> {
-        self.lazy_slice(name, slice)?.read_as(&self.convert)
+        self.lazy_slice(name, slice)?.read_as_with(&self.options)
     }
 
     /// Reads a part of an array into an existing array.
@@ -280,7 +294,57 @@ impl<S: ReadAt> Reader<S> {
         name: &str,
         slice: I,
     ) -> Result<ArraySlice<'_, S, I::OutDim>> {
-        self.checkpoint.tensor(name)?.slice_array(slice)
+        self.readable(name)?.slice_array(slice)
+    }
+
+    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), naming the file.
+    pub fn array(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        self.checkpoint.tensor(name)
+    }
+
+    /// The array of this name. An error for codes that the options refuse.
+    pub(crate) fn readable(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        let array = self.checkpoint.tensor(name)?;
+        array.dtype_plan(&self.options)?;
+        Ok(array)
+    }
+
+    /// Sets what becomes of [quantised weights](safetensors_core::quantized). By default, reading
+    /// one is an error.
+    ///
+    /// ```
+    /// use float8::F8E4M3;
+    /// use ndarray::{Array2, array};
+    /// use safetensors_core::load::QuantizedWeights;
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let codes = array![[1.0, 2.0]].mapv(F8E4M3::from_f64);
+    /// let w = Writer::create(&path)?;
+    /// w.add("weight", &codes)?;
+    /// w.add("weight_scale", &array![0.5_f32])?;
+    /// w.finish()?;
+    ///
+    /// assert!(Reader::open(&path)?.read::<F8E4M3, ndarray::Ix2>("weight").is_err());
+    /// let numbers = Reader::open(&path)?.quantized(QuantizedWeights::Numbers)?;
+    /// let weight: Array2<f32> = numbers.read("weight")?;
+    /// assert_eq!(weight, array![[0.5, 1.0]]);
+    /// let stored = Reader::open(&path)?.quantized(QuantizedWeights::Stored)?;
+    /// assert_eq!(stored.read::<F8E4M3, ndarray::Ix2>("weight")?, codes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Checkpoint::dequantized`] for [`QuantizedWeights::Numbers`].
+    pub fn quantized(self, quantized: QuantizedWeights) -> Result<Reader<Computed<S>>> {
+        let options = self.options.quantized(quantized);
+        Ok(Reader { checkpoint: prepare(self.checkpoint, &options)?, options })
     }
 }
 
@@ -304,42 +368,19 @@ impl<S> Reader<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
-        Self { checkpoint, convert: ConvertOptions::new() }
+        Self { checkpoint, options: LoadOptions::new().for_framework::<Ndarray>() }
     }
 
-    /// Sets how elements are converted by [`read_as`](Reader::read_as) and
-    /// [`slice_as`](Reader::slice_as): what becomes of numbers that are too large, and of
-    /// [quantised weights](safetensors_core::LazyTensor::scales) whose scales are another array.
-    ///
-    /// ```
-    /// use float8::F8E4M3;
-    /// use ndarray::{Array2, array};
-    /// use safetensors_core::ConvertOptions;
-    /// use safetensors_core::convert::ScaledWeights;
-    /// use safetensors_ndarray::{Reader, Writer};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("model.safetensors");
-    /// let w = Writer::create(&path)?;
-    /// w.add("weight", &array![[1.0, 2.0]].mapv(F8E4M3::from_f64))?;
-    /// w.add("weight_scale", &array![0.5_f32])?;
-    /// w.finish()?;
-    ///
-    /// let r = Reader::open(&path)?;
-    /// assert!(r.read_as::<f32, ndarray::Ix2>("weight").is_err());
-    /// let scaled = ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    /// let weight: Array2<f32> = r.convert_options(scaled).read_as("weight")?;
-    /// assert_eq!(weight, array![[0.5, 1.0]]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// Sets how [`read_as`](Reader::read_as) and [`slice_as`](Reader::slice_as) convert elements,
+    /// such as numbers that are too large.
     #[must_use]
     pub fn convert_options(self, options: ConvertOptions) -> Self {
-        Self { convert: options, ..self }
+        Self { options: self.options.convert_options(options), ..self }
     }
 
-    /// How elements are converted.
-    pub(crate) fn converting(&self) -> &ConvertOptions {
-        &self.convert
+    /// How arrays are read.
+    pub(crate) fn options(&self) -> &LoadOptions {
+        &self.options
     }
 
     /// The checkpoint that has the arrays. It has their number, and the metadata of all files
@@ -362,15 +403,6 @@ impl<S> Reader<S> {
     /// The arrays whose names begin with `prefix`, each with the rest of its name.
     pub fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
-    }
-
-    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), naming the file.
-    pub fn array(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        self.checkpoint.tensor(name)
     }
 
     /// The attributes of an array, such as its units, sorted by name. Empty if the array does not

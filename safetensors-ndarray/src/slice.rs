@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use ndarray::{Array, ArrayViewMut, Axis, Dimension, IxDyn, SliceArg, SliceInfoElem};
 use safetensors_core::load::LazySlice;
 use safetensors_core::slice::Index;
-use safetensors_core::{ConvertOptions, ErrorKind, LazyTensor, ReadAt, Result};
+use safetensors_core::{ConvertOptions, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::error::{shape_error, wrong_ndim};
+use crate::load::converted;
 use crate::{ArrayElement, ReadArrayExt};
 
 /// Takes slices of stored arrays by ndarray's `s![]`. [`LazyTensor`] implements it, a tensor of an
@@ -126,7 +127,16 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     ///
     /// The errors of [`LazyTensor::read_with`].
     pub fn read_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<Array<T, D>> {
-        self.arrange(self.slice.read_array_as::<T, IxDyn>(options)?)
+        self.read_as_with(&LoadOptions::new().convert_options(*options))
+    }
+
+    pub(crate) fn read_as_with<T: ArrayElement>(
+        &self,
+        options: &LoadOptions,
+    ) -> Result<Array<T, D>> {
+        let read = |options: &_| self.slice.read_with(options);
+        let array = converted::<T, IxDyn>(self.slice.shape(), options, read);
+        self.arrange(array.map_err(|error| self.slice.tensor().locate(error))?)
     }
 
     /// Reads the slice into an existing array. If that array is in C order and no step is negative,

@@ -47,6 +47,8 @@ impl<'a> ViewArrayExt<'a> for TensorView<'a> {
     }
 }
 
+// Codes of quantised weights are borrowed, too: as elements of their own type, which the caller
+// names, as with `LazyTensor::view`. `Reader::view` refuses them.
 impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>> {
         self.view()?.as_array().map_err(|error| self.locate(error))

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use candle_core::{D, DType, Device, Module, Tensor};
-use candle_nn::var_builder::VarBuilderArgs;
 use candle_nn::{Linear, RmsNorm, ops, rotary_emb};
 use safetensors_candle::{TensorParallelBackend, TensorParallelVarBuilder};
-use safetensors_core::ReadAt;
 use safetensors_core::ranks::RankPlan;
 use safetensors_core::slice::TensorPart;
 
@@ -15,18 +13,18 @@ use crate::group::Reduce;
 use crate::weights::{HEAD, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, LAYERS, VOCABULARY};
 
 /// Gives a model the parts of one rank.
-pub(crate) struct Parts<'p, S: ReadAt> {
-    builder: TensorParallelVarBuilder<'p, TensorPart, S>,
+pub(crate) struct Parts<'p> {
+    builder: TensorParallelVarBuilder<'p, TensorPart>,
     /// The part of each tensor.
     parts: HashMap<&'p str, TensorPart>,
     /// Tensors that are not read, because other ranks have sent them.
     received: HashMap<String, Tensor>,
 }
 
-impl<'p, S: ReadAt> Parts<'p, S> {
+impl<'p> Parts<'p> {
     /// Reads all parts of a rank in one go, but for those that it has received.
     pub(crate) fn read(
-        backend: TensorParallelBackend<TensorPart, S>,
+        backend: TensorParallelBackend<'p, TensorPart>,
         plan: &'p RankPlan,
         rank: usize,
         received: HashMap<String, Tensor>,
@@ -35,7 +33,7 @@ impl<'p, S: ReadAt> Parts<'p, S> {
         let parts = parts.collect::<Result<HashMap<_, _>>>()?;
         let wanted = parts.iter().filter(|(name, _)| !received.contains_key(**name));
         backend.prefetch(wanted.map(|(name, part)| (name, *part)), DType::F32, &Device::Cpu)?;
-        let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
+        let builder = backend.var_builder(DType::F32, &Device::Cpu);
         Ok(Self { builder, parts, received })
     }
 
@@ -79,7 +77,7 @@ struct Layer {
 }
 
 impl Model {
-    pub(crate) fn load<S: ReadAt>(parts: &Parts<'_, S>) -> Result<Self> {
+    pub(crate) fn load(parts: &Parts<'_>) -> Result<Self> {
         let layers = (0..LAYERS).map(|i| Layer::load(parts, &format!("model.layers.{i}")));
         Ok(Self {
             embedding: parts.get("model.embed_tokens.weight", &[VOCABULARY, HIDDEN])?,
@@ -116,7 +114,7 @@ impl Model {
 }
 
 impl Layer {
-    fn load<S: ReadAt>(parts: &Parts<'_, S>, name: &str) -> Result<Self> {
+    fn load(parts: &Parts<'_>, name: &str) -> Result<Self> {
         let linear =
             |part: &str, rows, columns| parts.linear(&format!("{name}.{part}"), rows, columns);
         let norm = |part: &str| parts.norm(&format!("{name}.{part}"));

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
-use safetensors_bridge::candle::var_builder_from;
-use safetensors_bridge::convert::ScaledWeights;
+use safetensors_bridge::candle::CheckpointBackend;
+use safetensors_bridge::load::QuantizedWeights;
 use safetensors_bridge::{Checkpoint, Dtype, LoadOptions};
 
 use super::burn_llama;
@@ -88,11 +88,12 @@ fn candle_computes_the_logits_of_the_packages() {
         let expected = Logits::read(&directory);
         let checkpoint = Checkpoint::open(directory.join("model.safetensors")).unwrap();
         assert_eq!(checkpoint.quantized_weights().unwrap().len(), weights, "{name}");
-        let checkpoint = checkpoint.dequantized().unwrap();
         let config = fs::read(directory.join("config.json")).unwrap();
         let config: LlamaConfig = serde_json::from_slice(&config).unwrap();
         let config = config.into_config(false);
-        let weights = var_builder_from(checkpoint, DType::F32, &Device::Cpu);
+        let options = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+        let backend = CheckpointBackend::new_with(checkpoint, &options).unwrap();
+        let weights = backend.var_builder(DType::F32, &Device::Cpu);
         let model = Llama::load(weights, &config).unwrap();
         let mut found = Vec::new();
         // The model returns the logits of the last token.
@@ -114,7 +115,7 @@ fn burn_computes_the_logits_of_the_packages() {
         let config = fs::read(directory.join("config.json")).unwrap();
         let config = serde_json::from_slice(&config).unwrap();
         let options = LoadOptions::new().floats_as(Dtype::F32);
-        let options = options.scaled_weights(ScaledWeights::Dequantize);
+        let options = options.quantized(QuantizedWeights::Numbers);
         let path = directory.join("model.safetensors");
         let model = burn_llama::Llama::load(&path, &config, options);
         expected.check(&model.logits(&expected.tokens, &config), name);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use burn::module::ParamId;
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
 };
@@ -25,21 +26,20 @@ pub(crate) struct Catalog {
     aliases: BTreeSet<String>,
     /// The ids that were saved, by the names in the file.
     ids: Ids,
-    /// What these names begin with.
-    prefix: String,
-    /// The names in the files of the scales that the options apply to weights.
-    applied_scales: BTreeSet<String>,
+    naming: Naming,
+    /// How tensors are read.
+    options: LoadOptions,
 }
 
 impl Catalog {
     /// Opens the checkpoint. With `with_ids`, tensors have the ids that were saved for them.
     pub(crate) fn open(
         place: &StorePlace,
-        naming: &Naming,
-        options: &LoadOptions,
+        naming: Naming,
+        options: LoadOptions,
         with_ids: bool,
     ) -> Result<Self> {
-        let checkpoint = Arc::new(place.open(options)?);
+        let checkpoint = Arc::new(place.open(&options)?);
         let ids = if with_ids { Ids::of(checkpoint.metadata()) } else { Ok(Ids::default()) };
         let ids = ids.map_err(|error| place.locate(error))?;
         let mut catalog = Self {
@@ -48,12 +48,8 @@ impl Catalog {
             in_file: BTreeMap::new(),
             aliases: BTreeSet::new(),
             ids: Ids::default(),
-            prefix: naming.prefix.clone(),
-            applied_scales: checkpoint
-                .applied_scales(options)
-                .into_iter()
-                .map(Into::into)
-                .collect(),
+            naming: naming.clone(),
+            options,
         };
         let own: Vec<_> = checkpoint.tensors().filter(|it| naming.has(it.name())).collect();
         let others = checkpoint.aliases().filter(|(name, _)| naming.has(name));
@@ -61,7 +57,7 @@ impl Catalog {
         let mut names = naming.of_module(own.iter().map(LazyTensor::name).chain(others));
         let aliases = names.split_off(own.len());
         for (tensor, name) in own.iter().zip(names) {
-            catalog.add(tensor, name, ids.get(tensor.name()), options)?;
+            catalog.add(tensor, name, ids.get(tensor.name()))?;
         }
         for (tensor, alias) in tied.iter().zip(aliases) {
             // The rules may turn several names of a tensor into one name. That is no duplicate.
@@ -72,7 +68,7 @@ impl Catalog {
                 if naming.has(tensor.name()) {
                     catalog.aliases.insert(alias.clone());
                 }
-                catalog.add(tensor, alias, ids.get(tensor.name()), options)?;
+                catalog.add(tensor, alias, ids.get(tensor.name()))?;
             }
         }
         catalog.ids = ids;
@@ -81,18 +77,13 @@ impl Catalog {
 
     /// The id that was saved for a parameter that is a part of a tensor, by its path in the module.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
-        self.ids.get(&format!("{}{path}", self.prefix)).map(ParamId::from)
+        self.ids.get(&format!("{}{path}", self.naming.prefix)).map(ParamId::from)
     }
 
     /// Adds a tensor under a name.
-    fn add(
-        &mut self,
-        tensor: &StoredTensor<'_>,
-        name: String,
-        id: Option<u64>,
-        options: &LoadOptions,
-    ) -> Result<()> {
-        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), id, options);
+    fn add(&mut self, tensor: &StoredTensor<'_>, name: String, id: Option<u64>) -> Result<()> {
+        let described =
+            pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), id, &self.options);
         let described = described.map_err(|error| tensor.locate(error))?;
         if name != tensor.name() {
             self.in_file.insert(name.clone(), tensor.name().to_owned());
@@ -111,16 +102,41 @@ impl Catalog {
         &self.tensors
     }
 
-    /// The names of the tensors that `used` does not mention under any of their names, without the
-    /// scales that are applied to weights.
+    /// The names of the tensors that `used` does not mention under any of their names.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
-        let is_unused = |name: &&String| {
-            let in_file = self.name_in_file(name);
-            !used.contains(in_file) && !self.applied_scales.contains(in_file)
-        };
-        own.filter(is_unused).cloned().collect()
+        own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
+    }
+
+    /// The error for codes of a quantised weight that the options refuse.
+    pub(crate) fn refused(&self, name: &str) -> Option<Error> {
+        let error = self.tensor(name).ok()?.dtype_plan(&self.options).err()?;
+        matches!(error.kind(), ErrorKind::Quantization { .. }).then_some(error)
+    }
+
+    /// The error for the first of these names that a quantised weight has, which is stored as
+    /// tensors of other names. With `only_refused`, of the weights that the options refuse.
+    pub(crate) fn stored_otherwise(
+        &self,
+        missing: &BTreeSet<String>,
+        only_refused: bool,
+    ) -> Result<Option<Error>> {
+        let mut weights = self.checkpoint.quantized_weights()?;
+        weights.retain(|weight| self.naming.has(&weight.name));
+        // All names together, so that the entries of lists get the numbers that they have here.
+        let own = self.checkpoint.tensors().map(|tensor| tensor.name());
+        let own: Vec<_> = own.filter(|name| self.naming.has(name)).collect();
+        let all = own.iter().copied().chain(weights.iter().map(|weight| &*weight.name));
+        let names = self.naming.of_module(all).split_off(own.len());
+        for (weight, _) in weights.iter().zip(names).filter(|(_, name)| missing.contains(name)) {
+            let codes = weight.tensors.first().and_then(|name| self.checkpoint.get(name));
+            let is_refused = codes.is_some_and(|codes| codes.dtype_plan(&self.options).is_err());
+            if is_refused || !only_refused {
+                return Ok(Some(self.checkpoint.missing(&weight.name)));
+            }
+        }
+        Ok(None)
     }
 
     /// The name that a tensor has in its file.
@@ -133,13 +149,9 @@ impl Catalog {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
-    /// Reads tensors of the checkpoint in parallel, quantised weights with their scales.
-    pub(crate) fn read(
-        &self,
-        tensors: &[StoredTensor<'_>],
-        options: &LoadOptions,
-    ) -> Result<Vec<TensorBuf>> {
-        self.checkpoint.read_named(tensors.iter().map(|tensor| tensor.name()), options)
+    /// Reads tensors of the checkpoint in parallel.
+    pub(crate) fn read(&self, tensors: &[StoredTensor<'_>]) -> Result<Vec<TensorBuf>> {
+        read_tensors(tensors, &self.options)
     }
 
     /// Adds to an error the file of the tensor of this name.

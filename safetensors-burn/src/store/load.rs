@@ -7,6 +7,7 @@ use safetensors_core::{Error, Result};
 
 use super::CheckpointStore;
 use super::adopt::adopt;
+use super::catalog::Catalog;
 use super::pack;
 use super::parameters::parameters;
 use super::plan::LoadPlan;
@@ -21,12 +22,12 @@ impl CheckpointStore {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants, self.layout);
         let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
-        self.check(&mut plan)?;
+        self.check(&mut plan, &catalog)?;
         let LoadPlan { matches, result, .. } = plan;
         let (mut loaded, total) = (0, matches.len());
         for step in steps(matches, &catalog, self.max_extra_memory)? {
             let count = step.len();
-            let replaced = read(step, &catalog, &self.load_options).and_then(|values| {
+            let replaced = read(step, &catalog).and_then(|values| {
                 let replaced = adopt(module, values, self.skip_enum_variants);
                 replaced.map_err(|error| self.place.locate(error))
             });
@@ -37,7 +38,15 @@ impl CheckpointStore {
     }
 
     /// An error if the plan has a problem that the options do not allow.
-    fn check(&self, plan: &mut LoadPlan) -> Result<()> {
+    fn check(&self, plan: &mut LoadPlan, catalog: &Catalog) -> Result<()> {
+        if let Some(error) = plan.refused.take() {
+            return Err(error);
+        }
+        if !plan.missing.is_empty()
+            && let Some(error) = catalog.stored_otherwise(&plan.missing, self.allow_partial)?
+        {
+            return Err(error);
+        }
         if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
             return Err(error);
         }

@@ -109,9 +109,8 @@ use crate::{Burn, StoreError};
 /// [`FloatCastAdapter`](crate::FloatCastAdapter), given to
 /// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
 ///
-/// Quantised weights that have scales are multiplied by them if [`LoadOptions::scaled_weights`]
-/// asks for it. Without that they are an error, as in [`load`](crate::load()), because burn has no
-/// 8-bit floats and would hold their elements as F16.
+/// A [quantised weight](safetensors_core::quantized) is an error, also where it is stored under other
+/// names than the parameter's. [`LoadOptions::quantized`] reads its numbers instead, or the codes.
 ///
 /// ```
 /// use burn::module::Module;
@@ -289,8 +288,8 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let (place, naming) = (&self.place, &self.naming);
-                let catalog = Catalog::open(place, naming, &self.load_options, self.param_ids)?;
+                let (naming, options) = (self.naming.clone(), self.load_options.clone());
+                let catalog = Catalog::open(&self.place, naming, options, self.param_ids)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }
         }
@@ -328,7 +327,8 @@ impl ModuleStore for CheckpointStore {
     /// # Errors
     ///
     /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
-    /// does not fit its parameter; [`StoreError::Missing`]; [`StoreError::ParamIds`] and
+    /// does not fit its parameter; [`StoreError::Missing`];
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization); [`StoreError::ParamIds`] and
     /// [`StoreError::NoParamIds`] with [`param_ids(true)`](CheckpointStore::param_ids);
     /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; those of
     /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of

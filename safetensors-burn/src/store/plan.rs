@@ -19,6 +19,8 @@ pub(crate) struct LoadPlan {
     pub(crate) result: ApplyResult,
     /// The first error of `result`, with the path of the parameter and the file of the tensor.
     pub(crate) mismatch: Option<Error>,
+    /// The error for codes of a quantised weight that a parameter would get.
+    pub(crate) refused: Option<Error>,
     /// The names of the tensors that the checkpoint lacks.
     pub(crate) missing: BTreeSet<String>,
     /// The error if the checkpoint has a tensor of which the module has only some parts.
@@ -89,6 +91,7 @@ impl LoadPlan {
                 errors: vec![],
             },
             mismatch: None,
+            refused: None,
             missing: BTreeSet::new(),
             other_parts: None,
         };
@@ -142,6 +145,9 @@ impl LoadPlan {
         Found { stored, name, source }: &Found<'_>,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
+        if self.refused.is_none() {
+            self.refused = catalog.refused(name);
+        }
         let (location, slot) = (&parameter.location, AheadBytes::default());
         let path = location.path();
         let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);

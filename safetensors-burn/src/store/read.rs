@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::TensorData;
 use safetensors_core::framework::Framework;
-use safetensors_core::{Dtype, ErrorKind, LoadOptions, Result};
+use safetensors_core::{Dtype, ErrorKind, Result};
 
 use super::adopt::NewValue;
 use super::catalog::Catalog;
@@ -43,13 +43,9 @@ pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Resul
     Ok(steps)
 }
 
-/// Reads tensors in parallel, each once, and adapts them. `options` must be made for burn. Returns
-/// the new values by the paths of the parameters.
-pub(crate) fn read(
-    matches: Vec<Match>,
-    catalog: &Catalog,
-    options: &LoadOptions,
-) -> Result<HashMap<String, NewValue>> {
+/// Reads tensors in parallel, each once, and adapts them. Returns the new values by the paths of the
+/// parameters.
+pub(crate) fn read(matches: Vec<Match>, catalog: &Catalog) -> Result<HashMap<String, NewValue>> {
     let tensors =
         matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
     // Several parameters may share one tensor under different names. It is read only once.
@@ -58,7 +54,7 @@ pub(crate) fn read(
         of_one.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(found);
     }
     let (once, parameters): (Vec<_>, Vec<_>) = of_one.into_values().unzip();
-    let bufs = catalog.read(&once, options)?;
+    let bufs = catalog.read(&once)?;
     for ((tensor, parameters), buf) in once.iter().zip(parameters).zip(bufs) {
         let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
         // Parameters that copy their part of a tensor share the data of all parts until then.

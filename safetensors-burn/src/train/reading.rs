@@ -20,7 +20,8 @@ pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
 
-/// A tensor of a file that is to be read.
+/// A tensor of a file that is to be read. This crate has saved it from a tensor of burn, so it is
+/// never the codes of a quantised weight, whatever its name and dtype.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
     /// The digest that the file records.

@@ -6,6 +6,7 @@ mod lent;
 mod memory;
 mod moving;
 mod pytorch;
+mod quantized;
 mod store;
 mod tensors;
 mod tied;

@@ -42,6 +42,9 @@
 //! smaller ones than files have.) `safetensors_formats::open` reads `IQ` and other types as
 //! numbers.
 //!
+//! Blocks are the bytes of the file. A scale of the module, such as `blk.0.ffn_up.scale`, is another
+//! tensor, and the model multiplies by it.
+//!
 //! candle has no type for the weights of GPTQ, AWQ, bitsandbytes and other schemes that safetensors
 //! files have. They are [read as numbers](crate#quantised-weights), and [`QTensor::quantize`] makes
 //! blocks of the numbers.

@@ -94,7 +94,7 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         match ggml_dtype(name).filter(of_size) {
             Some(dtype) => Ok(Self { tensor, dtype, shape }),
             None => {
-                let problem = format!("candle has no quantised tensors of the type {name}");
+                let problem = format!("candle has no quantised tensors of {name}");
                 Err(tensor.locate(from_candle_error(candle_core::Error::msg(problem))))
             }
         }

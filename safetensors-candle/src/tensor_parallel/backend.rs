@@ -6,17 +6,17 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Error, Shape, Tensor};
-use candle_nn::var_builder::{Backend, Shard};
+use candle_nn::var_builder::{Backend, Shard, VarBuilderArgs};
 use safetensors_core::framework::Framework;
-use safetensors_core::io::FileSource;
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening};
 
-use super::PartHint;
 use super::prefetched::{Key, Prefetched};
+use super::{PartHint, TensorParallelVarBuilder};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
+use crate::quantized::{self, Source};
 use crate::var_builder::Names;
 
 /// An open checkpoint as a backend of candle's
@@ -29,7 +29,6 @@ use crate::var_builder::Names;
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use candle_nn::var_builder::VarBuilderArgs;
 /// use safetensors_candle::TensorParallelBackend;
 /// use safetensors_core::slice::TensorPart;
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -42,7 +41,7 @@ use crate::var_builder::Names;
 /// save(&path, [("attn.qkv.weight", fused)], &SaveOptions::new())?;
 ///
 /// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?).hints::<TensorPart>();
-/// let rank_1 = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu).pp("attn");
+/// let rank_1 = backend.var_builder(DType::F32, &Device::Cpu).pp("attn");
 /// // Rank 1 of 2 has the second head of queries, and the keys that it shares with rank 0.
 /// let queries = rank_1.get_with_hints((2, 2), "qkv.weight", TensorPart::span(0, 2, 2))?;
 /// let keys = rank_1.get_with_hints((2, 2), "qkv.weight", TensorPart::span(0, 4, 2))?;
@@ -57,14 +56,15 @@ use crate::var_builder::Names;
 ///   candle's own backends. They name the tensor and the file; the former also has similar names.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
 ///   by [`into_candle_error`]. For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
-///   and [`IndexOutOfBounds`].
+///   and [`IndexOutOfBounds`]; for a [quantised weight](crate#quantised-weights) [`Quantization`].
 ///
+/// [`Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`NoSuchDim`]: safetensors_core::ErrorKind::NoSuchDim
 /// [`NoSuchRank`]: safetensors_core::ErrorKind::NoSuchRank
 /// [`UnevenParts`]: safetensors_core::ErrorKind::UnevenParts
 /// [`IndexOutOfBounds`]: safetensors_core::ErrorKind::IndexOutOfBounds
-pub struct TensorParallelBackend<H = Shard, S = FileSource> {
-    checkpoint: Arc<Checkpoint<S>>,
+pub struct TensorParallelBackend<'a, H = Shard> {
+    checkpoint: Arc<Checkpoint<Source<'a>>>,
     load_options: LoadOptions,
     uneven: bool,
     prefetched: Arc<Prefetched>,
@@ -72,13 +72,32 @@ pub struct TensorParallelBackend<H = Shard, S = FileSource> {
     hints: PhantomData<fn() -> H>,
 }
 
-impl<S> TensorParallelBackend<Shard, S> {
+impl<'a> TensorParallelBackend<'a> {
     /// Makes a backend over this checkpoint, with candle's hints. It widens dtypes that candle
     /// lacks, and reads with one thread per core, at most eight.
-    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+    pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
+        Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
+    }
+
+    /// [`new`](TensorParallelBackend::new) with options for reading. A dtype in them has no effect,
+    /// because the model asks for its own. If they ask for the numbers of
+    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// [`Checkpoint::dequantized`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
+    pub fn new_with(
+        checkpoint: Checkpoint<impl ReadAt + 'a>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        Ok(Self::of_prepared(quantized::prepare(checkpoint, options)?, options))
+    }
+
+    fn of_prepared(checkpoint: Checkpoint<Source<'a>>, options: &LoadOptions) -> Self {
         Self {
             checkpoint: Arc::new(checkpoint),
-            load_options: LoadOptions::new().for_framework::<Candle>(),
+            load_options: options.clone().for_framework::<Candle>(),
             uneven: false,
             prefetched: Arc::default(),
             hints: PhantomData,
@@ -86,10 +105,10 @@ impl<S> TensorParallelBackend<Shard, S> {
     }
 }
 
-impl<H, S> TensorParallelBackend<H, S> {
+impl<'a, H> TensorParallelBackend<'a, H> {
     /// Sets the type of the hints.
     #[must_use]
-    pub fn hints<I: PartHint>(self) -> TensorParallelBackend<I, S> {
+    pub fn hints<I: PartHint>(self) -> TensorParallelBackend<'a, I> {
         TensorParallelBackend {
             checkpoint: self.checkpoint,
             load_options: self.load_options,
@@ -108,31 +127,27 @@ impl<H, S> TensorParallelBackend<H, S> {
         self
     }
 
-    /// Sets the options for loading: the number of threads, whether dtypes that candle lacks may be
-    /// widened, what happens to numbers that are too large, how weights with scales are converted,
-    /// and who receives the progress. A dtype in the options has no effect, because the model asks
-    /// for its own. Prefetched parts are dropped.
-    #[must_use]
-    pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options.for_framework::<Candle>();
-        self.prefetched = Arc::default();
-        self
-    }
-
-    /// The checkpoint.
-    pub fn checkpoint(&self) -> &Checkpoint<S> {
+    /// The checkpoint, with quantised weights as numbers if the options say so.
+    pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
         &self.checkpoint
     }
 
-    fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, S>> {
-        self.checkpoint.get(name).ok_or_else(|| {
-            let path = Names::default().missing(&self.checkpoint, name);
-            Error::CannotFindTensor { path }.bt()
-        })
+    /// The tensor for a model.
+    fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, Source<'a>>> {
+        if self.checkpoint.get(name).is_none() {
+            return Err(Names::default().missing(&self.checkpoint, name, &self.load_options));
+        }
+        self.tensor(name).map_err(into_candle_error)
+    }
+
+    fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Source<'a>>> {
+        let tensor = self.checkpoint.tensor(name)?;
+        quantized::check(&tensor, &self.load_options)?;
+        Ok(tensor)
     }
 
     /// The shape that a tensor of this shape in the file has in candle.
-    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>, shape: &[usize]) -> Result<Shape> {
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, Source<'a>>, shape: &[usize]) -> Result<Shape> {
         // The shape is needed even if widening is refused. The refusal comes when the tensor is
         // read.
         let options = self.load_options.clone().widening(Widening::Lossless);
@@ -143,7 +158,7 @@ impl<H, S> TensorParallelBackend<H, S> {
     /// Compares the shape that a model asks for with that of the tensor or of its part.
     fn check_shape(
         &self,
-        tensor: &LazyTensor<'_, S>,
+        tensor: &LazyTensor<'_, Source<'a>>,
         part: TensorPart,
         expected: Shape,
     ) -> candle_core::Result<()> {
@@ -175,13 +190,18 @@ impl<H, S> TensorParallelBackend<H, S> {
         Err(Error::UnexpectedShape { msg, expected, got }.bt())
     }
 
-    fn key(&self, tensor: &LazyTensor<'_, S>, part: TensorPart, dtype: DType) -> Result<Key> {
+    fn key(
+        &self,
+        tensor: &LazyTensor<'_, Source<'a>>,
+        part: TensorPart,
+        dtype: DType,
+    ) -> Result<Key> {
         let ranges = part.ranges(tensor.shape()).map_err(|kind| tensor.locate(kind.into()))?;
         Ok((tensor.name().into(), ranges, dtype))
     }
 }
 
-impl<H: PartHint, S> TensorParallelBackend<H, S> {
+impl<H: PartHint> TensorParallelBackend<'_, H> {
     fn part(&self, hint: &H) -> TensorPart {
         match hint.part() {
             TensorPart::Rank(part) if self.uneven => part.uneven().into(),
@@ -190,7 +210,13 @@ impl<H: PartHint, S> TensorParallelBackend<H, S> {
     }
 }
 
-impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
+impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
+    /// A builder over this backend, which it shares. `dtype` and `device` are those of the parts,
+    /// unless the model asks for others.
+    pub fn var_builder(&self, dtype: DType, device: &Device) -> TensorParallelVarBuilder<'a, H> {
+        VarBuilderArgs::new_with_args(self.clone(), dtype, device)
+    }
+
     /// Reads many parts in one go, in parallel, and returns them in the order given.
     ///
     /// ```
@@ -228,6 +254,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     ) -> Result<Vec<Tensor>> {
         let parts = parts.into_iter().map(|(name, hint)| (name, self.part(&hint)));
         let parts: Vec<_> = parts.collect();
+        parts.iter().try_for_each(|(name, _)| self.tensor(name.as_ref()).map(drop))?;
         let named = parts.iter().map(|(name, part)| (name, *part));
         let bufs = self.checkpoint.read_parts(named, &self.options(dtype)?)?;
         let tensors = parts.iter().zip(bufs).map(|((name, _), buf)| {
@@ -246,7 +273,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     ///
     /// ```
     /// # use candle_core::{DType, Device};
-    /// # use candle_nn::var_builder::{Shard, VarBuilderArgs};
+    /// # use candle_nn::var_builder::Shard;
     /// # use safetensors_candle::TensorParallelBackend;
     /// # use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
     /// # let dir = tempfile::tempdir()?;
@@ -256,7 +283,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     /// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?);
     /// let rows = Shard { dim: 0, rank: 1, world_size: 2 };
     /// backend.prefetch([("up", rows)], DType::F32, &Device::Cpu)?;
-    /// let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
+    /// let builder = backend.var_builder(DType::F32, &Device::Cpu);
     /// let part = builder.get_with_hints((2, 2), "up", rows)?; // reads nothing
     /// # assert_eq!(part.to_vec2::<f32>()?, [[3., 4.]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -273,7 +300,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     ) -> Result<()> {
         let (mut keys, mut wanted, mut hints) = (Vec::new(), HashSet::new(), Vec::new());
         for (name, hint) in parts {
-            let tensor = self.checkpoint.tensor(name.as_ref())?;
+            let tensor = self.tensor(name.as_ref())?;
             let key = self.key(&tensor, self.part(&hint), dtype)?;
             if !self.prefetched.contains(&key, device) && wanted.insert(key.clone()) {
                 keys.push(key);
@@ -292,7 +319,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     /// A part that was prefetched, or else is read now.
     fn load(
         &self,
-        tensor: LazyTensor<'_, S>,
+        tensor: LazyTensor<'_, Source<'a>>,
         part: TensorPart,
         dtype: DType,
         device: &Device,
@@ -311,7 +338,7 @@ impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
     }
 }
 
-impl<H: PartHint, S: ReadAt> Backend for TensorParallelBackend<H, S> {
+impl<H: PartHint> Backend for TensorParallelBackend<'_, H> {
     type Hints = H;
 
     fn get(
@@ -339,10 +366,11 @@ impl<H: PartHint, S: ReadAt> Backend for TensorParallelBackend<H, S> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.checkpoint.get(name).is_some()
+            || Names::default().is_refused(&self.checkpoint, name, &self.load_options)
     }
 }
 
-impl<H, S> Clone for TensorParallelBackend<H, S> {
+impl<H> Clone for TensorParallelBackend<'_, H> {
     fn clone(&self) -> Self {
         Self {
             checkpoint: Arc::clone(&self.checkpoint),
@@ -354,7 +382,7 @@ impl<H, S> Clone for TensorParallelBackend<H, S> {
     }
 }
 
-impl<H, S: fmt::Debug> fmt::Debug for TensorParallelBackend<H, S> {
+impl<H> fmt::Debug for TensorParallelBackend<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TensorParallelBackend")
             .field("checkpoint", &self.checkpoint)

@@ -63,15 +63,13 @@ use candle_core::{DType, Device};
 use candle_nn::var_builder::Backend;
 use candle_nn::var_builder::{Shard, VarBuilderArgs};
 pub use hint::PartHint;
-use safetensors_core::checkpoint::Assembled;
 #[cfg(doc)]
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, Result};
 
 /// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
 /// `ShardedVarBuilder`, and takes its place in a model.
-pub type TensorParallelVarBuilder<'a, H = Shard, S = Assembled> =
-    VarBuilderArgs<'a, TensorParallelBackend<H, S>>;
+pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorParallelBackend<'a, H>>;
 
 /// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
 /// shards, or the directory that holds either. Only the headers are read.
@@ -103,5 +101,5 @@ pub fn tensor_parallel_var_builder(
     device: &Device,
 ) -> Result<TensorParallelVarBuilder<'static>> {
     let backend = TensorParallelBackend::new(Checkpoint::open_whole(path)?);
-    Ok(VarBuilderArgs::new_with_args(backend, dtype, device))
+    Ok(backend.var_builder(dtype, device))
 }

@@ -257,7 +257,20 @@ impl StateOptions {
         checkpoint: &Checkpoint<S>,
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
-        let StateMut { var_map, optimizer } = state.into();
+        if self.load_options.reads_numbers()
+            && let Some(numbers) = checkpoint.numbers()?
+        {
+            return self.load_tensors(&numbers, state.into());
+        }
+        self.load_tensors(checkpoint, state.into())
+    }
+
+    /// Loads the tensors of a checkpoint as they are.
+    fn load_tensors<S: ReadAt>(
+        &self,
+        checkpoint: &Checkpoint<S>,
+        StateMut { var_map, optimizer }: StateMut<'_>,
+    ) -> Result<Loaded> {
         // Everything is compared and read before anything is set, so a load that fails leaves the
         // variables and the optimizer as they were.
         let variables = var_map.map(|var_map| distinct(named(var_map))).unwrap_or_default();

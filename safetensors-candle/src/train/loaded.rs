@@ -17,8 +17,7 @@ pub struct Loaded {
     /// keep their values. Empty unless
     /// [`allow_missing`](super::StateOptions::allow_missing) is on.
     pub missing: Vec<String>,
-    /// The names of tensors that were not loaded because nothing needs them, sorted. Scales that
-    /// were applied to a weight are not among them. Empty unless
+    /// The names of tensors that were not loaded because nothing needs them, sorted. Empty unless
     /// [`allow_extra`](super::StateOptions::allow_extra) is on.
     pub extra: Vec<String>,
 }

@@ -35,7 +35,7 @@ use crate::Candle;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct StateOptions {
-    load_options: LoadOptions,
+    pub(super) load_options: LoadOptions,
     cast: bool,
     pub(super) allow_missing: bool,
     pub(super) allow_extra: bool,
@@ -81,9 +81,9 @@ impl StateOptions {
     /// Sets how tensors are read: the number of threads, whether dtypes that candle lacks may be
     /// widened, what happens to numbers that are too large, and who receives the progress.
     ///
-    /// Weights of 8-bit floats that have scales are multiplied by them if
-    /// [`LoadOptions::scaled_weights`] asks for it. The variable must then have the dtype of the
-    /// product, which is F32 without a cast, and the scales need no variable.
+    /// [Quantised weights](crate#quantised-weights) are an error, unless
+    /// [`LoadOptions::quantized`] asks for their numbers, which are F32 without a cast, or for the
+    /// codes. With the numbers, scales need no variable.
     ///
     /// If tensors are cast to several dtypes, those of each dtype are read, and their progress is
     /// counted, by themselves. A cast overrides a dtype in the options.

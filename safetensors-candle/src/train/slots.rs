@@ -14,6 +14,7 @@ use safetensors_core::{
 use super::StateOptions;
 use super::values::{TensorSlot, Value, Values, refuse};
 use crate::from_candle_dtype;
+use crate::quantized::stored_otherwise;
 
 /// The values of slots.
 pub(super) struct Filled {
@@ -21,8 +22,7 @@ pub(super) struct Filled {
     pub(super) tensors: Vec<Option<Tensor>>,
     /// The first name of each slot without a value, sorted.
     pub(super) missing: Vec<String>,
-    /// The names of tensors that belong to no slot, and are not the scales of one that does,
-    /// sorted.
+    /// The names of tensors that belong to no slot, sorted.
     pub(super) extra: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new<S>(
+    fn new<S: ReadAt>(
         checkpoint: &'a Checkpoint<S>,
         slots: &[TensorSlot],
         mut mismatches: Vec<Mismatch>,
@@ -66,7 +66,6 @@ impl<'a> Plan<'a> {
     ) -> Result<Self> {
         let mut plan = Self { slots: HashMap::new(), missing: Vec::new(), extra: Vec::new() };
         let mut names = HashSet::new();
-        let mut applied = HashSet::new();
         for (position, slot) in slots.iter().enumerate() {
             let first = slot.names.first().map_or("", String::as_str);
             let dtype = from_candle_dtype(slot.tensor.dtype());
@@ -83,10 +82,6 @@ impl<'a> Plan<'a> {
                     let cast = options.cast_to(dtype);
                     let load = options.for_cast(cast);
                     let loaded = loaded(&tensor, &load)?;
-                    // These scales are used, although no slot has their name.
-                    if loaded.is_some_and(|loaded| loaded.is_dequantized()) {
-                        applied.extend(tensor.scales().map(|scales| scales.name()));
-                    }
                     let wanted = Wanted { name, slot, dtype };
                     mismatches.extend(compare(&tensor, loaded, &wanted, &load));
                     plan.slots.entry(tensor.name()).or_default().push((position, cast));
@@ -97,12 +92,15 @@ impl<'a> Plan<'a> {
             }
         }
         let names = checkpoint.tensors().map(|tensor| tensor.name());
-        let extra = names.filter(|name| !plan.slots.contains_key(name) && !applied.contains(name));
-        let extra = extra.filter(|name| needs_slot(name));
+        let extra = names.filter(|name| !plan.slots.contains_key(name) && needs_slot(name));
         plan.extra = extra.map(String::from).collect();
         // The order of a hash map differs from run to run. Messages must not.
         plan.missing.sort_unstable();
         plan.extra.sort_unstable();
+        let missing = plan.missing.iter().map(String::as_str);
+        if let Some(weight) = stored_otherwise(checkpoint, missing, &options.load_options) {
+            return Err(checkpoint.missing(&weight.name));
+        }
         if !options.allow_missing {
             let missing = plan.missing.iter().cloned();
             mismatches.extend(missing.map(|name| Mismatch::Missing { name }));
@@ -166,9 +164,12 @@ impl<'a, S> Group<'a, S> {
 
 /// How a tensor is converted when it is loaded; `None` if candle cannot hold it with these options.
 ///
-/// Scales that are missing from the options, or that do not belong to their weight, are an error of
-/// their own: they are no difference between the checkpoint and a slot.
-fn loaded<S>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<Option<DtypePlan>> {
+/// Codes of a quantised weight are an error of their own: they are no difference between the
+/// checkpoint and a slot.
+fn loaded<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<Option<DtypePlan>> {
     match tensor.dtype_plan(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {
@@ -202,22 +203,14 @@ fn compare<S>(
         let expected = slot.tensor.dims().to_vec();
         mismatches.push(Mismatch::Shape { name: name.into(), expected, found: shape });
     }
-    let (fits, found) = match loaded {
-        // Without a requested dtype a weight with scales becomes F32, so F32 is what was found.
-        Some(loaded) if loaded.is_dequantized() => {
-            let fits = loaded.dtype() == expected && can_convert(Dtype::F32, expected);
-            (fits, loaded.dtype())
-        }
-        Some(loaded) => {
-            let asked = options.dtype_of(file);
-            // Complex numbers become pairs of F32 before they are converted.
-            let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
-            (loaded.dtype() == expected && can_convert(from, asked), file)
-        }
-        None => (false, file),
-    };
+    let fits = loaded.is_some_and(|loaded| {
+        let asked = options.dtype_of(file);
+        // Complex numbers become pairs of F32 before they are converted.
+        let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
+        loaded.dtype() == expected && can_convert(from, asked)
+    });
     if !fits {
-        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found });
+        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found: file });
     }
     mismatches
 }

@@ -1,6 +1,5 @@
 //! [`CheckpointBackend`]: an open checkpoint as a source of a model's weights.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +7,6 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
-use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
 use super::kept::KeptTensors;
@@ -17,6 +15,7 @@ use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
+use crate::quantized::{self, Source};
 
 /// How many bytes are read ahead at most, unless the options say otherwise.
 const READ_AHEAD: u64 = 256 << 20;
@@ -111,7 +110,8 @@ const READ_AHEAD: u64 = 256 << 20;
 ///   name, then the file or index, and similar names.
 /// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`into_candle_error`].
+///   by [`into_candle_error`]. A [quantised weight](crate#quantised-weights) is one, also if it is
+///   stored under another name (`fc.qweight` for `fc.weight`), for which `contains_tensor` is true.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -127,21 +127,19 @@ const READ_AHEAD: u64 = 256 << 20;
 /// )?;
 ///
 /// let exact = LoadOptions::new().widening(Widening::Refuse);
-/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
+/// let backend = CheckpointBackend::new_with(Checkpoint::open(&path)?, &exact)?;
 /// let builder = backend.var_builder(DType::U8, &Device::Cpu);
 /// assert!(builder.contains_tensor("mask"));
 /// assert!(builder.get(2, "mask").unwrap_err().to_string().contains("BOOL"));
 /// assert!(builder.get(2, "masks").unwrap_err().to_string().contains(r#"did you mean "mask"?"#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct CheckpointBackend<S = FileSource> {
-    checkpoint: Arc<Checkpoint<S>>,
+pub struct CheckpointBackend<'a> {
+    checkpoint: Arc<Checkpoint<Source<'a>>>,
     load_options: LoadOptions,
     read_ahead: u64,
     cache_tensors: bool,
     names: Arc<Names>,
-    /// The positions of the scales that the options apply to weights.
-    applied: Arc<HashSet<usize>>,
     state: Arc<State>,
 }
 
@@ -158,7 +156,7 @@ impl State {
     }
 }
 
-impl<S> Clone for CheckpointBackend<S> {
+impl Clone for CheckpointBackend<'_> {
     fn clone(&self) -> Self {
         Self {
             checkpoint: self.checkpoint.clone(),
@@ -166,13 +164,12 @@ impl<S> Clone for CheckpointBackend<S> {
             read_ahead: self.read_ahead,
             cache_tensors: self.cache_tensors,
             names: self.names.clone(),
-            applied: self.applied.clone(),
             state: self.state.clone(),
         }
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for CheckpointBackend<S> {
+impl fmt::Debug for CheckpointBackend<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CheckpointBackend")
             .field("checkpoint", &self.checkpoint)
@@ -184,37 +181,41 @@ impl<S: fmt::Debug> fmt::Debug for CheckpointBackend<S> {
 }
 
 /// Options.
-impl<S> CheckpointBackend<S> {
+impl<'a> CheckpointBackend<'a> {
     /// Makes a backend over this checkpoint. It widens dtypes that candle lacks, reads at most
     /// 256 MiB ahead, and reads with one thread per core, at most eight.
-    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+    pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
+        Self::of_prepared(checkpoint.into_boxed(), &LoadOptions::new())
+    }
+
+    /// [`new`](CheckpointBackend::new) with options for reading. A dtype in them has no effect,
+    /// because the model asks for its own. If they ask for the numbers of
+    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// [`Checkpoint::dequantized`].
+    ///
+    /// Progress is reported for each read: of one tensor, or of several that are read ahead
+    /// together or [prefetched](CheckpointBackend::prefetch). The callback must not ask this
+    /// backend or its builders for tensors: it could wait for the very read that it reports.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
+    pub fn new_with(
+        checkpoint: Checkpoint<impl ReadAt + 'a>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        Ok(Self::of_prepared(quantized::prepare(checkpoint, options)?, options))
+    }
+
+    fn of_prepared(checkpoint: Checkpoint<Source<'a>>, options: &LoadOptions) -> Self {
         Self {
-            load_options: LoadOptions::new().for_framework::<Candle>(),
+            load_options: options.clone().for_framework::<Candle>(),
             read_ahead: READ_AHEAD,
             cache_tensors: false,
             names: Arc::new(Names::of(&checkpoint)),
-            // Without further options a weight with scales is refused.
-            applied: Arc::default(),
             state: State::new(checkpoint.len()),
             checkpoint: Arc::new(checkpoint),
         }
-    }
-
-    /// Sets the options for reading: the number of threads, whether dtypes that candle lacks may be
-    /// widened, what happens to numbers that are too large, how
-    /// [weights with scales](LoadOptions::scaled_weights) are converted, and who receives the
-    /// progress of each read. A read is of one tensor, or of several that are read ahead together
-    /// or [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because
-    /// the model asks for its own.
-    ///
-    /// The callback for the progress must not ask this backend or its builders for tensors: it
-    /// could wait for the very read that it reports.
-    #[must_use]
-    pub fn load_options(self, options: LoadOptions) -> Self {
-        let load_options = options.for_framework::<Candle>();
-        let scales = self.checkpoint.applied_scales(&load_options).into_iter();
-        let applied = scales.filter_map(|name| self.checkpoint.position(name)).collect();
-        Self { load_options, applied: Arc::new(applied), ..self }.anew()
     }
 
     /// Sets how many bytes may be read before the model asks for them: the memory of the tensors
@@ -273,24 +274,22 @@ impl<S> CheckpointBackend<S> {
     }
 }
 
-impl<S> CheckpointBackend<S> {
-    /// The checkpoint.
-    pub fn checkpoint(&self) -> &Checkpoint<S> {
+impl<'a> CheckpointBackend<'a> {
+    /// The checkpoint, with quantised weights as numbers if the options say so.
+    pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
         &self.checkpoint
     }
 
     /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
     /// of the names of a tied tensor is enough, asking only whether it is there is not. Hidden
-    /// tensors are left out, and so are scales that the [options](CheckpointBackend::load_options)
-    /// apply to weights.
+    /// tensors are skipped.
     ///
     /// After a model is built, these are the tensors that it does not use.
-    pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, S>> {
+    pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, Box<dyn ReadAt + 'a>>> {
         let asked = self.state.ahead.asked();
         let tensors = self.checkpoint.tensors().zip(asked).enumerate();
         tensors.filter_map(move |(position, (tensor, asked))| {
-            let is_used = asked || self.applied.contains(&position);
-            (!is_used && !self.names.is_hidden(position)).then_some(tensor)
+            (!asked && !self.names.is_hidden(position)).then_some(tensor)
         })
     }
 
@@ -302,14 +301,15 @@ impl<S> CheckpointBackend<S> {
         self.state.kept.release();
     }
 
-    fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, S>)> {
-        self.names.find(&self.checkpoint, name).ok_or_else(|| {
-            let path = self.names.missing(&self.checkpoint, name);
-            candle_core::Error::CannotFindTensor { path }.bt()
-        })
+    fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, Source<'a>>)> {
+        let found = self.names.find(&self.checkpoint, name);
+        let (position, tensor) =
+            found.ok_or_else(|| self.names.missing(&self.checkpoint, name, &self.load_options))?;
+        quantized::check(&tensor, &self.load_options).map_err(into_candle_error)?;
+        Ok((position, tensor))
     }
 
-    fn reader(&self, dtype: DType) -> Result<Reader<'_, S>> {
+    fn reader(&self, dtype: DType) -> Result<Reader<'_>> {
         let dtype = from_candle_dtype(dtype)?;
         Ok(Reader {
             checkpoint: &self.checkpoint,
@@ -317,18 +317,14 @@ impl<S> CheckpointBackend<S> {
             dtype,
             limit: self.read_ahead,
             hidden: self.names.hidden(),
-            applied: &self.applied,
         })
     }
 }
 
-impl<S: ReadAt> CheckpointBackend<S> {
+impl<'a> CheckpointBackend<'a> {
     /// A [`VarBuilder`] over this backend, which it shares. `dtype` and `device` are those of the
     /// tensors, unless the model asks for others.
-    pub fn var_builder<'a>(&self, dtype: DType, device: &Device) -> VarBuilder<'a>
-    where
-        S: 'a,
-    {
+    pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'a> {
         VarBuilder::from_backend(Box::new(self.clone()), dtype, device.clone())
     }
 
@@ -337,11 +333,10 @@ impl<S: ReadAt> CheckpointBackend<S> {
     /// that of all tensors. Returns how many tensors were read.
     ///
     /// If `dtype` is one of floats, only floats are read, because a model asks for integers in
-    /// another dtype. Tensors that have no conversion to `dtype` are left out, and so are scales
-    /// that the [options](CheckpointBackend::load_options) apply to weights. A tensor that is asked
-    /// for in another dtype is read again.
+    /// another dtype. Tensors that have no conversion to `dtype` are skipped, and so are quantised
+    /// weights that are an error. A tensor that is asked for in another dtype is read again.
     ///
-    /// The callback in the [options](CheckpointBackend::load_options) receives the progress and can
+    /// The callback in the [options](CheckpointBackend::new_with) receives the progress and can
     /// cancel it.
     ///
     /// ```
@@ -362,7 +357,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
     ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
     ///     ControlFlow::Continue(())
     /// });
-    /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(options);
+    /// let backend = CheckpointBackend::new_with(Checkpoint::open(&path)?, &options)?;
     /// assert_eq!(backend.prefetch("a", DType::F32)?, 1);
     /// assert_eq!(backend.prefetch("", DType::F32)?, 1);
     /// let builder = backend.var_builder(DType::F32, &Device::Cpu);
@@ -386,7 +381,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
     }
 
     /// The shape that a tensor of the file has in candle.
-    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>) -> Result<Shape> {
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<Shape> {
         // The shape is needed even if widening is refused. The refusal comes when the tensor is
         // read.
         let options = self.load_options.clone().widening(Widening::Lossless);
@@ -397,7 +392,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
     /// The tensor, which the model calls `name`.
     fn load(
         &self,
-        (position, tensor): (usize, LazyTensor<'_, S>),
+        (position, tensor): (usize, LazyTensor<'_, Source<'a>>),
         name: &str,
         dtype: DType,
         device: &Device,
@@ -415,7 +410,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
     }
 }
 
-impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
+impl SimpleBackend for CheckpointBackend<'_> {
     fn get(
         &self,
         expected: Shape,
@@ -446,5 +441,6 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.names.find(&self.checkpoint, name).is_some()
+            || self.names.is_refused(&self.checkpoint, name, &self.load_options)
     }
 }

@@ -85,8 +85,8 @@ pub fn var_builder(
 /// assert_eq!(builder.get((), "scale")?.to_scalar::<f32>()?, 0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn var_builder_from<'a, S: ReadAt + 'a>(
-    checkpoint: Checkpoint<S>,
+pub fn var_builder_from<'a>(
+    checkpoint: Checkpoint<impl ReadAt + 'a>,
     dtype: DType,
     device: &Device,
 ) -> VarBuilder<'a> {

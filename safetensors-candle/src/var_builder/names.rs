@@ -3,7 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use safetensors_core::framework::{NameList, similar_names};
-use safetensors_core::{Checkpoint, LazyTensor};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt};
+
+use crate::error::into_candle_error;
+use crate::quantized::stored_otherwise;
 
 /// The names of a checkpoint's tensors as a model sees them.
 #[derive(Clone, Debug, Default)]
@@ -99,9 +102,29 @@ impl Names {
         self.tied.get(&position).copied()
     }
 
-    /// A name that is missing, for candle's error: where it was looked for, and what else may have
-    /// been meant.
-    pub(crate) fn missing<S>(&self, checkpoint: &Checkpoint<S>, name: &str) -> String {
+    /// Whether a name that no tensor has is a quantised weight, which these options refuse.
+    pub(crate) fn is_refused(
+        &self,
+        checkpoint: &Checkpoint<impl ReadAt>,
+        name: &str,
+        options: &LoadOptions,
+    ) -> bool {
+        let weight = stored_otherwise(checkpoint, [name], options);
+        let codes = weight.as_ref().and_then(|weight| weight.tensors.first());
+        codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
+    }
+
+    /// The error for a name that is missing: how its weight is stored, or else where it was looked
+    /// for, and which names may have been meant.
+    pub(crate) fn missing(
+        &self,
+        checkpoint: &Checkpoint<impl ReadAt>,
+        name: &str,
+        options: &LoadOptions,
+    ) -> candle_core::Error {
+        if self.is_refused(checkpoint, name, options) {
+            return into_candle_error(checkpoint.missing(name));
+        }
         let place = match (checkpoint.index_path(), checkpoint.files()) {
             (Some(index), _) => index.display().to_string(),
             (None, [file]) => file.path().display().to_string(),
@@ -112,10 +135,10 @@ impl Names {
             }
         };
         let similar = similar_names(name, self.visible(checkpoint).map(|(name, _)| name));
-        if similar.is_empty() {
-            format!("{name} in {place}")
-        } else {
-            format!("{name} in {place}; did you mean {}?", NameList(&similar))
-        }
+        let path = match similar[..] {
+            [] => format!("{name} in {place}"),
+            _ => format!("{name} in {place}; did you mean {}?", NameList(&similar)),
+        };
+        candle_core::Error::CannotFindTensor { path }.bt()
     }
 }

@@ -7,18 +7,19 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use safetensors_core::convert::can_convert;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
+    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf,
 };
 
 use super::budget::Budget;
 use super::sequence::Sequence;
+use crate::quantized::Source;
 
 /// How many tensors are looked at to find those to read ahead. It bounds the time of one request.
 const LOOKED_AT: usize = 4096;
 
 /// How the tensors for one request are read.
-pub(super) struct Reader<'a, S> {
-    pub(super) checkpoint: &'a Checkpoint<S>,
+pub(super) struct Reader<'a> {
+    pub(super) checkpoint: &'a Checkpoint<Source<'a>>,
     /// Options that convert every tensor to `dtype`.
     pub(super) options: LoadOptions,
     /// The dtype that the model asks for.
@@ -27,24 +28,20 @@ pub(super) struct Reader<'a, S> {
     pub(super) limit: u64,
     /// Whether the tensor at each position is hidden from the model. Empty if none is.
     pub(super) hidden: &'a [bool],
-    /// The positions of the scales that the options apply to weights. A model does not ask for
-    /// them.
-    pub(super) applied: &'a HashSet<usize>,
 }
 
-impl<S> Reader<'_, S> {
+impl Reader<'_> {
     /// The memory that the tensor at a position takes, in bytes, if it is one to be read before it
-    /// is asked for. Scales that are applied to weights are not.
+    /// is asked for.
     fn expected(&self, position: usize) -> Option<u64> {
-        let tensor = self.checkpoint.tensor_at(position)?;
-        self.memory(&tensor).filter(|_| !self.applied.contains(&position))
+        self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
     /// The memory that a tensor takes, in bytes, if a model of this dtype asks for it as that.
     ///
     /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
     /// floats, such as position ids: the model will ask for them in another dtype.
-    fn memory(&self, tensor: &LazyTensor<'_, S>) -> Option<u64> {
+    fn memory(&self, tensor: &LazyTensor<'_, Source<'_>>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
             && from.is_float() == to.is_float()
@@ -52,21 +49,6 @@ impl<S> Reader<'_, S> {
             && tensor.dtype_plan(&self.options).is_ok();
         let bits = tensor.element_count().saturating_mul(to.bits().into());
         is_expected.then(|| bits.div_ceil(8))
-    }
-
-    /// Whether a tensor of this name is the one at the position, or has its scales.
-    fn is_part_of(&self, name: &str, position: usize) -> bool {
-        self.checkpoint.tensor_at(position).is_some_and(|tensor| {
-            let scales = || tensor.scales();
-            tensor.name() == name || scales().is_some_and(|scales| scales.name() == name)
-        })
-    }
-}
-
-impl<S: ReadAt> Reader<'_, S> {
-    /// Reads one tensor, with its scales if it has any.
-    fn read(&self, tensor: &LazyTensor<'_, S>) -> Result<TensorBuf> {
-        tensor.read_with(&self.options)
     }
 }
 
@@ -138,11 +120,11 @@ impl ReadAhead {
 
     /// The tensor at a position: as it was read ahead, or read now. If the model asks in sequence,
     /// the next tensors are read together with it, by all threads.
-    pub(super) fn take<S: ReadAt>(
+    pub(super) fn take(
         &self,
-        reader: &Reader<'_, S>,
+        reader: &Reader<'_>,
         position: usize,
-        tensor: &LazyTensor<'_, S>,
+        tensor: &LazyTensor<'_, Source<'_>>,
     ) -> Result<TensorBuf> {
         let mut state = self.lock();
         let in_sequence = state.ask(reader, position, tensor);
@@ -163,7 +145,7 @@ impl ReadAhead {
         let next = if in_sequence { state.reserve(reader, position) } else { Vec::new() };
         drop(state);
         if next.is_empty() {
-            return reader.read(tensor);
+            return tensor.read_with(&reader.options);
         }
         let mut reading = Reading { ahead: self, positions: next };
         match reading.read(reader, Some(position)) {
@@ -177,14 +159,14 @@ impl ReadAhead {
         // This tensor is read twice.
         let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
         self.lock().budget.read_in_vain(reader.dtype, bytes);
-        reader.read(tensor)
+        tensor.read_with(&reader.options)
     }
 
     /// Reads the tensors at these positions now, and keeps them until they are asked for. Returns
     /// how many were read.
-    pub(super) fn prefetch<S: ReadAt>(
+    pub(super) fn prefetch(
         &self,
-        reader: &Reader<'_, S>,
+        reader: &Reader<'_>,
         positions: impl Iterator<Item = usize>,
     ) -> Result<usize> {
         let mut wanted = Vec::new();
@@ -209,21 +191,15 @@ impl ReadAhead {
     /// Notes which tensors are not read ahead again, because they could not be read together with
     /// the one at `asked`.
     ///
-    /// They are those that the error names, or whose scales it names. If it names the one that was
-    /// asked for, the others are not to blame. If it names none, any of them may be.
-    fn leave_out<S>(
-        &self,
-        reader: &Reader<'_, S>,
-        error: &Error,
-        positions: &[usize],
-        asked: usize,
-    ) {
-        let is_named = |position| error.tensor().is_some_and(|it| reader.is_part_of(it, position));
-        let named: Vec<_> = positions.iter().copied().filter(|&it| is_named(it)).collect();
-        if named.is_empty() && !is_named(asked) {
-            self.lock().left_out.extend(positions);
-        } else {
-            self.lock().left_out.extend(named);
+    /// It is the tensor that the error names. If that is the one that was asked for, the others are
+    /// not to blame. If it names none, any of them may be.
+    fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
+        let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
+        let left_out = &mut self.lock().left_out;
+        match named {
+            Some(position) if position == asked => {}
+            Some(position) if positions.contains(&position) => _ = left_out.insert(position),
+            _ => left_out.extend(positions),
         }
     }
 
@@ -235,11 +211,11 @@ impl ReadAhead {
 
 impl State {
     /// The model asks for a tensor. Returns whether the next ones may be read ahead.
-    fn ask<S>(
+    fn ask(
         &mut self,
-        reader: &Reader<'_, S>,
+        reader: &Reader<'_>,
         position: usize,
-        tensor: &LazyTensor<'_, S>,
+        tensor: &LazyTensor<'_, Source<'_>>,
     ) -> bool {
         let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
         self.budget.ask(reader.dtype, bytes);
@@ -256,7 +232,7 @@ impl State {
     }
 
     /// Reserves slots for the tensors that are expected after this one, as far as there is room.
-    fn reserve<S>(&mut self, reader: &Reader<'_, S>, position: usize) -> Vec<usize> {
+    fn reserve(&mut self, reader: &Reader<'_>, position: usize) -> Vec<usize> {
         self.drop_stale(reader.limit);
         let mut room = self.budget.room(reader.dtype, reader.limit);
         let Some(sequence) = self.sequence.as_ref().filter(|_| room > 0) else {
@@ -345,11 +321,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads all of the tensors, and one more, which is returned.
-    fn read<S: ReadAt>(
-        &mut self,
-        reader: &Reader<'_, S>,
-        asked: Option<usize>,
-    ) -> Result<Option<TensorBuf>> {
+    fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
         // In the order of the file, whatever the order in which they are expected.
         let mut positions = self.positions.clone();
         positions.extend(asked);

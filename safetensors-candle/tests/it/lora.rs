@@ -1,7 +1,7 @@
 //! Models that take their weights from a checkpoint with LoRA adapters merged into it.
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use candle_nn::var_builder::Shard;
 use safetensors_candle::{CheckpointBackend, TensorParallelBackend, var_builder_from};
 use safetensors_core::{Dtype, LoadOptions};
 use safetensors_testing::lora::Merge;
@@ -33,7 +33,7 @@ fn tensor_parallelism_merges_the_part_of_a_rank() {
     for fixture in Merge::all() {
         let merged = || fixture.base().merged(fixture.adapters()).unwrap();
         let backend = TensorParallelBackend::new(merged());
-        let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
+        let builder = backend.var_builder(DType::F32, &Device::Cpu);
         let all = merged();
         let whole = |name: &str| {
             let read = all.tensor(name).unwrap().read_with(&LoadOptions::new().all_as(Dtype::F32));

@@ -8,6 +8,7 @@ mod gguf;
 mod load;
 mod lora;
 mod migration;
+mod quantised;
 mod save;
 mod tensor_parallel;
 mod train;

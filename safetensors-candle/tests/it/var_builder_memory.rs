@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use candle_nn::var_builder::Shard;
 use safetensors_candle::{CheckpointBackend, TensorParallelBackend};
-use safetensors_core::convert::ScaledWeights;
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::{growth, resident};
@@ -40,7 +40,7 @@ fn parts_take_their_own_memory(path: &Path, before: u64) {
         let (model, taken) = growth(before, || {
             let backend = open();
             backend.prefetch(wanted(), DType::BF16, &Device::Cpu).unwrap();
-            let builder = VarBuilderArgs::new_with_args(backend, DType::BF16, &Device::Cpu);
+            let builder = backend.var_builder(DType::BF16, &Device::Cpu);
             let get = |(name, half): (&String, _)| builder.get_with_hints((), name, half).unwrap();
             wanted().map(get).collect::<Vec<_>>()
         });
@@ -60,9 +60,10 @@ fn dequantised_weights_take_their_own_memory(path: &Path, before: u64) {
     let size = 16 * 2048 * 2048 * 2;
     for (ahead, is_prefetched) in [(0, false), (64 * MIB, false), (0, true)] {
         let (model, taken) = growth(before, || {
-            let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-            let backend = CheckpointBackend::new(Checkpoint::open(path).unwrap());
-            let backend = backend.load_options(options).read_ahead(ahead);
+            let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+            let checkpoint = Checkpoint::open(path).unwrap();
+            let backend = CheckpointBackend::new_with(checkpoint, &numbers).unwrap();
+            let backend = backend.read_ahead(ahead);
             if is_prefetched {
                 assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 16);
             }

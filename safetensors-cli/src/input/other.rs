@@ -7,13 +7,12 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
-use safetensors_core::checkpoint::store::Store;
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::header::TensorInfo;
-use safetensors_core::io::{FileSource, ReadRange, Requests};
+use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
 use safetensors_formats::{Format, Options, Stored};
 
@@ -52,31 +51,7 @@ impl ReadAt for Advised {
         self.0.read_ranges_at(ranges).map_err(advised)
     }
 
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        self.0.will_read(ranges);
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        self.0.has_read(range);
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.0.requests()
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.0.check_unchanged()
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        self.0.may_change_unseen()
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        self.0.is_replaced()
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
+    fn inner(&self) -> Option<&dyn ReadAt> {
         Some(&self.0)
     }
 }

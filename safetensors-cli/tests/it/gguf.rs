@@ -73,6 +73,91 @@ fn map_shows_quantised_tensors_with_their_types_and_sizes() {
     }
 }
 
+/// A file of tensors: names, shapes with the outermost dimension first, types and bytes.
+fn gguf(tensors: &[(&str, &[u64], u32, &[u8])]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend(0_u64.to_le_bytes());
+    let mut offset = 0_u64;
+    for (name, shape, kind, data) in tensors {
+        bytes.extend(text(name));
+        bytes.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|dim| bytes.extend(dim.to_le_bytes()));
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+        offset += data.len().next_multiple_of(32) as u64;
+    }
+    for (_, _, _, data) in tensors {
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        bytes.extend(*data);
+    }
+    bytes
+}
+
+#[test]
+fn types_that_are_not_known_are_listed_and_hinder_no_other_tensor() {
+    let dir = temp_dir();
+    let ones = 1_f32.to_le_bytes();
+    let file = gguf(&[("a", &[3, 2], 142, &[7; 64]), ("b", &[1], 0, &ones)]);
+    fs::write(dir.path().join("m.gguf"), file).unwrap();
+    let shown = output(dir.path(), &["inspect", "m.gguf"]);
+    assert!(shown.contains("a       type 142  [3, 2]        1           6  64 B\n"), "{shown}");
+    assert!(shown.contains("type 142        1           6  64 B\n"), "{shown}");
+    let shown = output(dir.path(), &["inspect", "--json", "-f", "a", "m.gguf"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (&json["tensors"][0]["dtype"], &json["tensors"][0]["bytes"]),
+        (&"type 142".into(), &64.into())
+    );
+
+    let says = "tensor \"a\": the tensor is quantised as type 142, which cannot be \
+                dequantised here";
+    let convert = ["convert", "m.gguf", "out.safetensors"];
+    for args in [
+        &convert[..],
+        &[&convert[..], &["--dequantize", "f32"]].concat(),
+        &["show", "m.gguf", "a"],
+        &["extract", "m.gguf", "a", "-o", "a.npy"],
+    ] {
+        run_in(dir.path(), args).code(1).stderr(predicate::str::contains(says));
+    }
+    assert!(!dir.path().join("out.safetensors").exists());
+    run_in(dir.path(), &[&convert[..], &["--drop", "a"]].concat()).success();
+    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 1);
+    run_in(dir.path(), &["verify", "m.gguf"])
+        .success()
+        .stderr(predicate::str::contains("tensor \"a\" is type 142, which cannot be read"));
+}
+
+#[test]
+fn a_weight_of_nvfp4_is_multiplied_by_its_scale() {
+    let dir = temp_dir();
+    let block = [&[0x38; 4][..], &[0x22; 32]].concat();
+    let (scale, input) = (0.25_f32.to_le_bytes(), 7_f32.to_le_bytes());
+    let tensors = |scale_kind: u32| {
+        gguf(&[
+            ("up.weight", &[1, 64], 40, &block),
+            ("up.scale", &[1], scale_kind, &scale),
+            ("up.input_scale", &[1], 0, &input),
+        ])
+    };
+    let convert = ["convert", "m.gguf", "out.safetensors", "--dequantize", "f32"];
+    fs::write(dir.path().join("m.gguf"), tensors(0)).unwrap();
+    run_in(dir.path(), &convert).success();
+    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    let numbers = converted.tensor("up.weight").unwrap().read().unwrap().into_vec::<f32>();
+    assert_eq!((converted.len(), numbers.unwrap()), (1, vec![0.25; 64]));
+
+    fs::write(dir.path().join("m.gguf"), tensors(26)).unwrap();
+    run_in(dir.path(), &[&convert[..], &["--force"]].concat()).code(1).stderr(
+        predicate::str::contains(
+            "m.gguf: tensor \"up.weight\": \"up.scale\" should be F32 [1], found I32 [1], so the \
+         numbers of this tensor are not known; --drop leaves it out",
+        ),
+    );
+}
+
 #[cfg(unix)]
 #[test]
 fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
@@ -109,19 +194,20 @@ fn convert_dequantises_when_it_is_asked_to() {
             &[&["convert", "quantised.gguf", "out.safetensors", "--force"], args].concat(),
         )
     };
-    let unknown = ["--drop", "of.Q8_[1K]", "--drop", "of.Q1_0"];
+    let unknown = ["--drop", "of.Q8_[1K]"];
     convert(&unknown).failure().code(1).stderr(predicate::str::contains(
         "quantised.gguf: tensor \"of.IQ1_M\" is quantised as IQ1_M; --dequantize f32 makes numbers",
     ));
     convert(&["--dequantize", "f32"]).failure().stderr(predicate::str::contains(
-        "the elements of tensor \"of.Q1_0\" are Q1_0, which cannot be read; --drop leaves it out",
+        "quantised.gguf: tensor \"of.Q8_1\": the tensor is quantised as Q8_1, which cannot be \
+         dequantised here; --drop leaves it out",
     ));
     assert!(!dir.path().join("out.safetensors").exists());
 
     let expected = Checkpoint::open(fixture("gguf/quantised.safetensors")).unwrap();
     convert(&[&unknown[..], &["--dequantize", "f32"]].concat()).success().stderr("");
     let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
-    assert_eq!(converted.len(), 23);
+    assert_eq!(converted.len(), 24);
     for tensor in converted.tensors() {
         let same = expected.tensor(tensor.name()).unwrap().read().unwrap();
         assert_eq!(tensor.read().unwrap().bytes(), same.bytes(), "{}", tensor.name());

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::quantized::Quantization;
+use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, SaveOptions, TensorBuf, TensorSource,
-    save,
+    Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, SaveOptions, TensorBuf, save,
 };
 use safetensors_testing::lora::Merge;
 use safetensors_testing::quantized::Quantized;
@@ -165,9 +164,7 @@ fn a_sum_is_quantised_without_being_rounded_before() {
             let path = dir.path().join("expected.safetensors");
             let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
             Rewrite::of(&merged)
-                .quantize(how, &ConvertOptions::new(), |name, it| {
-                    how.suits(name, it.shape()).then_some(true)
-                })
+                .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| None)
                 .and_then(|quantized| quantized.save(&path, &SaveOptions::new().durable(false)))
                 .unwrap();
             Checkpoint::open(&path).unwrap()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use predicates::prelude::*;
 use predicates::str::contains;
-use safetensors_core::quantized::Quantization;
+use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 use safetensors_testing::quantized::Quantized;
 
@@ -63,7 +63,7 @@ fn weights_are_quantised_and_described() {
         convert(dir.path(), &[&args[..], &["--dry-run"]].concat())
             .success()
             .stderr("")
-            .stdout(contains(planned).and(contains(", with config.json): ")));
+            .stdout(contains(planned).and(contains(", with config.json, ")));
         assert!(!out.exists());
         let report = convert(dir.path(), &[&args[..], &["--report"]].concat()).success().stderr("");
         let report = String::from_utf8(report.get_output().stdout.clone()).unwrap();
@@ -71,10 +71,14 @@ fn weights_are_quantised_and_described() {
             report.contains("\nmodel.up.weight ") && report.contains(&format!("{how}: ")),
             "{report}"
         );
+        // Of 2 · 64 + 2 · 64 + 2 · 24 + 64 numbers.
+        let is_by_group = matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4);
+        let share = if is_by_group { "34.8 %" } else { "47.8 %" };
+        let summary = format!(", with config.json, {share} of the bytes of IN quantised\n");
+        assert!(report.contains("  34.8 %  ") && report.ends_with(&summary), "{report}");
 
         let checkpoint = Checkpoint::open(&out).unwrap();
         let weights = checkpoint.quantized_weights().unwrap();
-        let is_by_group = matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4);
         assert_eq!(weights.len(), if is_by_group { 1 } else { 2 }, "{how}");
         for (name, dtype) in content(&out) {
             let is_plain = name.contains("embed") || name.contains("norm");
@@ -120,6 +124,83 @@ fn patterns_say_what_is_quantised() {
         .success()
         .stderr(contains("--quantize: no weight is quantised"));
     assert_eq!(list(&dir.path().join("none")), ["model.safetensors"]);
+}
+
+/// Programs read the codes of linear layers only.
+#[test]
+fn what_is_no_linear_layer_stays() {
+    let dir = temp_dir();
+    let numbers = vec![1.0_f32; 2048];
+    let tensor = |shape: &'static [usize]| {
+        TensorView::from_slice(shape, &numbers[..shape.iter().product()]).unwrap()
+    };
+    let save = |name: &str, config: Option<&str>| {
+        let path = dir.path().join(name);
+        fs::create_dir(&path).unwrap();
+        if let Some(config) = config {
+            fs::write(path.join("config.json"), config).unwrap();
+        }
+        let tensors = [
+            ("h.0.attn.c_attn.weight", tensor(&[32, 32])),
+            ("h.0.SelfAttention.relative_attention_bias.weight", tensor(&[2, 32])),
+            ("h.0.SelfAttention.q.weight", tensor(&[32, 32])),
+            ("h.0.experts.up_proj", tensor(&[2, 16, 32])),
+        ];
+        save(path.join("model.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    };
+    let gpt2 = r#"{"model_type": "gpt2"}"#;
+    let starcoder = r#"{"model_type": "gpt_bigcode"}"#;
+    for (name, config, is_linear) in
+        [("gpt2", Some(gpt2), false), ("starcoder", Some(starcoder), true), ("bare", None, false)]
+    {
+        save(name, config);
+        let out = format!("{name}-out");
+        convert(dir.path(), &[name, &out, "--quantize", "int8-channel"]).success().stderr(
+            contains(
+                "--quantize: stacked experts stay as they are, 1 tensor with 32.7 % of the bytes: \
+             h.0.experts.up_proj\n",
+            ),
+        );
+        let is_codes = |name: &str| {
+            let tensors = content(&dir.path().join(&out));
+            tensors.iter().find(|(it, _)| it == name).unwrap().1 == Dtype::I8
+        };
+        assert!(is_codes("h.0.SelfAttention.q.weight"), "{name}");
+        assert!(!is_codes("h.0.SelfAttention.relative_attention_bias.weight"), "{name}");
+        assert_eq!(is_codes("h.0.attn.c_attn.weight"), is_linear, "{name}");
+        let Some(_) = config else { continue };
+        let written = text(dir.path().join(&out).join("config.json"));
+        for module in ["h.0.SelfAttention.relative_attention_bias", "h.0.experts", "lm_head"] {
+            assert!(written.contains(&format!("\"{module}\"")), "{written}");
+        }
+        assert_eq!(!written.contains("\"h.0.attn.c_attn\""), is_linear, "{written}");
+    }
+}
+
+/// Of a config, only the dtype changes, and how weights are stored.
+#[test]
+fn a_config_follows_the_dtype() {
+    let dir = temp_dir();
+    model(dir.path(), "model");
+    let config = concat!(
+        "{\n  \"model_type\": \"llama\",\n  \"text_config\": {\n    \"dtype\": \"float32\"\n  },\n",
+        "  \"time_step_limit\": [0.0, Infinity],\n  \"torch_dtype\": \"float32\"\n}\n"
+    );
+    fs::write(dir.path().join("model/config.json"), config).unwrap();
+    let written = |out: &str| text(dir.path().join(out).join("config.json"));
+    convert(dir.path(), &["model", "fp8", "--quantize", "fp8-channel"]).success().stderr("");
+    assert!(written("fp8").contains("\"torch_dtype\": \"float32\""));
+    let cast = ["--quantize", "fp8-channel", "--dtype", "bf16"];
+    convert(dir.path(), &[&["model", "half"], &cast[..]].concat()).success().stderr("");
+    let half = written("half");
+    assert!(half.contains("\"torch_dtype\": \"bfloat16\"") && half.contains("[0.0, Infinity]"));
+    for (from, dtype, expected) in
+        [("half", "f32", "float32"), ("half", "f16", "float16"), ("fp8", "bf16", "bfloat16")]
+    {
+        let out = format!("{from}-{dtype}");
+        convert(dir.path(), &[from, &out, "--dtype", dtype]).success().stderr("");
+        assert_eq!(written(&out), config.replace("float32", expected), "{out}");
+    }
 }
 
 /// The head and the embedding are one tensor here, and one of them stays as it is.
@@ -169,6 +250,12 @@ fn what_is_refused() {
     fails(&[&fp8("out")[..], &norm].concat(), 1, "two dimensions, found shape [64]");
     let kept = [gptq, "out", "--quantize", "fp8-tensor", "--cast", "*=keep"];
     fails(&kept, 1, "is stored as GPTQ and would not be quantised as fp8-tensor");
+    fs::write(dir.path().join("model/config.json"), "[NaN]").unwrap();
+    fails(
+        &fp8("out"),
+        1,
+        "config.json: the settings of quantised weights are wrong: not a JSON obj",
+    );
 }
 
 #[test]
@@ -183,7 +270,8 @@ fn quantised_weights_are_quantised_anew() {
         convert(dir.path(), &[input, name, "--quantize", how.name()]).success().stderr("");
         let out = dir.path().join(name);
         let made = Checkpoint::open(&out).unwrap().quantized_weights().unwrap();
-        let expected = weights.iter().filter(|it| how.suits(&it.name, &it.shape)).count();
+        let layers = LinearLayers::new();
+        let expected = weights.iter().filter(|it| layers.suits(how, &it.name, &it.shape)).count();
         assert!(expected > 0 && made.len() == expected, "{name}: {made:?}");
         let settings = text(out.join("config.json"));
         assert!(!settings.contains("gptq") && settings.contains("quant_method"), "{settings}");

@@ -222,16 +222,18 @@ fn scales_stay_as_they_are_beside_a_weight_that_does() {
 }
 
 #[test]
-fn scales_in_another_input_are_found() {
+fn scales_in_another_input_are_not_lost() {
     let dir = temp_dir();
     weight(dir.path(), "l.weight_scale_inv");
     for (file, pattern) in [("1.safetensors", "l.weight"), ("2.safetensors", "*_inv")] {
         convert(dir.path(), &["in.safetensors", file, "-f", pattern]).success();
     }
     let both = ["1.safetensors", "2.safetensors", "out.safetensors"];
-    for option in ["--dtype", "--dequantize"] {
-        convert(dir.path(), &[&both[..], &[option, "bf16"]].concat()).success().stderr("");
-        assert_eq!(values(&dir.path().join("out.safetensors")), [0.5, 0.5, 1.0, 1.0]);
-        std::fs::remove_file(dir.path().join("out.safetensors")).unwrap();
-    }
+    convert(dir.path(), &[&both[..], &["--dtype", "bf16"]].concat())
+        .failure()
+        .stderr(predicate::str::contains("put their files into one directory"));
+    assert!(!dir.path().join("out.safetensors").exists());
+    convert(dir.path(), &both).success();
+    convert(dir.path(), &["out.safetensors", "numbers.safetensors", "--dtype", "bf16"]).success();
+    assert_eq!(values(&dir.path().join("numbers.safetensors")), [0.5, 0.5, 1.0, 1.0]);
 }

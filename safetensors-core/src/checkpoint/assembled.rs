@@ -1,6 +1,5 @@
 //! [`Assembled`]: a file whose tensors are made of pieces of other files.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -295,40 +294,8 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
         self.content().read_exact_at(buf, offset)
     }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.content().read_ranges_at(ranges)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        self.content().will_read(ranges);
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        self.content().has_read(range);
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.content().requests()
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.content().check_unchanged()
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        self.content().may_change_unseen()
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        self.content().is_replaced()
-    }
-
-    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        self.content().lend(range)
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        self.content().as_any()
+    fn inner(&self) -> Option<&dyn ReadAt> {
+        Some(self.content())
     }
 }
 

@@ -8,7 +8,7 @@ use crate::io::ReadAt;
 use crate::load::catalog::{Catalog, CatalogPlace};
 use crate::weights::Weight;
 
-impl<S: ReadAt + 'static> Checkpoint<S> {
+impl<S: ReadAt> Checkpoint<S> {
     /// The same checkpoint with sources of a type that does not tell where they come from. So a
     /// program can treat checkpoints of the local disk and of remote stores alike.
     ///
@@ -27,12 +27,13 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// assert_eq!(open("memory")?.tensor("weight")?.read()?.as_slice::<u8>()?, [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn into_boxed(self) -> Checkpoint<Box<dyn ReadAt>> {
-        self.map_sources(|source| Box::new(source) as Box<dyn ReadAt>)
+    pub fn into_boxed<'a>(self) -> Checkpoint<Box<dyn ReadAt + 'a>>
+    where
+        S: 'a,
+    {
+        self.map_sources(|source| Box::new(source) as Box<dyn ReadAt + 'a>)
     }
-}
 
-impl<S: ReadAt> Checkpoint<S> {
     /// The same checkpoint, which reads from this one.
     pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
         Checkpoint {

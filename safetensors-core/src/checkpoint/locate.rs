@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::names::{
-    FILE_SUFFIX, INDEX_SUFFIX, STANDARD_DELTA, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several,
+    FILE_SUFFIX, INDEX_SUFFIX, STANDARD_DELTA, STANDARD_FILE, STANDARD_INDEX, UQFF_SUFFIX,
+    is_shard_of_several,
 };
 use super::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::error::{Error, ErrorKind, Result};
@@ -160,7 +161,7 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 ///
 /// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
 /// other index, then the only file. A single file that is one of several shards by its name is no
-/// checkpoint: the other shards and the index are missing.
+/// checkpoint: the other shards and the index are missing. So is a file next to `.uqff` files.
 ///
 /// The index of a delta in `model.delta`, which readers refuse, comes before the only file if
 /// `manifest.json` says that this is an epoch of a training: the file is then the state of a
@@ -180,7 +181,11 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
         return Ok(CheckpointPath::Index(index));
     }
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
-    let [indexes, files] = found(&entries);
+    let [indexes, mut files] = found(&entries);
+    // mistral.rs puts the quantised layers there, and all other tensors in the only file.
+    let is_uqff =
+        |entry: &&StoreEntry| entry.kind == FileKind::File && entry.name.ends_with(UQFF_SUFFIX);
+    files.extend(entries.iter().filter(is_uqff).map(|entry| entry.name.as_str()));
     let index = directory.join(STANDARD_DELTA).join(STANDARD_INDEX);
     let has = |kind, name| entries.iter().any(|entry| entry.kind == kind && entry.name == name);
     let is_epoch = has(FileKind::File, MANIFEST);
@@ -194,7 +199,7 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),
-        ([], [file]) if !is_shard_of_several(file) => {
+        ([], [file]) if !is_shard_of_several(file) && !file.ends_with(UQFF_SUFFIX) => {
             Ok(CheckpointPath::File(directory.join(file)))
         }
         _ => {

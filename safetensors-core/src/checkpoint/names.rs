@@ -6,6 +6,9 @@ pub(super) use crate::io::hidden::shard_numbers;
 /// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
+/// The end of the names of files in which mistral.rs has quantised layers.
+pub(super) const UQFF_SUFFIX: &str = ".uqff";
+
 /// How the name of an index ends.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 

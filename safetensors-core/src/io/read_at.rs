@@ -64,20 +64,27 @@ pub trait ReadAt: Send + Sync {
     /// The errors of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
+        match self.inner() {
+            Some(inner) => inner.read_ranges_at(ranges),
+            None => ranges.iter_mut().try_for_each(|it| self.read_exact_at(it.bytes, it.offset)),
+        }
     }
 
     /// Hears which bytes a load is about to read. It will read them in pieces, and in several
     /// threads. A source whose bytes cost less together than piece by piece can prepare for it. The
     /// default does nothing.
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        let _ = ranges;
+        if let Some(inner) = self.inner() {
+            inner.will_read(ranges);
+        }
     }
 
     /// Hears that a load is over, whether it has failed or not. The range has all of one call of
     /// [`will_read`](ReadAt::will_read). The default does nothing.
     fn has_read(&self, range: Range<u64>) {
-        let _ = range;
+        if let Some(inner) = self.inner() {
+            inner.has_read(range);
+        }
     }
 
     /// How loads should divide what they read, if that depends on the source. `None`, the default,
@@ -132,7 +139,7 @@ pub trait ReadAt: Send + Sync {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     fn requests(&self) -> Option<Requests> {
-        None
+        self.inner()?.requests()
     }
 
     /// Checks that the source has not changed since it was opened, as far as it can tell. It is
@@ -142,14 +149,14 @@ pub trait ReadAt: Send + Sync {
     ///
     /// An error that says what has changed.
     fn check_unchanged(&self) -> io::Result<()> {
-        Ok(())
+        self.inner().map_or(Ok(()), |inner| inner.check_unchanged())
     }
 
     /// Whether the source may have changed in a way that
     /// [`check_unchanged`](ReadAt::check_unchanged) does not see. If so, a header is read twice and
     /// compared. `false` by default.
     fn may_change_unseen(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.may_change_unseen())
     }
 
     /// Whether the path of the source leads to another file now. What was opened can still be read
@@ -160,19 +167,24 @@ pub trait ReadAt: Send + Sync {
     ///
     /// The errors of the source, if it cannot tell.
     fn is_replaced(&self) -> io::Result<bool> {
-        Ok(false)
+        self.inner().map_or(Ok(false), |inner| inner.is_replaced())
     }
 
     /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None`
     /// by default, and for bytes that have to be read.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        let _ = range;
-        None
+        self.inner()?.lend(range)
     }
 
     /// The source itself, for a program that knows its type and wants it back from a
     /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
     fn as_any(&self) -> Option<&dyn Any> {
+        self.inner()?.as_any()
+    }
+
+    /// The source that this one wraps, with the same bytes. The defaults of the other methods ask it.
+    /// `None` by default.
+    fn inner(&self) -> Option<&dyn ReadAt> {
         None
     }
 }
@@ -208,7 +220,7 @@ pub struct ReadRange<'a> {
     pub bytes: &'a mut [u8],
 }
 
-impl fmt::Debug for dyn ReadAt {
+impl fmt::Debug for dyn ReadAt + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadAt").field("byte_len", &self.byte_len()).finish_non_exhaustive()
     }
@@ -226,46 +238,14 @@ macro_rules! forward {
                 (**self).read_exact_at(buf, offset)
             }
 
-            fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-                (**self).read_ranges_at(ranges)
-            }
-
-            fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-                (**self).will_read(ranges);
-            }
-
-            fn has_read(&self, range: Range<u64>) {
-                (**self).has_read(range);
-            }
-
-            fn requests(&self) -> Option<Requests> {
-                (**self).requests()
-            }
-
-            fn check_unchanged(&self) -> io::Result<()> {
-                (**self).check_unchanged()
-            }
-
-            fn may_change_unseen(&self) -> bool {
-                (**self).may_change_unseen()
-            }
-
-            fn is_replaced(&self) -> io::Result<bool> {
-                (**self).is_replaced()
-            }
-
-            fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-                (**self).lend(range)
-            }
-
-            fn as_any(&self) -> Option<&dyn Any> {
-                (**self).as_any()
+            fn inner(&self) -> Option<&dyn ReadAt> {
+                Some(&**self)
             }
         }
     )*};
 }
 
-forward!(Box<dyn ReadAt>, &dyn ReadAt);
+forward!(Box<dyn ReadAt + '_>, &dyn ReadAt);
 
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn byte_len(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
-use super::{DtypePlan, LazyTensor, LoadOptions, QuantizedWeights, read_tensors};
+use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -27,7 +27,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
         let makes_numbers = options.table.is_some() || plan.dtype() != self.dtype();
-        if makes_numbers && options.quantized != QuantizedWeights::Stored {
+        if makes_numbers && !options.reads_codes() {
             self.refuse_codes()?;
         }
         Ok(plan)

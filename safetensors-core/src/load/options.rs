@@ -212,8 +212,15 @@ impl LoadOptions {
     }
 
     /// Whether quantised weights are read as numbers.
-    pub(crate) fn reads_numbers(&self) -> bool {
+    #[doc(hidden)]
+    pub fn reads_numbers(&self) -> bool {
         self.quantized == QuantizedWeights::Numbers
+    }
+
+    /// Whether the codes of quantised weights are read as they are stored.
+    #[doc(hidden)]
+    pub fn reads_codes(&self) -> bool {
+        self.quantized == QuantizedWeights::Stored
     }
 
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.

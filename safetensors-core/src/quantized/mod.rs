@@ -23,8 +23,8 @@ mod source;
 
 use std::collections::HashSet;
 
-pub use quantize::{Quantization, QuantizationError};
-pub(crate) use quantize::{QuantizedPart, with_settings};
+pub(crate) use quantize::{Fused, QuantizedPart, fused_with, with_dtype, with_settings};
+pub use quantize::{LinearLayers, Quantization, QuantizationError};
 
 use crate::checkpoint::{Checkpoint, Computed};
 use crate::dtype::Dtype;
@@ -135,7 +135,8 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// [`dequantized`](Checkpoint::dequantized) of a checkpoint that is borrowed. `None` if it has
     /// no quantised weights.
-    pub(crate) fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
+    #[doc(hidden)]
+    pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights()?;
         if weights.is_empty() {
             return Ok(None);

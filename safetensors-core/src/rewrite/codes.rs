@@ -35,8 +35,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             let Some(weight) = known.of_tensor(&together, position)? else { continue };
             let problem = QuantizationProblem::Unsupported {
                 scheme: weight.scheme.into(),
-                reason: "its codes and its scales come from several checkpoints; open their files \
-                         as one, with its config.json beside them"
+                reason: "its codes and its scales come from several checkpoints; put their files \
+                         into one directory, with their config.json, and open that"
                     .into(),
             };
             let error = Error::from(ErrorKind::Quantization { problem }).in_tensor(name);
@@ -49,6 +49,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 impl<S: ReadAt> Tensors for Together<'_, '_, S> {
     fn count(&self) -> usize {
         self.rewrite.tensors.len()
+    }
+
+    fn is_part(&self) -> bool {
+        true
     }
 
     fn position(&self, name: &str) -> Option<usize> {

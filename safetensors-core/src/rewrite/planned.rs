@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
-use crate::quantized::{Quantization, QuantizationError, QuantizedPart};
+use crate::quantized::{Fused, Quantization, QuantizationError, QuantizedPart};
 use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
@@ -131,6 +131,12 @@ impl<'a, S> PlannedTensor<'a, S> {
     pub(super) fn locate(&self, error: Error) -> Error {
         self.origin.locate(error)
     }
+
+    /// The number of bytes in the source, of the weight for each tensor that stores a part of it.
+    pub fn source_len(&self) -> u64 {
+        // No tensor is planned whose length is unknown.
+        shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()
+    }
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
@@ -151,6 +157,16 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
+    /// Returns `true` for floats that are saved as such, not as codes or scales of this rewrite.
+    pub(super) fn is_plain_float(&self) -> bool {
+        self.dtype().is_float() && !self.is_quantized()
+    }
+
+    /// Returns `true` for scales of codes that this rewrite makes.
+    pub(super) fn is_of_codes(&self) -> bool {
+        matches!(&self.written, Written::Quantized(part) if !part.is_codes())
+    }
+
     /// Sets the conversion, from the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
@@ -164,8 +180,9 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         name: &str,
         how: Quantization,
         options: &ConvertOptions,
+        fused: Option<Arc<Fused<Origin<'a, S>>>>,
     ) -> Result<Vec<(String, Self)>> {
-        let parts = how.quantize(name, self.origin.clone(), options);
+        let parts = how.quantize(name, self.origin.clone(), options, fused);
         let parts = parts.map_err(|error| self.origin.locate(error))?;
         let planned = parts.into_iter().map(|(name, part)| {
             let mut planned = Self {

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use safetensors_core::{Dtype, ReadAt};
 
 use super::kinds::Type;
-use super::metadata;
+use super::metadata::{self, SHAPE};
 use super::reader::Reader;
-use super::split;
-use crate::error::{Error, ErrorKind, Result};
+use super::{companions, places, split};
+use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{
-    Blocks, Builder, Container, Data, Place, Reason, Stored, Tensor, TensorFile,
+    Blocks, Builder, Container, Data, Place, Reason, Scales, Stored, Tensor, TensorFile,
 };
 use crate::{Format, Options};
 
 /// The most dimensions of a tensor; ggml has 4.
-const MOST_DIMS: u32 = 8;
+pub(super) const MOST_DIMS: u32 = 8;
 
 /// Opens the tensors of a file.
 pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<TensorFile<S>> {
@@ -44,7 +44,8 @@ pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<Tens
         }
     }
     let mut keys = metadata::read(&mut reader, keys)?;
-    let split = split::take(&mut keys.metadata).map_err(|problem| reader.problem(problem))?;
+    let split =
+        split::take(&mut keys.metadata, tensors).map_err(|problem| reader.problem(problem))?;
     let mut listed = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..tensors {
@@ -58,24 +59,53 @@ pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<Tens
     let file_len = input.source.byte_len();
     let start = reader.position().checked_next_multiple_of(keys.alignment);
     let start = start.ok_or_else(|| reader.problem("the data begins beyond the end"))?;
-    check_places(&listed, start, file_len)?;
-    let mut builder = Builder { metadata: keys.metadata, split, ..Builder::default() };
     // The data in the order of the file, so that it is read front to back.
     listed.sort_by_key(|tensor| tensor.offset);
+    places::measure(&mut listed, file_len.saturating_sub(start), keys.alignment);
+    places::check(&listed, start, file_len)?;
+    for tensor in &mut listed {
+        if let Some(shape) = keys.shapes.remove(&tensor.name) {
+            reshape(tensor, shape, options)
+                .map_err(|problem| reader.problem(problem).in_tensor(&tensor.name))?;
+        }
+    }
+    if let Some(name) = keys.shapes.keys().next() {
+        return Err(reader.problem(format!("{SHAPE}{name} is there, but no tensor {name}")));
+    }
+    if options.dequantize && !options.blocks {
+        companions::explain(&mut listed, start);
+    }
+    let mut builder = Builder { metadata: keys.metadata, split, ..Builder::default() };
     builder.tensors.extend(listed.into_iter().map(|tensor| one(tensor, start, options)));
     let built = builder.build(file_len, limits)?;
     TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
 }
 
 /// A tensor as the header lists it.
-struct Listed {
-    name: String,
-    shape: Vec<usize>,
-    kind: Type,
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    /// The number of the type.
+    id: u32,
+    /// `None` if the type is not known.
+    pub(super) kind: Option<Type>,
     /// From the start of the data.
-    offset: u64,
+    pub(super) offset: u64,
     /// In the file.
-    byte_len: u64,
+    pub(super) byte_len: u64,
+    /// The bytes to the next tensor.
+    pub(super) room: u64,
+    /// The scales of its numbers, in another tensor.
+    pub(super) scales: Option<Scales>,
+    /// Why its numbers are not known.
+    pub(super) problem: Option<String>,
+}
+
+impl Listed {
+    pub(super) fn type_name(&self) -> String {
+        let kind = self.kind.or(Type::from_id(self.id));
+        kind.map_or_else(|| format!("type {}", self.id), |kind| kind.name().into())
+    }
 }
 
 fn read_tensor<S: ReadAt>(reader: &mut Reader<S>) -> Result<Listed> {
@@ -93,87 +123,84 @@ fn read_tensor<S: ReadAt>(reader: &mut Reader<S>) -> Result<Listed> {
             })?);
         }
         let id = reader.u32()?;
-        let kind = Type::from_id(id);
-        let kind = kind.ok_or_else(|| reader.problem(format!("its type {id} is unknown")))?;
         let offset = reader.u64()?;
         // The first dimension of the file is the innermost, along which blocks lie.
-        let row = shape.first().copied().unwrap_or(1);
-        if row % kind.block_len() != 0 {
-            let block = kind.block_len();
-            return Err(reader.problem(format!(
-                "rows of {row} elements are not whole blocks of {kind}, which have {block}"
-            )));
-        }
         shape.reverse();
-        let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
-        let byte_len = elements.and_then(|elements| {
-            (elements / kind.block_len() as u64).checked_mul(kind.block_bytes() as u64)
-        });
-        let byte_len = byte_len.ok_or_else(|| reader.problem("its size does not fit 64 bits"))?;
-        Ok((shape, kind, offset, byte_len))
+        let kind = Type::from_id(id);
+        if let Some(kind) = kind.filter(|kind| kind.byte_len(&shape).is_none()) {
+            let (row, block) = (shape.last().unwrap_or(&1), kind.block_len());
+            return Err(reader.problem(match row % block {
+                0 => "its size does not fit 64 bits".into(),
+                _ => format!(
+                    "rows of {row} elements are not whole blocks of {kind}, which have {block}"
+                ),
+            }));
+        }
+        Ok((shape, id, kind, offset))
     };
-    let (shape, kind, offset, byte_len) = read(reader).map_err(|error| error.in_tensor(&name))?;
-    Ok(Listed { name, shape, kind, offset, byte_len })
+    let (shape, id, kind, offset) = read(reader).map_err(|error| error.in_tensor(&name))?;
+    let (byte_len, room, scales, problem) = Default::default();
+    Ok(Listed { name, shape, id, kind, offset, byte_len, room, scales, problem })
 }
 
-/// Fails if a tensor reaches past the end of the file, or into another.
-fn check_places(tensors: &[Listed], start: u64, file_len: u64) -> Result<()> {
-    let mut places = Vec::new();
-    for tensor in tensors.iter().filter(|tensor| tensor.byte_len > 0) {
-        let begin = start.checked_add(tensor.offset);
-        let end = begin.and_then(|begin| begin.checked_add(tensor.byte_len));
-        match (begin, end.filter(|&end| end <= file_len)) {
-            (Some(begin), Some(end)) => places.push((begin, end, &tensor.name)),
-            _ => {
-                let expected = end.unwrap_or(u64::MAX);
-                let kind = ErrorKind::PastEnd { expected, found: file_len };
-                return Err(Error::from(kind).in_tensor(&tensor.name));
-            }
-        }
+/// Gives a tensor the shape that it has in its model. Blocks keep the rows that they are stored in.
+fn reshape(tensor: &mut Listed, shape: Vec<usize>, options: &Options) -> Result<(), String> {
+    let elements =
+        |shape: &[usize]| shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
+    if elements(&shape) != elements(&tensor.shape) {
+        let stored = &tensor.shape;
+        return Err(format!(
+            "{SHAPE}{} is {shape:?}, which should have as many elements as the stored shape \
+             {stored:?}",
+            tensor.name
+        ));
     }
-    places.sort_unstable();
-    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        Some(pair) => {
-            let kind = ErrorKind::TensorsOverlap { other: pair[0].2.clone() };
-            Err(Error::from(kind).in_tensor(pair[1].2))
-        }
-        None => Ok(()),
+    if !options.blocks || tensor.kind.is_some_and(|kind| kind.dtype().is_some()) {
+        tensor.shape = shape;
     }
+    Ok(())
 }
 
 fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
-    let Listed { name, mut shape, kind, offset, byte_len } = tensor;
+    let type_name = tensor.type_name();
+    let Listed { name, mut shape, kind, offset, byte_len, scales, problem, .. } = tensor;
     let place = Place::At(start.saturating_add(offset));
-    if let Some(dtype) = kind.dtype() {
+    if let Some(dtype) = kind.and_then(Type::dtype) {
         return Tensor { name, dtype, shape, data: Data::Plain(place), stored: None };
     }
-    let (len, bytes) = (kind.block_len(), kind.block_bytes());
-    let blocks =
-        kind.dequantize().map(|dequantize| Blocks { name: kind.name(), len, bytes, dequantize });
-    let stored = Stored {
-        type_name: kind.name().into(),
+    let blocks = kind.and_then(|kind| {
+        let (len, bytes) = (kind.block_len(), kind.block_bytes());
+        Some(Blocks { name: kind.name(), len, bytes, dequantize: kind.dequantize()? })
+    });
+    let is_quantised = blocks.is_some() && problem.is_none();
+    let stored = Some(Stored {
+        type_name: type_name.clone(),
         shape: shape.clone(),
         byte_len,
-        is_readable: options.dequantize && blocks.is_some() && !options.blocks,
-        is_quantised: blocks.is_some(),
-    };
-    if options.blocks {
-        // Rows are whole blocks, so a tensor of blocks has a last dimension.
-        if let Some(row) = shape.last_mut() {
-            *row = (*row / len).saturating_mul(bytes);
+        is_readable: options.dequantize && is_quantised && !options.blocks,
+        is_quantised,
+    });
+    let (dtype, data) = match (kind, blocks, problem) {
+        (None, ..) => {
+            // At least one byte: of none, reading would not fail.
+            shape = vec![usize::try_from(byte_len).unwrap_or(usize::MAX).max(1)];
+            (Dtype::U8, Data::Refused(Reason::NoDequantizer(type_name.into())))
         }
-        return Tensor {
-            name,
-            dtype: Dtype::U8,
-            shape,
-            data: Data::Plain(place),
-            stored: Some(stored),
-        };
-    }
-    let data = match blocks {
-        Some(blocks) if options.dequantize => Data::Blocks(place, blocks),
-        Some(_) => Data::Refused(Reason::Quantised(kind.name())),
-        None => Data::Refused(Reason::NoDequantizer(kind.name())),
+        // Rows are whole blocks, so a tensor of blocks has a last dimension.
+        (Some(kind), ..) if options.blocks => {
+            if let Some(row) = shape.last_mut() {
+                *row = (*row / kind.block_len()).saturating_mul(kind.block_bytes());
+            }
+            (Dtype::U8, Data::Plain(place))
+        }
+        (_, None, _) => (Dtype::F32, Data::Refused(Reason::NoDequantizer(type_name.into()))),
+        (_, Some(_), Some(problem)) => {
+            (Dtype::F32, Data::Refused(Reason::Companion(problem.into())))
+        }
+        (_, Some(blocks), None) if options.dequantize => {
+            (Dtype::F32, Data::Blocks { place, blocks, scales })
+        }
+        (_, Some(blocks), None) => (Dtype::F32, Data::Refused(Reason::Quantised(blocks.name))),
     };
-    Tensor { name, dtype: Dtype::F32, shape, data, stored: Some(stored) }
+    Tensor { name, dtype, shape, data, stored }
 }

@@ -63,7 +63,7 @@ const fn unknown(id: u32, name: &'static str, len: usize, bytes: usize) -> Row {
 }
 
 /// After `ggml.h`. Numbers that are missing were types that no file has any more.
-static TYPES: [Row; 34] = [
+static TYPES: [Row; 38] = [
     plain(0, "F32", 4, Dtype::F32),
     plain(1, "F16", 2, Dtype::F16),
     known(2, "Q4_0", 32, 18, dequantize::simple::q4_0),
@@ -93,12 +93,19 @@ static TYPES: [Row; 34] = [
     plain(28, "F64", 8, Dtype::F64),
     known(29, "IQ1_M", 256, 56, dequantize::iq::iq1_m),
     plain(30, "BF16", 2, Dtype::BF16),
+    unknown(31, "Q4_0_4_4", 32, 18),
+    unknown(32, "Q4_0_4_8", 32, 18),
+    unknown(33, "Q4_0_8_8", 32, 18),
     known(34, "TQ1_0", 256, 54, dequantize::other::tq1_0),
     known(35, "TQ2_0", 256, 66, dequantize::other::tq2_0),
     known(39, "MXFP4", 32, 17, dequantize::other::mxfp4),
     known(40, "NVFP4", 64, 36, dequantize::other::nvfp4),
-    unknown(41, "Q1_0", 128, 18),
+    known(41, "Q1_0", 128, 18, dequantize::simple::q1_0),
+    known(42, "Q2_0", 64, 18, dequantize::simple::q2_0),
 ];
+
+/// `Q2_0` as PrismML's fork of llama.cpp writes it, under the same number.
+static LONG_Q2_0: Row = known(42, "Q2_0", 128, 34, dequantize::simple::q2_0);
 
 /// The types that a [`Writer`](super::Writer) writes.
 impl Type {
@@ -112,6 +119,9 @@ impl Type {
     pub const Q8_0: Self = Self::of(8);
     /// The upper half of F32.
     pub const BF16: Self = Self::of(30);
+
+    /// Two bits, from -1 to 2, with one scale for 64 of them, or for 128 in files of a fork.
+    pub(super) const Q2_0: [Self; 2] = [Self::of(42), Self(&LONG_Q2_0)];
 
     /// All of these.
     pub const WRITTEN: [Self; 5] = [Self::Q8_0, Self::Q4_0, Self::BF16, Self::F16, Self::F32];
@@ -150,6 +160,15 @@ impl Type {
     /// The number of bytes of a block, or of an element of a plain type.
     pub fn block_bytes(self) -> usize {
         self.0.bytes
+    }
+
+    /// The bytes of a tensor of this shape. `None` if its rows are not whole blocks, or if its size
+    /// does not fit 64 bits.
+    pub(super) fn byte_len(self, shape: &[usize]) -> Option<u64> {
+        let is_whole = shape.last().unwrap_or(&1).is_multiple_of(self.0.len);
+        let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
+        let blocks = elements.filter(|_| is_whole)? / self.0.len as u64;
+        blocks.checked_mul(self.0.bytes as u64)
     }
 
     /// The dtype of a plain type; `None` for a quantised one.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use safetensors_core::ReadAt;
 use serde_json::Value;
 
+use super::header::MOST_DIMS;
 use super::reader::Reader;
 use crate::error::Result;
 
@@ -18,16 +19,23 @@ const DEEPEST: usize = 4;
 /// The alignment of data unless the file says another.
 const ALIGNMENT: u64 = 32;
 
+/// ComfyUI-GGUF's key for the shape of a tensor before the tensor's name. The tensor is stored in
+/// rows of 256 numbers, because those of its shape are no whole blocks.
+pub(super) const SHAPE: &str = "comfy.gguf.orig_shape.";
+
 /// The keys that become metadata, and what they say about the file itself.
 pub(super) struct Keys {
     pub(super) metadata: BTreeMap<String, String>,
+    /// The shapes of [`SHAPE`], by the names of the tensors.
+    pub(super) shapes: BTreeMap<String, Vec<usize>>,
     /// The data begins at a multiple of this.
     pub(super) alignment: u64,
 }
 
 /// Reads this many keys and values.
 pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
-    let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
+    let (metadata, shapes) = Default::default();
+    let mut keys = Keys { metadata, shapes, alignment: ALIGNMENT };
     for _ in 0..count {
         let key = reader.text()?;
         let kind = reader.u32()?;
@@ -37,6 +45,18 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
             keys.alignment = alignment
                 .filter(|alignment| alignment.is_power_of_two())
                 .ok_or_else(|| reader.problem("general.alignment should be a power of two"))?;
+        }
+        if let Some(name) = key.strip_prefix(SHAPE) {
+            let Some(shape) = value.as_ref().and_then(shape) else {
+                let found = value.map_or("a longer array".into(), |value| value.to_string());
+                return Err(reader.problem(format!(
+                    "{key} should be at most {MOST_DIMS} dimensions, found {found}"
+                )));
+            };
+            if keys.shapes.insert(name.to_owned(), shape).is_some() {
+                return Err(reader.problem(format!("duplicate key {key:?}")));
+            }
+            continue;
         }
         let text = match value {
             Some(Value::String(text)) => text,
@@ -96,6 +116,12 @@ fn value<S: ReadAt>(
         12 => number(f64::from_le_bytes(reader.array()?).to_string()),
         _ => return Err(reader.problem(format!("the type {kind} of a value is unknown"))),
     }))
+}
+
+/// An array of dimensions.
+fn shape(value: &Value) -> Option<Vec<usize>> {
+    let dims = value.as_array().filter(|dims| dims.len() <= MOST_DIMS as usize)?;
+    dims.iter().map(|dim| usize::try_from(dim.as_u64()?).ok()).collect()
 }
 
 /// A float, as the shortest text that reads as the same number. JSON has no infinity.

@@ -9,12 +9,25 @@
 //!
 //! | dequantised | types |
 //! |---|---|
-//! | blocks of 32 and more | `Q4_0` `Q4_1` `Q5_0` `Q5_1` `Q8_0` `MXFP4` `NVFP4` `IQ4_NL` |
+//! | blocks of 32 and more | `Q1_0` `Q2_0` `Q4_0` `Q4_1` `Q5_0` `Q5_1` `Q8_0` `MXFP4` `NVFP4` `IQ4_NL` |
 //! | K-quants | `Q2_K` `Q3_K` `Q4_K` `Q5_K` `Q6_K` |
 //! | rows of tables | `IQ1_S` `IQ1_M` `IQ2_XXS` `IQ2_XS` `IQ2_S` `IQ3_XXS` `IQ3_S` |
 //! | others in blocks of 256 | `TQ1_0` `TQ2_0` `IQ4_XS` |
 //!
-//! To read a tensor of another type is [`ErrorKind::NoDequantizer`], which names it.
+//! To read a tensor of another type is [`ErrorKind::NoDequantizer`], which names it. A type that is
+//! not known is listed by its number, with the bytes up to the next tensor.
+//!
+//! A module can have more tensors than its quantised weight `X.weight`:
+//!
+//! | tensor | with [`Options::dequantize`](crate::Options::dequantize) |
+//! |---|---|
+//! | `X.bias` | read |
+//! | `X.scale`, F32: one number, or one for each expert | multiplies the numbers of the weight, and is not listed |
+//! | `X.input_scale` | not listed: it is for activations |
+//! | `X.` and anything else | read; the weight is [`ErrorKind::BadCompanion`] |
+//!
+//! ComfyUI-GGUF stores some tensors in rows of 256 numbers, with the true shape in a key
+//! (`comfy.gguf.orig_shape.NAME`). They are listed with that shape, except as blocks.
 //!
 //! Dimensions are in the order of safetensors, the outermost first: GGUF has them the other way
 //! round. The keys of the file become metadata: texts, numbers, booleans, and arrays of at most
@@ -43,8 +56,9 @@
 //!
 //! Each part of a file that was split (`NAME-00001-of-00003.gguf`) says its number and how many there
 //! are. A path to any part opens all of them, as one checkpoint. A part that is missing, is another
-//! one than its name says, or counts other parts or tensors is [`ErrorKind::BadSplit`]; one that is
-//! opened as [`TensorFile`] alone is [`ErrorKind::SplitGguf`].
+//! one than its name says, or counts other parts or tensors is [`ErrorKind::BadSplit`], and so is the
+//! scale of a weight in another part; one that is opened as [`TensorFile`] alone is
+//! [`ErrorKind::SplitGguf`].
 //!
 //! # Writing
 //!
@@ -55,13 +69,16 @@
 //! [`ErrorKind::SplitGguf`]: crate::ErrorKind::SplitGguf
 //! [`ErrorKind::Quantised`]: crate::ErrorKind::Quantised
 //! [`ErrorKind::NoDequantizer`]: crate::ErrorKind::NoDequantizer
+//! [`ErrorKind::BadCompanion`]: crate::ErrorKind::BadCompanion
 //! [`TensorFile`]: crate::TensorFile
 
+mod companions;
 mod dequantize;
 mod header;
 mod kinds;
 mod metadata;
 mod model;
+mod places;
 mod reader;
 mod split;
 mod write;

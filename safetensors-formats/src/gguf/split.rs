@@ -3,12 +3,13 @@
 //! Each part says its number, how many parts there are, and how many tensors all of them have. The
 //! first part has the keys of the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::{ErrorKind as CoreKind, ReadAt};
 
+use super::companions;
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::tensor_file::{Split, TensorFile};
 
@@ -18,8 +19,8 @@ const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
 /// Takes from the keys of a file which part of a split file it is. `None` for a file that is not
-/// split, whose keys stay.
-pub(super) fn take(keys: &mut BTreeMap<String, String>) -> Result<Option<Split>, String> {
+/// split, whose keys stay. The file has `own` tensors.
+pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Option<Split>, String> {
     let number = |keys: &BTreeMap<String, String>, key: &str| -> Result<Option<u64>, String> {
         let Some(text) = keys.get(key) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| format!("{key} should be a number, found {text}"))
@@ -37,7 +38,7 @@ pub(super) fn take(keys: &mut BTreeMap<String, String>) -> Result<Option<Split>,
     let tensors = number(keys, TENSORS)?;
     // They are about the files, and not about the model that the parts are together.
     [NUMBER, COUNT, TENSORS].iter().for_each(|key| drop(keys.remove(*key)));
-    Ok(Some(Split { number: part, count, tensors }))
+    Ok(Some(Split { number: part, count, tensors, own }))
 }
 
 /// Opens the other parts of a split file, one of which is open, and checks that they belong
@@ -68,7 +69,8 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
             }
             _ => error,
         })?;
-        let expected = Split { number: other, ..split };
+        let own = file.split().map_or(0, |split| split.own);
+        let expected = Split { number: other, own, ..split };
         if file.split() != Some(expected) {
             let problem =
                 format!("it should be {}, found {}", shown(Some(expected)), shown(file.split()));
@@ -77,13 +79,35 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
         files.push((sibling, file));
     }
     files.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let found: u64 = files.iter().map(|(_, file)| file.tensor_count() as u64).sum();
+    if let Some((path, name)) = apart(&files) {
+        let problem = format!(
+            "{name}, which changes the numbers of its weight, is in another part; llama-gguf-split \
+             --merge makes one file of all parts"
+        );
+        return Err(bad(problem, path));
+    }
+    let own = files.iter().filter_map(|(_, file)| file.split()).map(|split| split.own);
+    let found = own.fold(0, u64::saturating_add);
     match split.tensors.filter(|&tensors| tensors != found) {
         Some(tensors) => {
             Err(bad(format!("its parts should have {tensors} tensors, but have {found}"), path))
         }
         None => Ok(files),
     }
+}
+
+/// The first tensor that changes the numbers of a weight in another part, and its part.
+fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
+    let stored = files.iter().flat_map(|(_, file)| file.all_stored());
+    let numbers = stored.filter(|(_, stored)| stored.is_readable && stored.is_quantised);
+    let modules: HashSet<_> =
+        numbers.filter_map(|(name, _)| name.strip_suffix(companions::WEIGHT)).collect();
+    // Within one file, such a tensor is no longer listed, or its weight cannot be read.
+    let changes = |name: &&str| {
+        let module = name.rsplit_once('.');
+        module.is_some_and(|(module, part)| modules.contains(module) && companions::changes(part))
+    };
+    files.iter().find_map(|(path, file)| Some((&**path, file.names().filter(changes).min()?)))
 }
 
 /// How the name of a part ends.
@@ -93,7 +117,7 @@ fn end(number: u16, count: u16) -> String {
 
 /// A part, as errors name it.
 fn shown(split: Option<Split>) -> String {
-    let Some(Split { number, count, tensors }) = split else { return "no part".into() };
+    let Some(Split { number, count, tensors, .. }) = split else { return "no part".into() };
     let tensors = tensors.map(|tensors| format!(", of {tensors} tensors")).unwrap_or_default();
     format!("part {} of {count}{tensors}", u32::from(number) + 1)
 }

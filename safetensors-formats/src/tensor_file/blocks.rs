@@ -1,6 +1,8 @@
-//! [`Blocks`]: the numbers of a quantised tensor, for any range of it.
+//! [`Blocks`]: the numbers of a quantised tensor, for any range of it, and their [`Scales`].
 
 use std::io;
+
+use super::Place;
 
 /// The quantised bytes that are read at once.
 const PIECE: usize = 64 << 10;
@@ -56,4 +58,36 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+/// The scales that numbers are multiplied by, which are F32.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Scales {
+    pub(crate) place: Place,
+    /// The numbers that have one scale.
+    pub(crate) each: u64,
+}
+
+/// Multiplies numbers, of which the first is number `first` of its tensor, by their scales, which
+/// `read` reads. `each` of them have one.
+pub(super) fn multiply(
+    numbers: &mut [u8],
+    mut first: u64,
+    each: u64,
+    read: &dyn Fn(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut rest = numbers.as_chunks_mut::<4>().0;
+    let start = first / each;
+    let scales = (first + rest.len() as u64).div_ceil(each) - start;
+    let mut bytes = vec![0; scales as usize * size_of::<f32>()];
+    read(&mut bytes, start * size_of::<f32>() as u64)?;
+    for scale in bytes.as_chunks().0 {
+        let len = (each - first % each).min(rest.len() as u64);
+        let (part, others) = rest.split_at_mut(len as usize);
+        for number in part {
+            *number = (f32::from_le_bytes(*number) * f32::from_le_bytes(*scale)).to_le_bytes();
+        }
+        (rest, first) = (others, first + len);
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 
 #[cfg(feature = "gguf")]
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Scales, multiply};
 use super::strided::Strided;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
@@ -39,7 +39,7 @@ pub(crate) enum Data {
     Moved { place: Place, elements: Elements, swapped: Option<usize> },
     /// They are quantised.
     #[cfg(feature = "gguf")]
-    Blocks(Place, Blocks),
+    Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
     /// They cannot be read, for this reason.
     #[cfg(any(feature = "pytorch", feature = "gguf"))]
     Refused(Reason),
@@ -62,7 +62,10 @@ pub(crate) enum Reason {
     Quantised(&'static str),
     /// It is quantised in a way that is not known.
     #[cfg(feature = "gguf")]
-    NoDequantizer(&'static str),
+    NoDequantizer(Box<str>),
+    /// What the other tensors of its module do to it is not known, for this reason.
+    #[cfg(feature = "gguf")]
+    Companion(Box<str>),
 }
 
 impl From<Reason> for ErrorKind {
@@ -80,7 +83,9 @@ impl From<Reason> for ErrorKind {
             #[cfg(feature = "gguf")]
             Reason::Quantised(kind) => Self::Quantised { kind },
             #[cfg(feature = "gguf")]
-            Reason::NoDequantizer(kind) => Self::NoDequantizer { kind },
+            Reason::NoDequantizer(kind) => Self::NoDequantizer { kind: kind.into() },
+            #[cfg(feature = "gguf")]
+            Reason::Companion(problem) => Self::BadCompanion { problem: problem.into() },
         }
     }
 }
@@ -163,10 +168,14 @@ impl Data {
                 })
             }
             #[cfg(feature = "gguf")]
-            Self::Blocks(place, blocks) => {
+            Self::Blocks { place, blocks, scales } => {
                 let storage = container.opened(place)?;
                 in_units(buf, offset, blocks.unit(), |first, part| {
-                    Ok(blocks.read(&|buf, at| storage.read(buf, at), first, part)?)
+                    blocks.read(&|buf, at| storage.read(buf, at), first, part)?;
+                    let Some(Scales { place, each }) = scales else { return Ok(()) };
+                    let storage = container.opened(place)?;
+                    let first = first * blocks.len as u64;
+                    Ok(multiply(part, first, *each, &|buf, at| storage.read(buf, at))?)
                 })
             }
             #[cfg(any(feature = "pytorch", feature = "gguf"))]

@@ -23,11 +23,10 @@ mod whole;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
-pub(crate) use blocks::Blocks;
+pub(crate) use blocks::{Blocks, Scales};
 pub(crate) use build::{Builder, Tensor};
 #[cfg(any(feature = "pytorch", feature = "gguf"))]
 pub(crate) use data::Reason;
@@ -36,7 +35,7 @@ use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 #[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::{Assembled, Checkpoint};
-use safetensors_core::io::{FileSource, ReadRange, Requests};
+use safetensors_core::io::FileSource;
 pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
@@ -123,6 +122,8 @@ pub(crate) struct Split {
     pub(crate) count: u16,
     /// How many tensors all parts have, if the file says so.
     pub(crate) tensors: Option<u64>,
+    /// How many of them this part has.
+    pub(crate) own: u64,
 }
 
 /// How a tensor is stored in a file of another format, where no dtype says it: its elements are
@@ -260,10 +261,10 @@ impl<S: ReadAt> TensorFile<S> {
         self.split
     }
 
-    /// The number of tensors.
+    /// The names of all tensors, in no order.
     #[cfg(feature = "gguf")]
-    pub(crate) fn tensor_count(&self) -> usize {
-        self.names.len()
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
     }
 
     /// What opening one file has found: the header, and where the tensors are.
@@ -356,36 +357,8 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
         self.content().read_exact_at(buf, offset)
     }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.content().read_ranges_at(ranges)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        self.content().will_read(ranges);
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        self.content().has_read(range);
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        self.content().requests()
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.content().check_unchanged()
-    }
-
-    fn may_change_unseen(&self) -> bool {
-        self.content().may_change_unseen()
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        self.content().is_replaced()
-    }
-
-    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
-        self.content().lend(range)
+    fn inner(&self) -> Option<&dyn ReadAt> {
+        Some(self.content())
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

@@ -161,7 +161,10 @@ impl<'r> Checking<'r> {
         }
         match self.mismatches {
             none if none.is_empty() => Ok((self.names, self.arrays)),
-            mismatches => Err(file.locate_file(Error::from(ErrorKind::Mismatches { mismatches }))),
+            mismatches => {
+                file.refuse_codes(&self.fields)?;
+                Err(file.locate_file(Error::from(ErrorKind::Mismatches { mismatches })))
+            }
         }
     }
 }

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ndarray::{Array, ArrayView, Dimension};
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, TensorBuf, TensorView,
-};
+use safetensors_core::{Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView};
 
 use super::Names;
 use crate::array::array_from_buf;
-use crate::{ArrayElement, ViewArrayExt};
+use crate::{ArrayElement, Reader, ViewArrayExt};
 
 /// A file that a struct is loaded from.
 #[derive(Debug)]
@@ -27,40 +25,40 @@ enum Tensors<'r> {
     InMemory(&'r dyn InMemory),
 }
 
-/// A checkpoint whose files are in memory.
+/// A reader whose files are in memory.
 trait InMemory {
     fn view(&self, name: &str) -> Result<TensorView<'_>>;
 
     fn read(&self, name: &str) -> Result<TensorBuf>;
 }
 
-impl<B: AsRef<[u8]> + Send + Sync> InMemory for Checkpoint<B> {
+impl<B: AsRef<[u8]> + Send + Sync> InMemory for Reader<B> {
     fn view(&self, name: &str) -> Result<TensorView<'_>> {
-        self.tensor(name)?.view()
+        self.readable(name)?.view()
     }
 
     fn read(&self, name: &str) -> Result<TensorBuf> {
-        self.tensor(name)?.read()
+        self.readable(name)?.read()
     }
 }
 
 impl<'r> Loading<'r> {
     /// Reads these arrays in parallel.
     pub(super) fn read<S: ReadAt>(
-        checkpoint: &Checkpoint<S>,
+        reader: &Reader<S>,
         names: Names<'r>,
         arrays: Vec<String>,
     ) -> Result<Self> {
-        let bufs = checkpoint.read_named(&arrays, &LoadOptions::new())?;
+        let bufs = reader.checkpoint().read_named(&arrays, reader.options())?;
         Ok(Self { names, tensors: Tensors::Read(arrays.into_iter().zip(bufs).collect()) })
     }
 
     /// Borrows arrays from memory.
     pub(super) fn in_memory<B: AsRef<[u8]> + Send + Sync>(
-        checkpoint: &'r Checkpoint<B>,
+        reader: &'r Reader<B>,
         names: Names<'r>,
     ) -> Self {
-        Self { names, tensors: Tensors::InMemory(checkpoint) }
+        Self { names, tensors: Tensors::InMemory(reader) }
     }
 
     pub(super) fn names(&self) -> &Names<'r> {
@@ -73,7 +71,7 @@ impl<'r> Loading<'r> {
     ) -> Result<Array<T, D>> {
         let buf = match &mut self.tensors {
             Tensors::Read(bufs) => bufs.remove(name).ok_or_else(|| not_found(name)),
-            Tensors::InMemory(checkpoint) => checkpoint.read(name),
+            Tensors::InMemory(reader) => reader.read(name),
         };
         buf.and_then(array_from_buf).map_err(|error| self.names.file().locate(name, error))
     }
@@ -84,7 +82,7 @@ impl<'r> Loading<'r> {
         name: &str,
     ) -> Result<ArrayView<'r, T, D>> {
         let view = match self.tensors {
-            Tensors::InMemory(checkpoint) => checkpoint.view(name),
+            Tensors::InMemory(reader) => reader.view(name),
             Tensors::Read(_) => Err(not_found(name)),
         };
         view.and_then(|view| view.as_array()).map_err(|error| self.names.file().locate(name, error))

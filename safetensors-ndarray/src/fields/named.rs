@@ -263,19 +263,17 @@ pub trait NamedArrays: SaveField {
     where
         Self: LoadField<'r>,
     {
-        let checkpoint = reader.checkpoint();
-        let mut file = Checking::new(Names::of(checkpoint));
+        let mut file = Checking::new(Names::of(reader));
         Self::check(None, "", &mut file);
         let (names, _) = file.finish()?;
-        Self::load("", &mut Loading::in_memory(checkpoint, names))
+        Self::load("", &mut Loading::in_memory(reader, names))
     }
 }
 
 /// Reads a value, which is to replace `current` if there is one.
 fn read<'r, F: LoadField<'r>, S: ReadAt>(current: Option<&F>, reader: &'r Reader<S>) -> Result<F> {
-    let checkpoint = reader.checkpoint();
-    let mut file = Checking::new(Names::of(checkpoint));
+    let mut file = Checking::new(Names::of(reader));
     F::check(current, "", &mut file);
     let (names, arrays) = file.finish()?;
-    F::load("", &mut Loading::read(checkpoint, names, arrays)?)
+    F::load("", &mut Loading::read(reader, names, arrays)?)
 }

@@ -1,9 +1,12 @@
 //! [`Names`]: what a file has, by name.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 
-use safetensors_core::{Checkpoint, Dtype, Error, Metadata};
+use safetensors_core::{Dtype, Error, Metadata, ReadAt, Result};
+
+use crate::Reader;
 
 /// How many dots a name can have. Without a limit, a file with names of millions of dots would make
 /// a struct that has itself as items nest until the stack is full.
@@ -32,13 +35,16 @@ pub struct Names<'r> {
     metadata: &'r Metadata,
 }
 
-/// A checkpoint with any source of bytes.
+/// A reader with any source of bytes.
 pub(super) trait Lookup {
     /// The position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
     /// The name, the dtype and the shape of a tensor.
     fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])>;
+
+    /// Fails if a quantised weight that the reader refuses has one of these names, or its codes do.
+    fn refuse_codes(&self, fields: &BTreeSet<String>) -> Result<()>;
 
     /// Adds to an error which tensor of which file it is about.
     fn locate(&self, name: &str, error: Error) -> Error;
@@ -47,25 +53,36 @@ pub(super) trait Lookup {
     fn locate_file(&self, error: Error) -> Error;
 }
 
-impl<S> Lookup for Checkpoint<S> {
+impl<S: ReadAt> Lookup for Reader<S> {
     fn position(&self, name: &str) -> Option<usize> {
-        self.position(name)
+        self.checkpoint().position(name)
     }
 
     fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])> {
-        let tensor = self.tensor_at(position)?;
+        let tensor = self.checkpoint().tensor_at(position)?;
         Some((tensor.name(), tensor.dtype(), tensor.shape()))
     }
 
+    fn refuse_codes(&self, fields: &BTreeSet<String>) -> Result<()> {
+        let weights = self.checkpoint().quantized_weights()?;
+        let names = weights.iter().flat_map(|weight| [Some(&weight.name), weight.tensors.first()]);
+        for name in names.flatten().filter(|name| fields.contains(*name)) {
+            self.readable(name)?;
+        }
+        Ok(())
+    }
+
     fn locate(&self, name: &str, error: Error) -> Error {
-        match self.get(name) {
+        match self.checkpoint().get(name) {
             Some(tensor) => tensor.locate(error.in_tensor(name)),
             None => self.locate_file(error.in_tensor(name)),
         }
     }
 
     fn locate_file(&self, error: Error) -> Error {
-        match self.index_path().or_else(|| self.files().first().map(|file| file.path())) {
+        let checkpoint = self.checkpoint();
+        let first = || checkpoint.files().first().map(|file| file.path());
+        match checkpoint.index_path().or_else(first) {
             Some(path) => error.in_path(path),
             None => error,
         }
@@ -73,11 +90,12 @@ impl<S> Lookup for Checkpoint<S> {
 }
 
 impl<'r> Names<'r> {
-    pub(super) fn of<S>(checkpoint: &'r Checkpoint<S>) -> Self {
+    pub(super) fn of<S: ReadAt>(reader: &'r Reader<S>) -> Self {
+        let checkpoint = reader.checkpoint();
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let mut arrays: Vec<_> = names.chain(checkpoint.aliases().map(|(name, _)| name)).collect();
         arrays.sort_unstable();
-        Self { file: checkpoint, arrays, metadata: checkpoint.metadata() }
+        Self { file: reader, arrays, metadata: checkpoint.metadata() }
     }
 
     pub(super) fn file(&self) -> &'r dyn Lookup {

@@ -10,6 +10,7 @@ mod migration;
 #[cfg(feature = "npz")]
 mod npz;
 mod python;
+mod quantized;
 #[cfg(feature = "rayon")]
 mod rayon;
 mod round_trip;

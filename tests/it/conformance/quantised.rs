@@ -4,37 +4,53 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use candle_core::{DType, Device};
-use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use candle_nn::var_builder::Shard;
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
-use safetensors_bridge::candle::{TensorParallelBackend, var_builder_from};
+use safetensors_bridge::candle::{CheckpointBackend, TensorParallelBackend, from_candle_error};
 use safetensors_bridge::checkpoint::Computed;
-use safetensors_bridge::convert::ScaledWeights;
+use safetensors_bridge::framework::prepare;
 use safetensors_bridge::io::FileSource;
+use safetensors_bridge::load::QuantizedWeights;
 use safetensors_bridge::ndarray::{DynArray, Reader};
 use safetensors_bridge::ranks::RankRules;
-use safetensors_bridge::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
-use safetensors_testing::quantized::Quantized;
+use safetensors_bridge::{
+    Checkpoint, ConvertOptions, Dtype, LoadOptions, Result, Rewrite, SaveOptions, TensorBuf,
+};
+use safetensors_testing::quantized::{Case, Quantized};
 
 type Numbers = Checkpoint<Computed<FileSource>>;
 
 /// Reads the weight of this name, with its shape.
-type Way = fn(&Quantized, &str) -> (Vec<usize>, Vec<f32>);
+type Way = fn(&Quantized, &str, &LoadOptions) -> Result<(Vec<usize>, Vec<f32>)>;
 
-fn numbers(fixture: &Quantized) -> Numbers {
-    fixture.open().dequantized().unwrap()
+/// The checkpoint as a load with these options opens it.
+fn open(fixture: &Quantized, options: &LoadOptions) -> Result<Numbers> {
+    prepare(fixture.open(), options)
 }
 
-fn options() -> LoadOptions {
-    LoadOptions::new().all_as(Dtype::F32).scaled_weights(ScaledWeights::Dequantize)
+fn options(quantized: QuantizedWeights) -> LoadOptions {
+    LoadOptions::new().all_as(Dtype::F32).quantized(quantized)
 }
 
-fn of_candle(tensor: &candle_core::Tensor) -> (Vec<usize>, Vec<f32>) {
-    (tensor.dims().to_vec(), tensor.flatten_all().unwrap().to_vec1().unwrap())
+/// The shape of a weight, or of the tensor of that name that is stored; else any.
+fn shape_of(fixture: &Quantized, name: &str, options: &LoadOptions) -> Vec<usize> {
+    let opened = open(fixture, options).ok();
+    let shape = opened.and_then(|it| it.get(name).map(|tensor| tensor.shape().to_vec()));
+    shape.unwrap_or_else(|| vec![1, 1])
+}
+
+fn of_candle(tensor: candle_core::Result<candle_core::Tensor>) -> Result<(Vec<usize>, Vec<f32>)> {
+    let tensor = tensor.map_err(from_candle_error)?;
+    Ok((tensor.dims().to_vec(), tensor.flatten_all().unwrap().to_vec1().unwrap()))
 }
 
 fn of_array(array: DynArray) -> (Vec<usize>, Vec<f32>) {
     let array = array.into_array::<f32, ndarray::IxDyn>().unwrap();
     (array.shape().to_vec(), array.iter().copied().collect())
+}
+
+fn of_buf(buf: TensorBuf) -> (Vec<usize>, Vec<f32>) {
+    (buf.shape().to_vec(), buf.into_vec().unwrap())
 }
 
 /// A module with one weight.
@@ -50,90 +66,100 @@ struct Experts {
 }
 
 /// Loads the weight of this name into a module that has it as `weight`.
-fn load_into<M: ModuleSnapshot>(module: &mut M, fixture: &Quantized, name: &str) {
+fn load_into<M: ModuleSnapshot>(
+    module: &mut M,
+    fixture: &Quantized,
+    name: &str,
+    options: &LoadOptions,
+) -> Result<()> {
     let mut store = CheckpointStore::from_file(fixture.model())
-        .load_options(options())
+        .load_options(options.clone())
         .with_key_remapping(format!("^{}$", name.replace('.', "\\.")), "weight");
-    module.load_from(&mut store).unwrap();
+    module.load_from(&mut store).map(drop)
 }
 
 const WAYS: [(&str, Way); 10] = [
-    ("candle's load_with", |fixture, name| {
-        let all = safetensors_bridge::candle::load_with(fixture.model(), &Device::Cpu, &options());
-        of_candle(&all.unwrap()[name])
+    ("candle's load_with", |fixture, name, options| {
+        let all = safetensors_bridge::candle::load_with(fixture.model(), &Device::Cpu, options)?;
+        of_candle(Ok(all[name].clone()))
     }),
-    ("candle's VarBuilder", |fixture, name| {
-        let checkpoint = numbers(fixture);
-        let shape = checkpoint.tensor(name).unwrap().shape().to_vec();
-        let builder = var_builder_from(checkpoint, DType::F32, &Device::Cpu);
-        of_candle(&builder.get(shape, name).unwrap())
+    ("candle's VarBuilder", |fixture, name, options| {
+        let shape = shape_of(fixture, name, options);
+        let backend = CheckpointBackend::new_with(fixture.open(), options)?;
+        of_candle(backend.var_builder(DType::F32, &Device::Cpu).get(shape, name))
     }),
-    ("candle's tensor parallelism", |fixture, name| {
-        let checkpoint = numbers(fixture);
-        let shape = checkpoint.tensor(name).unwrap().shape().to_vec();
-        let backend = TensorParallelBackend::new(checkpoint);
-        let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
-        of_candle(&builder.get_with_hints(shape, name, Shard::default()).unwrap())
+    ("candle's tensor parallelism", |fixture, name, options| {
+        let shape = shape_of(fixture, name, options);
+        let backend = TensorParallelBackend::new_with(fixture.open(), options)?;
+        let builder = backend.var_builder(DType::F32, &Device::Cpu);
+        of_candle(builder.get_with_hints(shape, name, Shard::default()))
     }),
-    ("burn's load_with", |fixture, name| {
-        let all = safetensors_bridge::burn::load_with(fixture.model(), &options()).unwrap();
+    ("burn's load_with", |fixture, name, options| {
+        let all = safetensors_bridge::burn::load_with(fixture.model(), options)?;
         let data = &all[name];
-        (data.shape().to_vec(), data.try_to_vec().unwrap())
+        Ok((data.shape().to_vec(), data.try_to_vec().unwrap()))
     }),
-    ("burn's CheckpointStore", |fixture, name| {
-        let shape = numbers(fixture).tensor(name).unwrap().shape().to_vec();
+    ("burn's CheckpointStore", |fixture, name, options| {
+        let shape = shape_of(fixture, name, options);
         let device = Default::default();
         let data = match shape[..] {
             [rows, columns] => {
                 let zeros = Tensor::zeros([rows, columns], &device);
                 let mut module = Layer { weight: Param::from_tensor(zeros) };
-                load_into(&mut module, fixture, name);
+                load_into(&mut module, fixture, name, options)?;
                 module.weight.to_data()
             }
             [experts, rows, columns] => {
                 let zeros = Tensor::zeros([experts, rows, columns], &device);
                 let mut module = Experts { weight: Param::from_tensor(zeros) };
-                load_into(&mut module, fixture, name);
+                load_into(&mut module, fixture, name, options)?;
                 module.weight.to_data()
             }
             _ => panic!("{}: a weight of shape {shape:?}", fixture.name),
         };
-        (shape, data.try_to_vec().unwrap())
+        Ok((shape, data.try_to_vec().unwrap()))
     }),
-    ("ndarray's load_with", |fixture, name| {
-        let mut all = safetensors_bridge::ndarray::load_with(fixture.model(), &options()).unwrap();
-        of_array(all.remove(name).unwrap())
+    ("ndarray's load_with", |fixture, name, options| {
+        let mut all = safetensors_bridge::ndarray::load_with(fixture.model(), options)?;
+        Ok(of_array(all.remove(name).unwrap()))
     }),
-    ("ndarray's Reader", |fixture, name| {
-        of_array(Reader::new(numbers(fixture)).read_any(name).unwrap())
+    ("ndarray's Reader", |fixture, name, options| {
+        let quantized = match options.reads_numbers() {
+            true => QuantizedWeights::Numbers,
+            false => QuantizedWeights::Refuse,
+        };
+        let reader = Reader::new(fixture.open()).quantized(quantized)?;
+        reader.read_any(name).map(of_array)
     }),
-    ("a rank of two", |fixture, name| {
-        let checkpoint = numbers(fixture);
-        let shape = checkpoint.tensor(name).unwrap().shape().to_vec();
+    ("a rank of two", |fixture, name, options| {
+        let checkpoint = open(fixture, options)?;
+        checkpoint.tensor(name)?;
         let rules = RankRules::new().parse_rule("*=replicate").unwrap();
         let plan = rules.plan(&checkpoint, 2).unwrap();
         let position = plan.tensors().position(|tensor| tensor.name() == name).unwrap();
-        let mut parts = plan.read(&checkpoint, 1, &LoadOptions::new()).unwrap();
-        (shape, parts.swap_remove(position).into_vec().unwrap())
+        let mut parts = plan.read(&checkpoint, 1, options)?;
+        Ok(of_buf(parts.swap_remove(position)))
     }),
-    ("Rewrite", |fixture, name| {
-        let checkpoint = numbers(fixture);
+    ("Rewrite", |fixture, name, options| {
+        let checkpoint = open(fixture, options)?;
+        checkpoint.tensor(name)?;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
-        Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().durable(false)).unwrap();
-        let saved = Checkpoint::open(&path).unwrap();
-        let tensor = saved.tensor(name).unwrap();
-        (tensor.shape().to_vec(), tensor.read().unwrap().into_vec().unwrap())
+        let floats = |it: &str| (it == name).then_some(Dtype::F32);
+        Rewrite::of(&checkpoint)
+            .cast(&ConvertOptions::new(), |name, _| floats(name))?
+            .save(&path, &SaveOptions::new().durable(false))?;
+        Ok(of_buf(Checkpoint::open(&path).unwrap().tensor(name)?.read()?))
     }),
-    ("shards with the scales in another file", |fixture, name| {
+    ("shards with the scales in another file", |fixture, name, options| {
         let stored = fixture.open();
         let dir = tempfile::tempdir().unwrap();
         let sizes = stored.tensors().map(|tensor| tensor.byte_len());
         let most = safetensors_bridge::checkpoint::MaxShardSize(sizes.max().unwrap().max(1));
-        let options = safetensors_bridge::ShardOptions::new().max_shard_size(most);
-        let options = options.metadata(stored.metadata().clone());
+        let shards = safetensors_bridge::ShardOptions::new().max_shard_size(most);
+        let shards = shards.metadata(stored.metadata().clone());
         let tensors = stored.tensors().map(|tensor| (tensor.name(), tensor));
-        safetensors_bridge::save_sharded(dir.path(), tensors, &options).unwrap();
+        safetensors_bridge::save_sharded(dir.path(), tensors, &shards).unwrap();
         for entry in std::fs::read_dir(&fixture.directory).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|end| end == "json") {
@@ -141,28 +167,51 @@ const WAYS: [(&str, Way); 10] = [
             }
         }
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
-        assert!(checkpoint.files().len() > 1, "{}", fixture.name);
-        let checkpoint = checkpoint.dequantized().unwrap();
-        let tensor = checkpoint.tensor(name).unwrap();
-        (tensor.shape().to_vec(), tensor.read().unwrap().into_vec().unwrap())
+        assert!(checkpoint.files().len() > 1 || stored.len() == 1, "{}", fixture.name);
+        let checkpoint = prepare(checkpoint, options)?;
+        Ok(of_buf(checkpoint.tensor(name)?.read_with(options)?))
     }),
 ];
 
 #[test]
-fn every_way_reads_every_scheme_as_its_reference_does() {
+fn every_way_reads_every_scheme_as_its_reference_does_or_refuses_it() {
     let mut rows = Vec::new();
     for fixture in Quantized::all() {
         let weights = fixture.open().quantized_weights().unwrap();
         let mut passed = Vec::new();
         for (way, read) in WAYS {
             for weight in &weights {
-                let (shape, values) = read(&fixture, &weight.name);
+                let found = read(&fixture, &weight.name, &options(QuantizedWeights::Numbers));
+                let (shape, values) = found.unwrap();
                 assert_eq!(shape, weight.shape, "{way}");
                 fixture.compare(&weight.name, &shape, &values);
+                let refused = read(&fixture, &weight.name, &options(QuantizedWeights::Refuse));
+                let error = refused.expect_err(&format!("{}: {way}", fixture.name)).to_string();
+                for part in [weight.scheme, "QuantizedWeights::Numbers"] {
+                    assert!(error.contains(part), "{}: {way}: {error}", fixture.name);
+                }
             }
             passed.push(way);
         }
         rows.push((fixture, weights, passed));
     }
     super::schemes::check_documents(&rows, &WAYS.map(|(way, _)| way));
+}
+
+#[test]
+fn every_way_reads_what_public_tools_write_or_refuses_it_by_name() {
+    let cases = Case::all();
+    for case in &cases {
+        let directory = tempfile::tempdir().unwrap();
+        let fixture = case.write(directory.path());
+        for (way, read) in WAYS {
+            let name = if case.weight.is_empty() { case.tensors[0].0 } else { case.weight };
+            let numbers = read(&fixture, name, &options(QuantizedWeights::Numbers));
+            let numbers = numbers.map(|(_, values)| values).map_err(|error| error.to_string());
+            case.check(way, numbers.as_deref().map_err(|error| &**error));
+            let refused = read(&fixture, name, &options(QuantizedWeights::Refuse));
+            assert!(refused.is_err(), "{}: {way}: {refused:?}", case.about);
+        }
+    }
+    super::schemes::check_cases(&cases);
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use safetensors_bridge::quantized::QuantizedWeight;
-use safetensors_testing::quantized::Quantized;
+use safetensors_testing::quantized::{Case, Quantized};
 
 /// A fixture, its weights, and the ways that have read these.
 pub(super) type Read = (Quantized, Vec<QuantizedWeight>, Vec<&'static str>);
@@ -149,6 +149,16 @@ pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
     }
     check("safetensors-core/src/quantized/schemes.md", "", &stored);
     check("docs/reading.md", "<!-- schemes -->\n", &compared);
+}
+
+/// Checks that the documents have the table of the cases, or writes it.
+pub(super) fn check_cases(cases: &[Case]) {
+    let mut table = String::from("| a file with | what comes out |\n|---|---|\n");
+    for case in cases {
+        let outcome = if case.refused.is_empty() { "its numbers" } else { "an error" };
+        table += &format!("| {} | {outcome} |\n", case.about);
+    }
+    check("docs/reading.md", "<!-- cases -->\n", &table);
 }
 
 /// How many of a library's ways have read all fixtures of a row.

@@ -1,14 +1,13 @@
 //! Every way to read a tensor, with every kind of tensor: all of them take the same decision. The
 //! table of what comes out is in docs/reading.md, and the suite fails if it says anything else.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use candle_core::{DType, Device};
-use candle_nn::VarBuilder;
-use candle_nn::var_builder::{Shard, VarBuilderArgs};
+use candle_nn::var_builder::Shard;
 use float8::F8E4M3;
 use half::bf16;
 use ndarray::s;
@@ -17,12 +16,14 @@ use safetensors_bridge::burn::{Burn, CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{
     Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
 };
+use safetensors_bridge::checkpoint::Computed;
 use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
-use safetensors_bridge::convert::{Converted, ScaledWeights};
+use safetensors_bridge::convert::Converted;
 use safetensors_bridge::framework::{
-    Framework, StagedPart, Staging, StagingBuffers, load, read_staged,
+    Framework, StagedPart, Staging, StagingBuffers, load, prepare, read_staged,
 };
-use safetensors_bridge::load::{read_slices, read_tensors};
+use safetensors_bridge::io::FileSource;
+use safetensors_bridge::load::{QuantizedWeights, read_slices, read_tensors};
 use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
 use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::slice::TensorPart;
@@ -42,30 +43,26 @@ const SHAPE: [usize; 2] = [2, 2];
 #[derive(Clone, Copy)]
 struct Ask {
     to: Option<Dtype>,
-    dequantize: bool,
+    quantized: QuantizedWeights,
 }
 
 impl Ask {
     fn load(self) -> LoadOptions {
-        let options = match self.to {
-            Some(to) => LoadOptions::new().all_as(to),
-            None => LoadOptions::new(),
-        };
-        options.convert_options(self.convert())
-    }
-
-    fn convert(self) -> ConvertOptions {
-        match self.dequantize {
-            true => ConvertOptions::new().scaled_weights(ScaledWeights::Dequantize),
-            false => ConvertOptions::new(),
+        let options = LoadOptions::new().quantized(self.quantized);
+        match self.to {
+            Some(to) => options.all_as(to),
+            None => options,
         }
     }
 }
 
-type Lazy<'a> = LazyTensor<'a, safetensors_bridge::io::FileSource>;
+/// The file as a load with the options opens it.
+type Opened = Checkpoint<Computed<FileSource>>;
+
+type Lazy<'a> = LazyTensor<'a, Computed<FileSource>>;
 
 /// Reads `w` in one way. `None` if the way does not read as the file has it.
-type Way = fn(&Checkpoint, Ask) -> Option<Result<TensorBuf>>;
+type Way = fn(&Opened, Ask) -> Option<Result<TensorBuf>>;
 
 /// The ways, by the names that the table has for them.
 const WAYS: [(&str, Way); 28] = [
@@ -79,8 +76,8 @@ const WAYS: [(&str, Way); 28] = [
         Some(w(file).slice((.., ..)).and_then(|slice| slice.read_with(&ask.load())))
     }),
     ("a file without a checkpoint", |file, ask| {
-        let bytes = file.files()[0].safetensors().source().read_to_vec().unwrap();
-        let file = SafeTensors::from_source(bytes).unwrap();
+        let source = file.files()[0].safetensors().source().clone();
+        let file = SafeTensors::from_source(source).unwrap();
         Some(file.tensor("w").unwrap().read_with(&ask.load()))
     }),
     ("`load::read_tensors`", |file, ask| Some(first(read_tensors(&[w(file)], &ask.load())))),
@@ -108,11 +105,17 @@ const WAYS: [(&str, Way); 28] = [
         Some(plan.read(file, 0, &ask.load()).map(|mut bufs| bufs.swap_remove(position)))
     }),
     ("`convert::Converted`", |file, ask| {
-        Some(Converted::new(w(file), ask.to?, &ask.convert()).and_then(|source| saved(&source)))
+        Some(
+            Converted::new(w(file), ask.to?, &ConvertOptions::new())
+                .and_then(|source| saved(&source)),
+        )
     }),
     ("`convert::Converted` of a slice", |file, ask| {
         let slice = w(file).slice((.., ..)).unwrap();
-        Some(Converted::new(slice, ask.to?, &ask.convert()).and_then(|source| saved(&source)))
+        Some(
+            Converted::new(slice, ask.to?, &ConvertOptions::new())
+                .and_then(|source| saved(&source)),
+        )
     }),
     ("`Rewrite::cast`", |file, ask| Some(rewritten(Rewrite::of(file), ask))),
     ("`Rewrite::cast` of added tensors", |file, ask| {
@@ -134,7 +137,7 @@ const WAYS: [(&str, Way); 28] = [
     }),
     ("ndarray `load_with`", |file, ask| Some(loaded::<Ndarray>(file, &(), ask))),
     ("ndarray `Reader`", |file, ask| {
-        let reader = Reader::open(file.files()[0].path()).unwrap().convert_options(ask.convert());
+        let reader = Reader::open(path(file)).unwrap().quantized(ask.quantized).unwrap();
         Some(match ask.to? {
             Dtype::F32 => reader.slice_as::<f32, _>("w", s![.., ..]).map(array),
             to => panic!("no test asks for {to}"),
@@ -142,31 +145,31 @@ const WAYS: [(&str, Way); 28] = [
     }),
     ("ndarray `read_array_as`", |file, ask| {
         ask.to?;
-        Some(w(file).read_array_as::<f32, ndarray::IxDyn>(&ask.convert()).map(array))
+        Some(w(file).read_array_as::<f32, ndarray::IxDyn>(&ConvertOptions::new()).map(array))
     }),
     ("candle `load_with`", |file, ask| Some(loaded::<Candle>(file, &Device::Cpu, ask))),
     ("candle `VarBuilder`", |file, ask| {
-        let backend = CheckpointBackend::new(again(file)).load_options(ask.load());
         let dtype = candle_dtype(file, ask)?;
-        let builder = VarBuilder::from_backend(Box::new(backend), dtype, Device::Cpu);
+        let backend = CheckpointBackend::new_with(again(file), &ask.load()).unwrap();
+        let builder = backend.var_builder(dtype, &Device::Cpu);
         Some(of_candle(builder.get(SHAPE.as_slice(), "w")))
     }),
     ("candle `VarBuilder`, fetched", |file, ask| {
         let dtype = candle_dtype(file, ask)?;
         let (_store, (file, _fetched)) = fetched(file);
-        let backend = CheckpointBackend::new(file).load_options(ask.load());
-        let builder = VarBuilder::from_backend(Box::new(backend), dtype, Device::Cpu);
+        let backend = CheckpointBackend::new_with(file, &ask.load()).unwrap();
+        let builder = backend.var_builder(dtype, &Device::Cpu);
         Some(of_candle(builder.get(SHAPE.as_slice(), "w")))
     }),
     ("candle tensor parallel", |file, ask| {
-        let backend = TensorParallelBackend::new(again(file)).load_options(ask.load());
         let dtype = candle_dtype(file, ask)?;
-        let builder = VarBuilderArgs::new_with_args(backend, dtype, &Device::Cpu);
+        let backend = TensorParallelBackend::new_with(again(file), &ask.load()).unwrap();
+        let builder = backend.var_builder(dtype, &Device::Cpu);
         Some(of_candle(builder.get_with_hints(SHAPE.as_slice(), "w", Shard::default())))
     }),
     ("burn `load_with`", |file, ask| Some(loaded::<Burn>(file, &(), ask))),
     ("burn `CheckpointStore`", |file, ask| {
-        Some(of_burn(CheckpointStore::from_file(file.files()[0].path()), ask))
+        Some(of_burn(CheckpointStore::from_file(path(file)), ask))
     }),
     ("burn `CheckpointStore`, fetched", |file, ask| {
         let (_store, (file, _fetched)) = fetched(file);
@@ -174,15 +177,15 @@ const WAYS: [(&str, Way); 28] = [
     }),
 ];
 
-type Opened = (Checkpoint<AsyncFile<RemoteFile>>, Fetched<RemoteFile>);
+type InMemory = (Checkpoint<AsyncFile<RemoteFile>>, Fetched<RemoteFile>);
 
 /// The same file as one that is read asynchronously, a few bytes at a time; its tensors are in
 /// memory as long as the last value is.
 fn fetched(
-    file: &Checkpoint,
-) -> (AsyncStore<RemoteFile, impl Fn(PathBuf) -> Opening + Send + Sync + use<>>, Opened) {
-    let path = file.files()[0].path();
-    let bytes = file.files()[0].safetensors().source().read_to_vec().unwrap();
+    file: &Opened,
+) -> (AsyncStore<RemoteFile, impl Fn(PathBuf) -> Opening + Send + Sync + use<>>, InMemory) {
+    let path = path(file);
+    let bytes = std::fs::read(path).unwrap();
     let store = Arc::new(Server::new([(path, bytes)]).requests(16, 2)).store();
     let file = block_on(Checkpoint::open_async(&store, path, &Limits::default())).unwrap();
     // Looks for the settings beside the file.
@@ -208,13 +211,17 @@ struct Weights {
     w: Param<Tensor<2>>,
 }
 
-/// The same file, opened once more.
-fn again(file: &Checkpoint) -> Checkpoint {
-    Checkpoint::open(file.files()[0].path()).unwrap()
+fn path(file: &Opened) -> &Path {
+    file.files()[0].path()
+}
+
+/// The same file as it is stored, opened once more.
+fn again(file: &Opened) -> Checkpoint {
+    Checkpoint::open(path(file)).unwrap()
 }
 
 /// The dtype of a model of candle. A model asks for its own, and none holds complex numbers.
-fn candle_dtype(file: &Checkpoint, ask: Ask) -> Option<DType> {
+fn candle_dtype(file: &Opened, ask: Ask) -> Option<DType> {
     match ask.to.unwrap_or(w(file).dtype()) {
         Dtype::F8_E4M3 => Some(DType::F8E4M3),
         Dtype::F32 => Some(DType::F32),
@@ -231,7 +238,7 @@ fn is_as_stored(ask: Ask) -> bool {
     ask.to.is_none()
 }
 
-fn w(file: &Checkpoint) -> Lazy<'_> {
+fn w(file: &Opened) -> Lazy<'_> {
     file.tensor("w").unwrap()
 }
 
@@ -249,20 +256,17 @@ fn saved(source: &dyn TensorSource) -> Result<TensorBuf> {
     file.tensor("w")?.read()
 }
 
-/// Saves with a conversion, and reads what was saved. Scales that were applied are not saved.
+/// Saves with a conversion, and reads what was saved.
 fn rewritten(rewrite: Rewrite<'_, impl ReadAt>, ask: Ask) -> Result<TensorBuf> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let to = |name: &str| ask.to.filter(|_| name == "w");
-    rewrite.cast(&ask.convert(), |name, _| to(name))?.save(&path, &SaveOptions::new())?;
-    let checkpoint = Checkpoint::open(&path)?;
-    let is_applied = ask.to == Some(Dtype::F32) && ask.dequantize;
-    assert!(!is_applied || checkpoint.len() == 1, "scales that were applied are still there");
-    w(&checkpoint).read()
+    rewrite.cast(&ConvertOptions::new(), |name, _| to(name))?.save(&path, &SaveOptions::new())?;
+    Checkpoint::open(&path)?.tensor("w")?.read()
 }
 
-fn loaded<F: Framework>(file: &Checkpoint, device: &F::Device, ask: Ask) -> Result<TensorBuf> {
-    let tensors = load::<F>(file, device, &ask.load())?;
+fn loaded<F: Framework>(file: &Opened, device: &F::Device, ask: Ask) -> Result<TensorBuf> {
+    let tensors = load::<F>(&again(file), device, &ask.load())?;
     let (dtype, shape, bytes) = written::<F>(&tensors["w"])?;
     TensorBuf::from_view(&TensorView::new(dtype, &shape, &bytes)?)
 }
@@ -310,8 +314,8 @@ struct Kind {
     numbers: &'static [f64],
 }
 
-const AS_STORED: Ask = Ask { to: None, dequantize: false };
-const AS_F32: Ask = Ask { to: Some(Dtype::F32), dequantize: false };
+const AS_STORED: Ask = Ask { to: None, quantized: QuantizedWeights::Refuse };
+const AS_F32: Ask = Ask { to: Some(Dtype::F32), ..AS_STORED };
 const CODES: [f32; 4] = [1.0, -2.0, 0.5, 448.0];
 
 fn fp8() -> (&'static str, TensorBuf) {
@@ -323,7 +327,7 @@ fn scaled() -> Vec<(&'static str, TensorBuf)> {
     vec![fp8(), ("w_scale", TensorBuf::from_vec(vec![2, 1], vec![0.5_f32, 3.0]).unwrap())]
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind {
         heading: "BF16 as F32",
         tensors: || {
@@ -347,10 +351,16 @@ const KINDS: [Kind; 6] = [
     },
     Kind { heading: "the same as F32", tensors: scaled, ask: AS_F32, numbers: &[] },
     Kind {
-        heading: "the same, `Dequantize`",
+        heading: "the same, `Numbers`",
         tensors: scaled,
-        ask: Ask { dequantize: true, ..AS_F32 },
+        ask: Ask { quantized: QuantizedWeights::Numbers, ..AS_F32 },
         numbers: &[0.5, -1.0, 1.5, 1344.0],
+    },
+    Kind {
+        heading: "the same, `Stored`",
+        tensors: scaled,
+        ask: Ask { quantized: QuantizedWeights::Stored, ..AS_F32 },
+        numbers: &[1.0, -2.0, 0.5, 448.0],
     },
     Kind {
         heading: "C64 as F32",
@@ -389,7 +399,7 @@ fn every_way_to_read_takes_the_documented_decision() {
     let mut rows = WAYS.map(|(name, _)| vec![name.to_owned()]);
     for kind in &KINDS {
         save(&path, (kind.tensors)(), &SaveOptions::new()).unwrap();
-        let file = Checkpoint::open(&path).unwrap();
+        let file = prepare(Checkpoint::open(&path).unwrap(), &kind.ask.load()).unwrap();
         for (row, (name, way)) in rows.iter_mut().zip(WAYS) {
             row.push(outcome(name, kind, way(&file, kind.ask)));
         }

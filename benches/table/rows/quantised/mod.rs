@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::TargetDtype;
 use anyhow::{Context, Result, ensure};
-use safetensors_bridge::quantized::Quantization;
+use safetensors_bridge::quantized::{LinearLayers, Quantization};
 use safetensors_bridge::{
     Checkpoint, Dtype, LoadOptions, Rewrite, SafeTensors, SaveOptions, TensorBuf,
 };
@@ -136,8 +136,12 @@ fn quantise(how: Quantization, data: &Data) -> Result<Row> {
     let (from, to) = (plain.clone(), path.clone());
     let save = move || -> Result<()> {
         let checkpoint = Checkpoint::open(&from)?;
-        let rewrite =
-            Rewrite::of(&checkpoint).quantize(how, &Default::default(), |_, _| Some(true))?;
+        let rewrite = Rewrite::of(&checkpoint).quantize(
+            how,
+            &Default::default(),
+            &LinearLayers::new(),
+            |_, _| Some(true),
+        )?;
         Ok(rewrite.save(&to, &SaveOptions::new().durable(false))?)
     };
     if !path.exists() {

@@ -10,7 +10,6 @@ mod naming;
 mod prefix;
 mod round_trip;
 mod saving;
-mod scaled;
 
 use std::path::Path;
 

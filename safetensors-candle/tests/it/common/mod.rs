@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Storage, Tensor};
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf};
+use safetensors_candle::Candle;
+use safetensors_core::framework::Framework;
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, serialize};
 
 /// A tensor with a pattern in its bytes that is valid for its dtype.
 pub(crate) fn patterned(dtype: Dtype, shape: &[usize]) -> TensorBuf {
@@ -36,12 +38,9 @@ pub(crate) fn save_tensors(
     safetensors_candle::save(path, tensors.iter().copied(), &SaveOptions::new().durable(false))
 }
 
-/// A tensor as the bytes of a file, so that NaN is compared by its bits.
+/// The dtype, shape and bytes of a tensor, so that NaN is compared by its bits.
 pub(crate) fn bytes(tensor: &Tensor) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.safetensors");
-    save_tensors(&path, &[("t", tensor)]).unwrap();
-    std::fs::read(path).unwrap()
+    serialize([("t", Candle::source(tensor).unwrap())], &SaveOptions::new()).unwrap()
 }
 
 /// Reads all tensors with core alone.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use safetensors_candle::{
-    Checkpoint, IntoCandle, LazyTensor, SaveOptions, ShardOptions, save, save_sharded,
+    Checkpoint, IntoCandle, LazyTensor, ReadAt, SaveOptions, ShardOptions, save, save_sharded,
 };
 use safetensors_testing::tables::assert_lines;
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ fn pytorch_file() -> PathBuf {
     package.join("../safetensors-formats/tests/fixtures/pytorch/tied.pt")
 }
 
-fn lazy<'a, S>(
+fn lazy<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     name: &str,
 ) -> candle_core::Result<LazyTensor<'a, S>> {

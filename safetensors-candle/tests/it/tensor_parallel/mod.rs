@@ -3,29 +3,36 @@
 mod parity;
 mod parts;
 mod reading;
-mod scaled;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::var_builder::VarBuilderArgs;
 use safetensors_candle::{PartHint, TensorParallelBackend, TensorParallelVarBuilder};
-use safetensors_core::{Checkpoint, ReadAt, TensorBuf};
+use safetensors_core::{Checkpoint, LoadOptions, TensorBuf};
 use tempfile::TempDir;
 
 use crate::common;
 
 /// A backend over a checkpoint with these tensors.
-fn backend(tensors: &[(&str, TensorBuf)]) -> (TempDir, TensorParallelBackend) {
+fn backend(tensors: &[(&str, TensorBuf)]) -> (TempDir, TensorParallelBackend<'static>) {
+    backend_with(tensors, &LoadOptions::new())
+}
+
+/// The same with options.
+fn backend_with(
+    tensors: &[(&str, TensorBuf)],
+    options: &LoadOptions,
+) -> (TempDir, TensorParallelBackend<'static>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     common::save_bufs(&path, tensors);
-    (dir, TensorParallelBackend::new(Checkpoint::open(&path).unwrap()))
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    (dir, TensorParallelBackend::new_with(checkpoint, options).unwrap())
 }
 
-fn builder<'a, H: PartHint + 'a, S: ReadAt + 'a>(
-    backend: &TensorParallelBackend<H, S>,
+fn builder<'a, H: PartHint>(
+    backend: &TensorParallelBackend<'a, H>,
     dtype: DType,
-) -> TensorParallelVarBuilder<'a, H, S> {
-    VarBuilderArgs::new_with_args(backend.clone(), dtype, &Device::Cpu)
+) -> TensorParallelVarBuilder<'a, H> {
+    backend.var_builder(dtype, &Device::Cpu)
 }
 
 /// F32 values that count up.

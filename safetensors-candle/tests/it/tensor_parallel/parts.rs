@@ -2,11 +2,15 @@
 
 use candle_core::{DType, Device, Error, IndexOp};
 use candle_nn::var_builder::Shard;
-use safetensors_candle::{PartHint, from_candle_error};
+use safetensors_candle::{
+    PartHint, TensorParallelBackend, TensorParallelVarBuilder, from_candle_error,
+};
 use safetensors_core::slice::{RankPart, TensorPart};
-use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, Widening};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, Widening, serialize,
+};
 
-use super::{backend, builder, counting, values};
+use super::{backend, backend_with, builder, counting, values};
 use crate::common::{patterned, without_backtrace};
 
 #[test]
@@ -113,13 +117,14 @@ fn spans_have_the_shape_of_the_span() {
 
 #[test]
 fn parts_are_widened_and_converted_as_whole_tensors_are() {
-    let (_dir, backend) = backend(&[
+    let tensors = [
         ("mask", patterned(Dtype::BOOL, &[4, 6])),
         ("seeds", TensorBuf::from_vec(vec![2, 1], vec![u64::MAX, 7]).unwrap()),
         ("rope", patterned(Dtype::C64, &[4, 6])),
         ("fp4", patterned(Dtype::F4, &[4, 6])),
-    ]);
-    let rows = builder(&backend, DType::U8);
+    ];
+    let (_dir, whole) = backend(&tensors);
+    let rows = builder(&whole, DType::U8);
     let last = Shard { dim: 0, rank: 1, world_size: 2 };
     let mask = rows.get_unchecked("mask").unwrap();
     let part = rows.get_with_hints((4, 6), "mask", last).unwrap();
@@ -140,7 +145,8 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     // Half a row of packed elements begins inside a byte.
     assert!(matches!(from_candle_error(fp4).kind(), ErrorKind::SliceInsideByte { .. }));
 
-    let exact = backend.load_options(LoadOptions::new().widening(Widening::Refuse));
+    let exact = LoadOptions::new().widening(Widening::Refuse);
+    let (_dir, exact) = backend_with(&tensors, &exact);
     let error = builder(&exact, DType::U8).get_with_hints((4, 6), "mask", last).unwrap_err();
     assert!(matches!(from_candle_error(error).kind(), ErrorKind::WouldWiden { .. }));
 }
@@ -161,4 +167,25 @@ fn hints_may_be_of_ones_own_type() {
     let builder = builder(&backend.hints::<Head>(), DType::F32);
     assert_eq!(values(&builder.get_with_hints((2, 1), "q", Head(Some(2))).unwrap()), [4.0, 5.0]);
     assert_eq!(builder.get((6, 1), "q").unwrap().dims(), [6, 1]);
+}
+
+#[test]
+fn one_type_of_builder_takes_every_checkpoint() {
+    fn half(builder: TensorParallelVarBuilder, dim: usize) -> Vec<f32> {
+        let hint = Shard { dim, rank: 1, world_size: 2 };
+        values(&builder.get_with_hints((2, 2), "w", hint).unwrap())
+    }
+    let (_dir, on_disk) = backend(&[("w", counting(&[2, 2]))]);
+    let saved = serialize([("w", counting(&[2, 2]))], &SaveOptions::new()).unwrap();
+    let lent = || Checkpoint::from_source(&saved[..], "lent bytes").unwrap();
+    let checkpoints = [
+        on_disk,
+        TensorParallelBackend::new(lent()),
+        TensorParallelBackend::new(lent().dequantized().unwrap()),
+        TensorParallelBackend::new(Checkpoint::from_source(saved.clone(), "bytes").unwrap()),
+    ];
+    for backend in checkpoints {
+        assert_eq!(half(backend.var_builder(DType::F32, &Device::Cpu), 0), [2.0, 3.0]);
+        assert_eq!(half(backend.var_builder(DType::F32, &Device::Cpu), 1), [1.0, 3.0]);
+    }
 }

@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{DType, Device, Var};
 use candle_nn::ParamsAdamW;
 use safetensors_candle::train::{self, AdamW, StateOptions};
-use safetensors_core::convert::ScaledWeights;
 use safetensors_core::error::Mismatch;
 use safetensors_core::io::FileSource;
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, ShardOptions, TensorBuf,
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, ShardOptions,
 };
 
 use super::support::{
-    fp8, map, mismatches, model, optimizer, quick, save_bufs, scale, shards, state, train, values,
+    fp8, get, map, mismatches, model, optimizer, quick, save_bufs, scale, shards, state, train,
+    values,
 };
 
 /// Saves a model after some steps.
@@ -183,51 +184,47 @@ fn a_save_that_fails_leaves_the_earlier_checkpoint() {
     }
 }
 
-/// Loads weights of 8-bit floats as F32, though the variables have the dtype of the file.
 #[test]
-fn a_dequantised_weight_that_its_variable_cannot_hold() {
+fn numbers_that_their_variable_or_optimizer_cannot_hold() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let ones = || TensorBuf::from_vec(vec![2], vec![1.0_f32; 2]).unwrap();
-    save_bufs(&path, &[("a", ones()), ("w", fp8()), ("w_scale", scale())], &quick());
-    let dequantize = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    let options = StateOptions::new().load_options(dequantize);
-    let zeros = |shape: &[usize], dtype| Var::zeros(shape, dtype, &Device::Cpu).unwrap();
-    let variables = || {
-        map([
-            ("a", zeros(&[2], DType::F32)),
-            ("w", zeros(&[2], DType::F8E4M3)),
-            ("w_scale", zeros(&[], DType::F32)),
-        ])
-    };
-    let map = variables();
-    let error = options.load(&path, &map).unwrap_err();
-    assert_eq!(values(&map), values(&variables()), "{error}");
-    let different = |name: &str| Mismatch::Dtype {
+    let var = || Var::zeros(2, DType::F8E4M3, &Device::Cpu).unwrap();
+    let variables =
+        map([("w", var()), ("w_scale", Var::zeros((), DType::F32, &Device::Cpu).unwrap())]);
+    let mut optimizer = AdamW::from_named([("w", var())], ParamsAdamW::default()).unwrap();
+    train::save(&path, &optimizer, &quick()).unwrap();
+    let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
+    let bufs = ["w", "w.exp_avg", "w.exp_avg_sq"].map(|name| (name, fp8()));
+    let scales = ["w_scale", "w.exp_avg_scale"].map(|name| (name, scale()));
+    let bufs: Vec<_> = bufs.into_iter().chain(scales).collect();
+    save_bufs(&path, &bufs, &quick().metadata(metadata));
+
+    let before = (values(&variables), state(&optimizer));
+    let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+    let options = StateOptions::new().allow_extra(true).allow_missing(true).load_options(numbers);
+    let error = options.load(&path, (&variables, &mut optimizer)).unwrap_err();
+    let different = ["w", "w.exp_avg"].map(|name| Mismatch::Dtype {
         name: name.into(),
         expected: Dtype::F8_E4M3,
         found: Dtype::F32,
-    };
-    assert_eq!(mismatches(&error), [different("w")]);
+    });
+    assert_eq!(mismatches(&error), different);
+    // Without a word about them, they are refused, and nothing changes either.
+    let error = train::load(&path, (&variables, &mut optimizer)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    assert_eq!((values(&variables), state(&optimizer)), before);
 }
 
 #[test]
-fn dequantised_state_that_its_optimizer_cannot_hold() {
+fn codes_and_scales_may_be_variables() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let var = Var::zeros(2, DType::F8E4M3, &Device::Cpu).unwrap();
-    let mut optimizer = AdamW::from_named([("w", var)], ParamsAdamW::default()).unwrap();
-    let before = state(&optimizer);
-    train::save(&path, &optimizer, &quick()).unwrap();
-    let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
-    let bufs = [("w.exp_avg", fp8()), ("w.exp_avg_scale", scale()), ("w.exp_avg_sq", fp8())];
-    save_bufs(&path, &bufs, &quick().metadata(metadata));
-
-    let dequantize = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    let options = StateOptions::new().allow_extra(true).load_options(dequantize);
-    let error = options.load(&path, &mut optimizer).unwrap_err();
-    assert_eq!(state(&optimizer), before, "{error}");
-    let name = "w.exp_avg".into();
-    let different = Mismatch::Dtype { name, expected: Dtype::F8_E4M3, found: Dtype::F32 };
-    assert_eq!(mismatches(&error), [different]);
+    save_bufs(&path, &[("w", fp8()), ("w_scale", scale())], &quick());
+    let zeros = |shape: &[usize], dtype| Var::zeros(shape, dtype, &Device::Cpu).unwrap();
+    let both = map([("w", zeros(&[2], DType::F8E4M3)), ("w_scale", zeros(&[], DType::F32))]);
+    let stored = LoadOptions::new().quantized(QuantizedWeights::Stored);
+    StateOptions::new().load_options(stored).load(&path, &both).unwrap();
+    assert_eq!(get(&both, "w").to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(get(&both, "w_scale").to_scalar::<f32>().unwrap(), 0.5);
 }

@@ -9,7 +9,6 @@ mod failures;
 mod interop;
 mod kills;
 mod options;
-mod scaled;
 mod state;
 mod support;
 mod ties;

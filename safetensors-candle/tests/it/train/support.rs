@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
-use safetensors_candle::Candle;
 use safetensors_candle::train::{self, AdamW};
 use safetensors_core::error::Mismatch;
-use safetensors_core::framework::Framework;
-use safetensors_core::{
-    Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView, serialize,
-};
+use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView};
+
+pub(crate) use crate::common::bytes as bits;
 
 /// Options of saves that need not survive a power cut.
 pub(crate) fn quick() -> SaveOptions {
@@ -70,11 +68,6 @@ pub(crate) fn train(map: &VarMap, optimizer: &mut AdamW, step: u32) {
     let out = out.broadcast_mul(&get(map, "scale")).unwrap();
     let loss = (out - 1.0).unwrap().sqr().unwrap().mean_all().unwrap();
     optimizer.backward_step(&loss).unwrap();
-}
-
-/// The dtype, shape and bytes of a tensor.
-pub(crate) fn bits(tensor: &Tensor) -> Vec<u8> {
-    serialize([("t", Candle::source(tensor).unwrap())], &SaveOptions::new()).unwrap()
 }
 
 /// The bits of all variables.

@@ -97,7 +97,7 @@ fn hidden_names_are_missing_and_are_not_suggested() {
 fn unused_tensors_are_those_that_nobody_asked_for() {
     let tensors = sorted(&[("a".into(), 1), ("b".into(), 2), ("c".into(), 3), ("d".into(), 4)]);
     let (backend, _) = backend(&tensors);
-    let unused = |backend: &CheckpointBackend<_>| -> Vec<String> {
+    let unused = |backend: &CheckpointBackend<'_>| -> Vec<String> {
         backend.unused().map(|tensor| tensor.name().to_string()).collect()
     };
     assert_eq!(unused(&backend), ["a", "b", "c", "d"]);

@@ -2,9 +2,9 @@
 
 mod candles_own;
 mod missing;
+mod numbers;
 mod prefetching;
 mod reading_ahead;
-mod scaled;
 mod sharing;
 mod sources;
 mod spy;

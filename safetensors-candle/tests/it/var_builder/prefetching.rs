@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::{DType, Device};
 use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
 
-use super::spy::{PARTS, assert_values, backend, builder, model, sorted};
+use super::spy::{PARTS, assert_values, backend, backend_with, builder, model, sorted};
 
 #[test]
 fn all_at_once_with_progress() {
     let model = model(4);
-    let (backend, spy) = backend(&sorted(&model));
     let told = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let telling = told.clone();
     let options = LoadOptions::new().progress(move |progress| {
@@ -20,8 +19,9 @@ fn all_at_once_with_progress() {
         telling.1.fetch_max(progress.bytes_total, Ordering::SeqCst);
         ControlFlow::Continue(())
     });
+    let (backend, spy) = backend_with(&sorted(&model), &options);
     // The bound of reading ahead is not that of an explicit request.
-    let backend = backend.load_options(options).read_ahead(10);
+    let backend = backend.read_ahead(10);
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), model.len());
     let in_memory: u64 = model.iter().map(|(_, len)| 4 * *len as u64).sum();
     assert_eq!(told.0.load(Ordering::SeqCst), in_memory);
@@ -61,14 +61,13 @@ fn a_prefix_is_whole_components() {
 #[test]
 fn a_cancelled_prefetch_keeps_nothing_and_breaks_nothing() {
     let model = model(3);
-    let (backend, spy) = backend(&sorted(&model));
     let stop = Arc::new(AtomicU64::new(1));
     let stopping = stop.clone();
     let options = LoadOptions::new().progress(move |_| match stopping.load(Ordering::SeqCst) {
         0 => ControlFlow::Continue(()),
         _ => ControlFlow::Break(()),
     });
-    let backend = backend.load_options(options);
+    let (backend, spy) = backend_with(&sorted(&model), &options);
     let error = backend.prefetch("", DType::F32).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     let error = builder(&backend).get(16, "model.norm.weight").unwrap_err().to_string();

@@ -23,7 +23,12 @@ fn address(tensor: &Tensor) -> usize {
 }
 
 /// A checkpoint with one tensor of three names.
-fn tied(directory: &Path) -> CheckpointBackend {
+fn tied(directory: &Path) -> CheckpointBackend<'static> {
+    tied_with(directory, &LoadOptions::new())
+}
+
+/// The same with options.
+fn tied_with(directory: &Path, load_options: &LoadOptions) -> CheckpointBackend<'static> {
     let path = directory.join("model.safetensors");
     let embed = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap();
     let other = Tensor::arange(0_f32, 5.0, &Device::Cpu).unwrap();
@@ -32,7 +37,7 @@ fn tied(directory: &Path) -> CheckpointBackend {
     let options = SaveOptions::new().tied(Tied::new());
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
     safetensors_candle::save(&path, tensors, &options).unwrap();
-    CheckpointBackend::new(Checkpoint::open(&path).unwrap())
+    CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), load_options).unwrap()
 }
 
 #[test]
@@ -134,7 +139,7 @@ fn a_failed_request_does_not_count_for_a_tied_tensor() {
             ControlFlow::Continue(())
         }
     });
-    let backend = tied(dir.path()).load_options(options);
+    let backend = tied_with(dir.path(), &options);
     let builder = backend.var_builder(DType::F32, &Device::Cpu);
     assert!(builder.get(6, "embed").is_err() && builder.get(6, "head").is_err());
     stop.store(false, Ordering::SeqCst);

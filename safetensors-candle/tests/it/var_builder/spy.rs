@@ -1,5 +1,6 @@
 //! A file in memory that counts what is read of it, and a model's tensors in it.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +10,15 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use half::bf16;
 use safetensors_candle::CheckpointBackend;
-use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorBuf, serialize};
+use safetensors_core::{Checkpoint, LoadOptions, ReadAt, SaveOptions, TensorBuf, serialize};
 
 /// What the test and the source know of each other.
 #[derive(Default)]
 pub(crate) struct Shared {
     read: AtomicU64,
     calls: AtomicU64,
+    /// Where each tensor is stored.
+    places: HashMap<String, Range<u64>>,
     /// Reads that touch these bytes of the file fail.
     broken: Mutex<Vec<Range<u64>>>,
     /// Reads wait while this is true.
@@ -72,15 +75,8 @@ impl Shared {
     }
 
     /// Makes reads of these tensors fail, and no others.
-    pub(crate) fn break_tensors<'a>(
-        &self,
-        backend: &CheckpointBackend<Spy>,
-        names: impl IntoIterator<Item = &'a str>,
-    ) {
-        self.break_bytes(names.into_iter().map(|name| {
-            let tensor = backend.checkpoint().tensor(name).unwrap();
-            tensor.file_offset()..tensor.file_offset() + tensor.byte_len()
-        }));
+    pub(crate) fn break_tensors<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        self.break_bytes(names.into_iter().map(|name| self.places[name].clone()));
     }
 
     /// Makes reads wait from now on.
@@ -103,12 +99,28 @@ impl Shared {
 }
 
 /// A backend over these tensors, in this order in the file.
-pub(crate) fn backend(tensors: &[(String, TensorBuf)]) -> (CheckpointBackend<Spy>, Arc<Shared>) {
-    let options = SaveOptions::new();
-    let bytes = serialize(tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
-    let shared = Arc::new(Shared::default());
+pub(crate) fn backend(
+    tensors: &[(String, TensorBuf)],
+) -> (CheckpointBackend<'static>, Arc<Shared>) {
+    backend_with(tensors, &LoadOptions::new())
+}
+
+/// The same with options.
+pub(crate) fn backend_with(
+    tensors: &[(String, TensorBuf)],
+    options: &LoadOptions,
+) -> (CheckpointBackend<'static>, Arc<Shared>) {
+    let saved = serialize(tensors.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new());
+    let bytes = saved.unwrap();
+    let stored = Checkpoint::from_source(&bytes[..], "spied").unwrap();
+    let places = stored.tensors().map(|tensor| {
+        let start = tensor.file_offset();
+        (tensor.name().to_owned(), start..start + tensor.byte_len())
+    });
+    let shared = Arc::new(Shared { places: places.collect(), ..Shared::default() });
     let source = Spy { bytes, shared: shared.clone() };
-    let backend = CheckpointBackend::new(Checkpoint::from_source(source, "spied").unwrap());
+    let checkpoint = Checkpoint::from_source(source, "spied").unwrap();
+    let backend = CheckpointBackend::new_with(checkpoint, options).unwrap();
     shared.take_read();
     shared.take_calls();
     (backend, shared)
@@ -155,7 +167,7 @@ pub(crate) fn sorted(model: &[(String, usize)]) -> Vec<(String, TensorBuf)> {
 }
 
 /// A builder of F32 tensors on the CPU.
-pub(crate) fn builder(backend: &CheckpointBackend<Spy>) -> VarBuilder<'static> {
+pub(crate) fn builder<'a>(backend: &CheckpointBackend<'a>) -> VarBuilder<'a> {
     backend.var_builder(DType::F32, &Device::Cpu)
 }
 

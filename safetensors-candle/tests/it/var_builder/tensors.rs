@@ -219,8 +219,8 @@ fn large_tensors_are_converted_in_pieces() {
         &path,
         &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
     );
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
-        .load_options(LoadOptions::new().threads(3));
+    let options = LoadOptions::new().threads(3);
+    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &options).unwrap();
     let large =
         backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
     assert!(large.into_iter().eq(values.into_iter().map(f32::from)));
@@ -256,8 +256,8 @@ fn large_tensors_are_read_in_pieces() {
         &path,
         &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
     );
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
-        .load_options(LoadOptions::new().threads(3));
+    let options = LoadOptions::new().threads(3);
+    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &options).unwrap();
     let large = backend.get_unchecked("large", DType::U32, &Device::Cpu).unwrap();
     assert!(large.to_vec1::<u32>().unwrap() == values);
 }
@@ -265,8 +265,8 @@ fn large_tensors_are_read_in_pieces() {
 #[test]
 fn exact_loading_refuses_to_widen() {
     let (_dir, path) = checkpoint();
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
-        .load_options(LoadOptions::new().widening(Widening::Refuse));
+    let exact = LoadOptions::new().widening(Widening::Refuse);
+    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &exact).unwrap();
     let get = |name: &str, dtype: DType| backend.get_unchecked(name, dtype, &Device::Cpu);
     let error = from_candle_error(get("mask", DType::U8).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
@@ -297,7 +297,7 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
             counting.store(progress.bytes_done, Ordering::Relaxed);
             ControlFlow::Continue(())
         });
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(saturate);
+    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &saturate).unwrap();
     for name in ["large", "complex"] {
         let tensor =
             backend.get_unchecked(name, DType::F16, &Device::Cpu).unwrap().flatten_all().unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 
 use safetensors_core::LoadOptions;
 
-use super::spy::{assert_values, backend, builder, model, sorted};
+use super::spy::{assert_values, backend, backend_with, builder, model, sorted};
 
 #[test]
 fn threads_with_layers_of_their_own() {
@@ -80,7 +80,6 @@ fn a_thread_waits_for_a_tensor_that_another_one_reads_ahead() {
 fn threads_do_not_wait_for_one_that_fails_or_panics() {
     let model = model(4);
     for panics in [false, true] {
-        let (backend, spy) = backend(&sorted(&model));
         static FAILS: AtomicBool = AtomicBool::new(false);
         let options = LoadOptions::new().threads(1).progress(move |_| {
             if FAILS.swap(false, Ordering::SeqCst) {
@@ -90,7 +89,7 @@ fn threads_do_not_wait_for_one_that_fails_or_panics() {
             }
             ControlFlow::Continue(())
         });
-        let backend = backend.load_options(options);
+        let (backend, spy) = backend_with(&sorted(&model), &options);
         let builder = builder(&backend);
         let get = |i: usize| builder.get(model[i].1, &model[i].0);
         (0..2).for_each(|i| assert_values(&model[i].0, &get(i).unwrap()));

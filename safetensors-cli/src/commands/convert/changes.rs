@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
-use safetensors_core::quantized::{Quantization, QuantizedWeight};
+use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, TensorSource};
 
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
@@ -68,11 +68,12 @@ pub(super) struct Changes {
     /// not whole blocks of 32 are F16, as llama.cpp has it.
     ///
     /// For other outputs it quantises weights whose codes and scales are tensors of their own.
-    /// These are matrices of floats named *.weight, but not embeddings, norms, routers and the head:
-    /// --cast takes out others with `keep` or a dtype, and takes in others with `quantize`. nvfp4
-    /// needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts what is left. The
-    /// config.json of a directory OUT is that of IN, and says how weights are stored. Weights that
-    /// are quantised already are quantised anew
+    /// These are the weights of linear layers, which other programs read so: matrices of floats
+    /// named *.weight, but not embeddings, norms, routers, the head, transposed layers (GPT-2) and
+    /// stacked experts. --cast takes out others with `keep` or a dtype, and takes in others with
+    /// `quantize`. nvfp4 needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts
+    /// what is left. The config.json of a directory OUT is that of IN, and says how weights are
+    /// stored. Weights that are quantised already are quantised again
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
@@ -173,12 +174,14 @@ impl Change<'_> {
     /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of
     /// tensors that are quantised there, and `kept` those that store weights that stay quantised.
     /// `merged` has the dtypes of tensors that are F32 only because adapters were merged into them.
+    /// `layers` are those of the inputs.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
         quantised: &HashSet<String>,
         kept: &HashSet<&str>,
         merged: &HashMap<&str, Dtype>,
+        layers: &LinearLayers,
     ) -> anyhow::Result<Rewrite<'a>> {
         let kind = |name: &str, is_alias| match name {
             _ if is_alias => Kind::Alias,
@@ -197,26 +200,20 @@ impl Change<'_> {
             }
         })?;
         if let Some(how) = self.quantization() {
-            rewrite = rewrite.quantize(how, &self.options(), |name, tensor| {
-                let kind = kind(name, tensor.is_alias());
-                self.quantizes(name, tensor.source_dtype(), tensor.shape(), kind)
+            rewrite = rewrite.quantize(how, &self.options(), layers, |name, tensor| {
+                self.quantizes(name, kind(name, tensor.is_alias()))
             })?;
-            if !rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
-                warn("--quantize: no weight is quantised; --cast 'GLOB=quantize' picks some");
-            }
+            warn_of_what_stays(&rewrite);
         }
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
     /// Whether a tensor is quantised, by its name in the input. `None` if no option says it.
-    fn quantizes(&self, name: &str, from: Dtype, shape: &[usize], kind: Kind) -> Option<bool> {
-        let how = self.quantization()?;
-        match self.cast_of(name) {
-            Some(to) => Some(to == To::Quantised),
-            None => match kind {
-                Kind::Alias | Kind::Kept => None,
-                Kind::Plain | Kind::Quantised => Some(from.is_float() && how.suits(name, shape)),
-            },
+    fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
+        match (self.cast_of(name), kind) {
+            (Some(to), _) => Some(to == To::Quantised),
+            (None, Kind::Kept) => Some(false),
+            (None, Kind::Plain | Kind::Alias | Kind::Quantised) => None,
         }
     }
 
@@ -270,10 +267,14 @@ impl Change<'_> {
         }
     }
 
-    /// Whether a quantised weight becomes numbers. It does not if it stays in its dtype.
-    pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight) -> bool {
-        if self.quantizes(&weight.name, Dtype::F32, &weight.shape, Kind::Quantised) == Some(true) {
-            return true;
+    /// Whether a quantised weight of a model with these layers becomes numbers. It does not if it
+    /// stays in its dtype.
+    pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
+        if let Some(how) = self.quantization() {
+            let by_default = || layers.suits(how, &weight.name, &weight.shape);
+            if self.quantizes(&weight.name, Kind::Quantised).unwrap_or_else(by_default) {
+                return true;
+            }
         }
         let to = self.cast(&weight.name, Dtype::F32, Kind::Quantised);
         // Of a weight that keeps its dtype, `cast` returns the dtype that it was given.
@@ -326,6 +327,25 @@ impl Change<'_> {
             OnOverflow::Ieee => Overflow::Ieee,
             OnOverflow::Error => Overflow::Error,
         })
+    }
+}
+
+/// Warns if --quantize leaves all weights as they are, or stacked experts.
+fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
+    if !rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
+        warn("--quantize: no weight is quantised; --cast 'GLOB=quantize' picks some");
+    }
+    let experts = || rewrite.stacked_experts().filter(|(_, tensor)| !tensor.is_alias());
+    let bytes: u64 = experts().map(|(_, tensor)| tensor.byte_len()).sum();
+    if bytes > 0 {
+        let names: Vec<_> = experts().map(|(name, _)| name).collect();
+        let (_, all) = rewrite.quantized_bytes();
+        warn(format!(
+            "--quantize: stacked experts stay as they are, {} with {} of the bytes: {}",
+            text::counted(names.len() as u64, "tensor"),
+            text::percent(bytes, all),
+            text::some(names)
+        ));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use safetensors_core::python_json;
 use serde_json::{Map, Value};
 
 use super::source::{CONFIG, Source};
@@ -10,8 +11,8 @@ use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The text of the `config.json` of the output: that beside the inputs, with what it says of
-/// quantised weights as they are now. `None` if quantised weights stay as they are and no adapter is
+/// The text of the `config.json` of the output: that of the inputs, with what it says of quantised
+/// weights and of the dtype as they are now. `None` if quantised weights stay as they are and no adapter is
 /// merged, and if there is nothing that all of the text holds for: a warning says so then.
 pub(super) fn config(
     sources: &[Source],
@@ -29,9 +30,10 @@ pub(super) fn config(
     for source in sources {
         let Some((path, text)) = source.config()? else { continue };
         let config = match changes {
-            true => rewrite.quantized_config(&text).map_err(|error| error.in_path(&path))?,
-            false => text,
+            true => rewrite.quantized_config(&text),
+            false => rewrite.config(&text),
         };
+        let config = config.map_err(|error| error.in_path(&path))?;
         if changes && source.keeps_any() {
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
             return Ok(None);
@@ -58,7 +60,15 @@ pub(super) fn config(
 /// no JSON object.
 fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
-    serde_json::from_str(&plain).ok()
+    object(plain.as_bytes())
+}
+
+/// The entries of a JSON object.
+fn object(text: &[u8]) -> Option<Map<String, Value>> {
+    match python_json::read(text) {
+        Ok(Value::Object(entries)) => Some(entries),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Whether two texts of a `config.json` differ in nothing but what they say of quantised weights.
@@ -70,7 +80,7 @@ pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
 /// The entries of a `config.json` that describe quantised weights.
 fn quantised(text: &[u8]) -> Map<String, Value> {
     let plain = plain(text).unwrap_or_default();
-    let mut entries: Map<String, Value> = serde_json::from_slice(text).unwrap_or_default();
+    let mut entries = object(text).unwrap_or_default();
     entries.retain(|key, value| plain.get(key) != Some(value));
     entries
 }

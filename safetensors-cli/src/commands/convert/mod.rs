@@ -44,6 +44,7 @@ use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::TieProblem;
+use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::Source;
 
@@ -90,7 +91,8 @@ use crate::terminal::text;
 ///
 /// Quantised weights become numbers where a dtype is asked for, and numbers quantised
 /// weights with --quantize. In both cases a directory OUT gets the config.json of IN, with
-/// what it says of quantised weights as they are now; and so it does with --lora.
+/// what it says of quantised weights and of the dtype as they are now; and so it does with
+/// --lora.
 ///
 /// OUT is either complete or as it was before, even if the command is killed. The
 /// next command that writes OUT removes what a killed command left: a hidden file or
@@ -116,8 +118,9 @@ pub(crate) struct Args {
     changes: Changes,
     /// With --quantize: show how far each weight is from what it was
     ///
-    /// The largest difference; the root of the mean of the squared differences; and this root in
-    /// relation to that of the numbers. The errors are found while the weights are written
+    /// Its share of the bytes of IN; the largest difference; the root of the mean of the squared
+    /// differences; and this root in relation to that of the numbers. The errors are found while the
+    /// weights are written
     #[arg(long, requires = "quantize")]
     report: bool,
     #[command(flatten)]
@@ -239,7 +242,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
     warn_of_notes(output.path(), &plan.notes);
-    let summary = plan.summary() + &adapters.summary();
+    let summary = plan.summary() + &report::share(&rewrite) + &adapters.summary();
     if args.writing.dry_run {
         plan.show(&rewrite, out)?;
         let would = destination.would(summary);
@@ -289,7 +292,11 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     change.warn_of_no_effect(&names, !quantised.is_empty());
     let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
     let merged = sources.iter().flat_map(Source::merged).map(|(name, it)| (&**name, *it)).collect();
-    let rewrite = change.apply(taken, &quantised, &kept, &merged)?;
+    let mut layers = LinearLayers::new();
+    if change.quantization().is_some() {
+        layers = sources.iter().try_fold(layers, |layers, source| source.add_layers(layers))?;
+    }
+    let rewrite = change.apply(taken, &quantised, &kept, &merged, &layers)?;
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"

@@ -14,7 +14,17 @@ struct Row<'a> {
     source: &'a str,
     shape: &'a [usize],
     bytes: u64,
+    /// Its bytes in the source.
+    source_bytes: u64,
     error: QuantizationError,
+}
+
+/// How much of the inputs is quantised, as the end of the summary.
+pub(super) fn share(rewrite: &Rewrite<'_>) -> String {
+    match rewrite.quantized_bytes() {
+        (0, _) => String::new(),
+        (part, all) => format!(", {} of the bytes of IN quantised", text::percent(part, all)),
+    }
 }
 
 /// Prints a row for each weight. The errors are those that were found while the codes were written.
@@ -27,7 +37,8 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
             (Some(error), _) => {
                 let shape = tensor.source_shape();
                 let name = name.strip_suffix("_packed").unwrap_or(name);
-                rows.push(Row { name, source, shape, bytes, error });
+                let source_bytes = tensor.source_len();
+                rows.push(Row { name, source, shape, bytes, source_bytes, error });
             }
             (None, Some(row)) if row.source == source => row.bytes += bytes,
             (None, _) => {}
@@ -36,17 +47,20 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
     let columns = [
         Column::name("quantised weight").rank(0).distinct(),
         Column::name("shape").rank(4),
+        Column::number("of all bytes").rank(6),
         Column::number("bits each").rank(2),
         Column::number("largest error").rank(3),
         Column::number("rms error").rank(5),
         Column::number("relative").rank(1),
     ];
+    let (_, all) = rewrite.quantized_bytes();
     table::write(&columns, out, |lines| {
         for row in &rows {
             let parameters = row.shape.iter().map(|&dim| dim as u64).product();
             lines.row([
                 text::name(row.name),
                 text::shape(row.shape),
+                text::percent(row.source_bytes, all),
                 text::bits_each(row.bytes, parameters),
                 text::number(row.error.max),
                 text::number(row.error.rms),

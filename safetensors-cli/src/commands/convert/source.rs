@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use safetensors_core::Dtype;
 use safetensors_core::framework::Quoted;
-use safetensors_core::quantized::QuantizedWeight;
+use safetensors_core::quantized::{LinearLayers, QuantizedWeight};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
@@ -75,7 +75,11 @@ impl Source {
                 let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
                 let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
-                    let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight);
+                    let layers = match change.quantization() {
+                        Some(_) => layers_of(&checkpoint, LinearLayers::new())?,
+                        None => LinearLayers::new(),
+                    };
+                    let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
                     let weights = checkpoint.quantized_weights()?.into_iter();
                     (numbers, kept) = weights.partition(makes);
                     refuse_two_schemes(path, change, &kept)?;
@@ -123,16 +127,12 @@ impl Source {
 
     /// The path and the text of `config.json` beside it, if there is one.
     pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
-        let Some(checkpoint) = self.checkpoint() else { return Ok(None) };
-        let mut found = checkpoint.read_beside(CONFIG, MOST)?;
-        if found.is_none() && other::is_in(checkpoint.files()) {
-            let file = checkpoint.files()[0].path();
-            let path = if file.is_dir() { file.join(CONFIG) } else { file.with_file_name(CONFIG) };
-            found = fs::read(&path).ok().map(|bytes| (path, bytes));
-        }
-        let Some((path, bytes)) = found else { return Ok(None) };
-        let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
-        Ok(Some((path, text)))
+        self.checkpoint().map_or(Ok(None), config_of)
+    }
+
+    /// Adds what the `config.json` beside it says of the layers of the model.
+    pub(super) fn add_layers(&self, layers: LinearLayers) -> anyhow::Result<LinearLayers> {
+        self.checkpoint().map_or(Ok(layers.clone()), |it| layers_of(it, layers))
     }
 
     /// Whether the quantised weights that it has, if any, stay as they are stored.
@@ -233,18 +233,15 @@ impl Source {
     fn refuse_unreadable(&self, takes: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
-        let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
-        if stored.is_quantised {
-            anyhow::bail!(
-                "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of \
-                 such tensors, --drop leaves them out"
-            )
-        } else {
-            anyhow::bail!(
-                "{path}: the elements of tensor {name} are {kind}, which cannot be read; --drop \
-                 leaves it out"
-            )
+        let tensor = self.checkpoint().and_then(|checkpoint| checkpoint.tensor(name).ok());
+        if let Some(why) = tensor.and_then(|tensor| other::why_unread(&tensor)) {
+            anyhow::bail!("{}; --drop leaves it out", text::printable(&why))
         }
+        let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
+        anyhow::bail!(
+            "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of such \
+             tensors, --drop leaves them out"
+        )
     }
 
     /// Checks the size that an archive claims to unpack to, before disk space is reserved for it.
@@ -254,6 +251,25 @@ impl Source {
             Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
+}
+
+/// The path and the text of `config.json` beside a checkpoint, if there is one.
+fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let mut found = checkpoint.read_beside(CONFIG, MOST)?;
+    if found.is_none() && other::is_in(checkpoint.files()) {
+        let file = checkpoint.files()[0].path();
+        let path = if file.is_dir() { file.join(CONFIG) } else { file.with_file_name(CONFIG) };
+        found = fs::read(&path).ok().map(|bytes| (path, bytes));
+    }
+    let Some((path, bytes)) = found else { return Ok(None) };
+    let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
+    Ok(Some((path, text)))
+}
+
+/// Adds what `config.json` beside a checkpoint says of the layers of the model.
+fn layers_of(checkpoint: &Checkpoint, layers: LinearLayers) -> anyhow::Result<LinearLayers> {
+    let Some((path, text)) = config_of(checkpoint)? else { return Ok(layers) };
+    Ok(layers.config(&text).map_err(|error| error.in_path(&path))?)
 }
 
 /// Refuses to quantise some weights of an input, and to keep others that are quantised already: no

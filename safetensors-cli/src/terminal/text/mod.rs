@@ -7,4 +7,4 @@ mod escape;
 mod numbers;
 
 pub(crate) use escape::{escaped, is_printable, name, path, printable, some, value, value_within};
-pub(crate) use numbers::{bits_each, count, counted, number, shape, size};
+pub(crate) use numbers::{bits_each, count, counted, number, percent, shape, size};

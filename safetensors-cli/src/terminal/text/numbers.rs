@@ -57,6 +57,11 @@ pub(crate) fn bits_each(bytes: u64, parameters: u64) -> String {
     }
 }
 
+/// A part of a whole, with one digit after the point: `97.5 %`.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0)
+}
+
 /// A number of bytes in decimal units, as the Hub writes sizes: `512 B`, `90.9 MB`.
 pub(crate) fn size(bytes: impl Into<u128>) -> String {
     let bytes = bytes.into();

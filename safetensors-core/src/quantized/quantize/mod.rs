@@ -1,15 +1,20 @@
 //! [`Quantization`]: weights become codes and scales, without calibration.
 
 mod error;
+mod fused;
+mod layers;
 mod part;
 mod rounding;
 mod settings;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use error::QuantizationError;
+pub(crate) use fused::{Fused, fused_with};
+pub use layers::LinearLayers;
 pub(crate) use part::QuantizedPart;
-pub(crate) use settings::with_settings;
+pub(crate) use settings::{with_dtype, with_settings};
 
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;
@@ -61,30 +66,6 @@ impl Quantization {
         }
     }
 
-    /// Whether weights of this name and shape are usually quantised: matrices named `*.weight`
-    /// whose rows are whole groups, but no embedding, no head, no norm and no router, because these
-    /// lose the most and save the least.
-    ///
-    /// ```
-    /// use safetensors_core::quantized::Quantization;
-    ///
-    /// let nvfp4 = Quantization::Nvfp4;
-    /// assert!(nvfp4.suits("model.layers.0.mlp.gate_proj.weight", &[96, 64]));
-    /// assert!(!nvfp4.suits("model.layers.0.mlp.gate.weight", &[8, 64]));
-    /// assert!(!nvfp4.suits("lm_head.weight", &[1000, 64]));
-    /// assert!(!nvfp4.suits("model.layers.0.mlp.up_proj.weight", &[64, 72]));
-    /// ```
-    pub fn suits(self, name: &str, shape: &[usize]) -> bool {
-        let Some(module) = name.strip_suffix(".weight") else { return false };
-        let last = module.rsplit('.').next().unwrap_or_default();
-        let is_left = |part: &str| {
-            let part = part.to_ascii_lowercase();
-            ["emb", "norm", "router"].iter().any(|word| part.contains(word))
-        };
-        let stays = module.split('.').any(is_left) || module == "output" || LEFT.contains(&last);
-        !stays && self.matrix(shape).is_some()
-    }
-
     /// The shape of a weight that can be quantised: a matrix, whose rows are whole groups, at least
     /// one.
     fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
@@ -113,7 +94,8 @@ impl Quantization {
 
     /// The tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
     /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: two or
-    /// three times in all.
+    /// three times in all. `fused` has the weights of NVFP4 that are one matrix where the model is
+    /// served, with this one.
     ///
     /// # Errors
     ///
@@ -126,6 +108,7 @@ impl Quantization {
         name: &str,
         weight: S,
         options: &ConvertOptions,
+        fused: Option<Arc<Fused<S>>>,
     ) -> Result<Vec<(String, QuantizedPart<S>)>> {
         let wrong = |expected: String, found: String| {
             let problem = QuantizationProblem::Mismatch { scheme: self.name(), expected, found };
@@ -142,13 +125,9 @@ impl Quantization {
             return Err(wrong(expected, format!("shape {:?}", weight.shape())));
         };
         let weight = Converted::new(weight, Dtype::F32, options)?;
-        Ok(part::parts(self, name, weight, matrix))
+        Ok(part::parts(self, name, weight, matrix, fused))
     }
 }
-
-/// Modules that are not quantised: routers, embeddings and heads of other names.
-const LEFT: [&str; 8] =
-    ["gate", "shared_expert_gate", "lm_head", "wte", "wpe", "shared", "score", "classifier"];
 
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::Measured;
+use super::fused::Fused;
 use super::rounding::{
     E2M1, LARGEST_E2M1, LARGEST_E4M3, largest, mxfp4_scales, nvfp4_scales, round_to_e4m3,
     round_to_i8, to_e2m1,
@@ -12,7 +13,7 @@ use super::{Quantization, QuantizationError};
 use crate::convert::{Converted, STREAMED};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::tensor::{Sink, TensorSource, swap_on_big_endian, write_in_pieces};
+use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian, write_in_pieces};
 
 /// The number of elements that are quantised at a time: whole groups of all schemes.
 const ELEMENTS: usize = STREAMED / 8;
@@ -49,6 +50,8 @@ struct Weight<S> {
     cells: usize,
     /// The largest magnitude of each cell, from when they are found until they are used again.
     magnitudes: Mutex<Option<Arc<[f32]>>>,
+    /// The weights that share their largest magnitude with this one, which is among them.
+    fused: Option<Arc<Fused<S>>>,
     /// The error of the codes, once they are written.
     error: Mutex<Option<QuantizationError>>,
 }
@@ -59,6 +62,7 @@ pub(super) fn parts<S: TensorSource + Send>(
     name: &str,
     source: Converted<S>,
     [rows, columns]: [usize; 2],
+    fused: Option<Arc<Fused<S>>>,
 ) -> Vec<(String, QuantizedPart<S>)> {
     let grid = [rows.div_ceil(128), columns.div_ceil(128)];
     // A weight without elements has scales, too.
@@ -71,7 +75,7 @@ pub(super) fn parts<S: TensorSource + Send>(
     };
     let (magnitudes, error) = Default::default();
     let matrix = [rows, columns];
-    let weight = Arc::new(Weight { source, how, matrix, cell, cells, magnitudes, error });
+    let weight = Arc::new(Weight { source, how, matrix, cell, cells, magnitudes, fused, error });
     let part = |suffix: &str, kind, dtype, shape: &[usize]| {
         let weight = Arc::clone(&weight);
         (format!("{name}{suffix}"), QuantizedPart { weight, kind, dtype, shape: shape.to_vec() })
@@ -99,9 +103,13 @@ pub(super) fn parts<S: TensorSource + Send>(
 }
 
 impl<S> QuantizedPart<S> {
+    pub(crate) fn is_codes(&self) -> bool {
+        self.kind == Kind::Codes
+    }
+
     /// The error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
-        if self.kind == Kind::Codes { *locked(&self.weight.error) } else { None }
+        if self.is_codes() { *locked(&self.weight.error) } else { None }
     }
 }
 
@@ -133,26 +141,8 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
 
 impl<S: TensorSource> Weight<S> {
     /// Passes on the numbers in pieces of whole groups, each with the index of its first number.
-    fn pieces(&self, mut take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
-        let len = self.matrix[0] as u64 * self.matrix[1] as u64 * 4;
-        let mut first = 0;
-        write_in_pieces(&self.source, len, ELEMENTS * 4, |piece| {
-            swap_on_big_endian(Dtype::F32, piece);
-            let numbers = bytemuck::cast_slice(piece);
-            self.refuse_infinite(first, numbers)?;
-            take(first, numbers)?;
-            first += numbers.len() as u64;
-            Ok(())
-        })
-    }
-
-    fn refuse_infinite(&self, first: u64, numbers: &[f32]) -> Result<()> {
-        if largest(numbers).is_finite() {
-            return Ok(());
-        }
-        let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
-        let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
-        Err(ErrorKind::DoesNotFit { index, value, to: self.how.code() }.into())
+    fn pieces(&self, take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
+        pieces(&self.source, self.how, take)
     }
 
     /// Calls `take` for each longest run of numbers of one cell: its place in a piece whose first
@@ -212,8 +202,11 @@ impl<S: TensorSource> Weight<S> {
         if self.how != Quantization::Nvfp4 {
             return Ok(1.0);
         }
-        let magnitude = self.magnitudes()?[0].max(f32::MIN_POSITIVE);
-        let scale = LARGEST_E4M3 * LARGEST_E2M1 / magnitude;
+        let magnitude = match &self.fused {
+            Some(fused) => fused.largest()?,
+            None => self.magnitudes()?[0],
+        };
+        let scale = LARGEST_E4M3 * LARGEST_E2M1 / magnitude.max(f32::MIN_POSITIVE);
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
@@ -301,6 +294,34 @@ impl<S: TensorSource> Weight<S> {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Passes on the numbers of a weight in pieces of whole groups, each with the index of its first
+/// number.
+pub(super) fn pieces<S: TensorSource>(
+    weight: &Converted<S>,
+    how: Quantization,
+    mut take: impl FnMut(u64, &[f32]) -> Result<()>,
+) -> Result<()> {
+    let len = shape::byte_len(Dtype::F32, weight.shape())?;
+    let mut first = 0;
+    write_in_pieces(weight, len, ELEMENTS * 4, |piece| {
+        swap_on_big_endian(Dtype::F32, piece);
+        let numbers = bytemuck::cast_slice(piece);
+        refuse_infinite(first, numbers, how)?;
+        take(first, numbers)?;
+        first += numbers.len() as u64;
+        Ok(())
+    })
+}
+
+fn refuse_infinite(first: u64, numbers: &[f32], how: Quantization) -> Result<()> {
+    if largest(numbers).is_finite() {
+        return Ok(());
+    }
+    let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
+    let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
+    Err(ErrorKind::DoesNotFit { index, value, to: how.code() }.into())
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -135,6 +135,24 @@ fn a_directory_with_several_files_lists_them() {
     assert_eq!(found(directory.path()), ["a.safetensors", "b.safetensors"]);
 }
 
+/// mistral.rs: `residual.safetensors` has the tensors that are not quantised.
+#[test]
+fn a_file_next_to_quantised_layers_is_not_taken_for_the_model() {
+    let directory = tempdir().unwrap();
+    let path = directory.path();
+    let residual = write_shard(path, "residual.safetensors", &[("a", 1)]);
+    let layers = write_shard(path, "q4k-0.uqff", &[("b", 2)]);
+    assert_eq!(found(path), ["residual.safetensors", "q4k-0.uqff"]);
+    assert!(Checkpoint::open_whole(path).is_err());
+    assert_eq!(a(&residual), 1);
+    fs::remove_file(&residual).unwrap();
+    assert_eq!(found(path), ["q4k-0.uqff"]);
+
+    write_shard(path, "model.safetensors", &[("a", 3)]);
+    assert_eq!(a(path), 3);
+    assert!(Checkpoint::open(layers).unwrap().tensor("b").is_ok());
+}
+
 #[test]
 fn a_directory_with_none_says_so() {
     let directory = tempdir().unwrap();

@@ -1,9 +1,9 @@
 //! Weights that are quantised are what compressed-tensors makes of them.
 
-use safetensors_core::quantized::{Quantization, QuantizationError};
+use safetensors_core::quantized::{LinearLayers, Quantization, QuantizationError};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    TensorSource, TensorView, save,
+    TensorView, save,
 };
 use safetensors_testing::quantized::made_by_reference;
 use tempfile::TempDir;
@@ -28,7 +28,7 @@ fn codes_and_scales_are_those_of_the_reference() {
         Rewrite::of(&reference)
             .select(|name, _| name == "weight")
             .rename(|_| "w.weight".into())
-            .quantize(how, &ConvertOptions::new(), |_, _| Some(true))
+            .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| Some(true))
             .unwrap()
             .save(&out, &SaveOptions::new().durable(false))
             .unwrap();
@@ -64,9 +64,8 @@ fn what_is_quantised_is_read_back() {
         saved(&[("a.weight", &[136, 160], numbers), ("norm.weight", &[160], &numbers[..160])]);
     for how in Quantization::ALL {
         let rewrite = || {
-            let wanted =
-                |name: &str, tensor: &_| Some(how.suits(name, TensorSource::shape(tensor)));
-            Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).unwrap()
+            let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
+            Rewrite::of(&checkpoint).quantize(how, &options, &layers, |_, _| None).unwrap()
         };
         let out = dir.path().join(how.name());
         let options = ShardOptions::new().max_shard_size(10_000.into());
@@ -145,7 +144,7 @@ fn numbers_that_are_not_finite_are_refused_with_their_place() {
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
             let rewrite = Rewrite::of(&checkpoint)
-                .quantize(how, &ConvertOptions::new(), |_, _| Some(true))
+                .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| Some(true))
                 .unwrap();
             let error = rewrite.save(&out, &SaveOptions::new()).unwrap_err();
             let ErrorKind::DoesNotFit { index: 999, value, .. } = error.kind() else {
@@ -165,7 +164,9 @@ fn weights_that_cannot_be_quantised_are_refused_before_anything_is_written() {
         saved(&[("a.weight", &[3, 24], &numbers), ("b", &[4, 16], &numbers[..64])]);
     let quantize = |how, name: &str| {
         let wanted = |found: &str, _: &_| Some(found == name);
-        Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).map(drop)
+        Rewrite::of(&checkpoint)
+            .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), wanted)
+            .map(drop)
     };
     let error = quantize(Quantization::Nvfp4, "a.weight").unwrap_err().to_string();
     assert!(
@@ -183,8 +184,12 @@ fn empty_weights_have_empty_codes() {
         let (dir, checkpoint) = saved(&[("a.weight", &shape, &[])]);
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
-            let rewrite =
-                Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), |_, _| Some(true));
+            let rewrite = Rewrite::of(&checkpoint).quantize(
+                how,
+                &ConvertOptions::new(),
+                &LinearLayers::new(),
+                |_, _| Some(true),
+            );
             if shape[1] == 0 && matches!(how, Quantization::Nvfp4 | Quantization::Mxfp4) {
                 assert!(rewrite.unwrap_err().to_string().contains("one or more groups"));
                 continue;
@@ -210,7 +215,9 @@ fn tied_weights_share_codes_and_scales() {
     let rewrite = |of_a, of_b| {
         let wanted = move |name: &str, _: &_| if name == "a.weight" { of_a } else { of_b };
         let how = Quantization::Fp8Channel;
-        Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted).unwrap()
+        Rewrite::of(&checkpoint)
+            .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), wanted)
+            .unwrap()
     };
     for follows in [None, Some(true)] {
         rewrite(Some(true), follows).save(&out, &SaveOptions::new()).unwrap();
@@ -220,10 +227,9 @@ fn tied_weights_share_codes_and_scales() {
         assert_eq!(aliases, [("b.weight", "a.weight"), ("b.weight_scale", "a.weight_scale")]);
     }
     for (of_a, of_b, a, b) in [
-        (None, Some(true), Dtype::F32, Dtype::F8_E4M3),
         (Some(false), Some(true), Dtype::F32, Dtype::F8_E4M3),
         (Some(true), Some(false), Dtype::F8_E4M3, Dtype::F32),
-        (None, None, Dtype::F32, Dtype::F32),
+        (Some(false), None, Dtype::F32, Dtype::F32),
     ] {
         let rewrite = rewrite(of_a, of_b);
         let quantised = rewrite.tensors().filter(|(_, tensor)| tensor.is_quantized());
@@ -249,7 +255,12 @@ fn a_tied_weight_has_both_names_after_it_was_quantised() {
     for how in Quantization::ALL {
         let out = dir.path().join(how.name());
         let wanted = |name: &str, _: &_| (name == "a.weight").then_some(true);
-        let rewrite = Rewrite::of(&checkpoint).quantize(how, &ConvertOptions::new(), wanted);
+        let rewrite = Rewrite::of(&checkpoint).quantize(
+            how,
+            &ConvertOptions::new(),
+            &LinearLayers::new(),
+            wanted,
+        );
         let options = SaveOptions::new().metadata([("title", "tied")]);
         rewrite.unwrap().save(&out, &options).unwrap();
         let back = Checkpoint::open(&out).unwrap().dequantized().unwrap();
@@ -270,7 +281,9 @@ fn codes_are_neither_cast_nor_quantised_again() {
     let (how, options) = (Quantization::Fp8Channel, ConvertOptions::new());
     let quantised = || {
         let rewrite = Rewrite::of(&checkpoint);
-        rewrite.quantize(how, &options, |name, _| Some(name == "a.weight")).unwrap()
+        rewrite
+            .quantize(how, &options, &LinearLayers::new(), |name, _| Some(name == "a.weight"))
+            .unwrap()
     };
     let out = dir.path().join("out");
     quantised()
@@ -292,11 +305,14 @@ fn codes_are_neither_cast_nor_quantised_again() {
         all.iter().map(|&(name, dtype)| (name.to_owned(), dtype)).collect()
     };
     assert_eq!(dtypes(&out), named(&[codes[0], codes[1], ("b.weight", Dtype::F16)]));
-    let again = quantised().quantize(how, &options, |_, _| Some(true)).unwrap();
+    let again =
+        quantised().quantize(how, &options, &LinearLayers::new(), |_, _| Some(true)).unwrap();
     again.save(&out, &SaveOptions::new()).unwrap();
     let all = [codes[0], codes[1], ("b.weight", Dtype::F8_E4M3), ("b.weight_scale", Dtype::F32)];
     assert_eq!(dtypes(&out), named(&all));
-    let other = quantised().quantize(Quantization::Nvfp4, &options, |_, _| Some(true)).unwrap_err();
+    let other = quantised()
+        .quantize(Quantization::Nvfp4, &options, &LinearLayers::new(), |_, _| Some(true))
+        .unwrap_err();
     assert!(other.to_string().contains("fp8-channel and as nvfp4"), "{other}");
 }
 
@@ -313,8 +329,9 @@ fn quantised_weights_are_quantised_anew() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let how = Quantization::Int8Channel;
     let quantize = |checkpoint| {
-        let options = ConvertOptions::new();
-        Rewrite::of(checkpoint).quantize(how, &options, |name, _| Some(name == "w.weight"))
+        let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
+        let wanted = |name: &str, _: &_| Some(name == "w.weight");
+        Rewrite::of(checkpoint).quantize(how, &options, &layers, wanted)
     };
     let checkpoint = checkpoint.into_boxed();
     let refused = quantize(&checkpoint).unwrap_err();

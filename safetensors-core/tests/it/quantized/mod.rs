@@ -1,18 +1,16 @@
 //! Quantised weights as numbers: every scheme equal to its reference implementation, by every way
 //! to read; and the errors.
 
+mod chosen;
 mod errors;
 mod making;
-mod marks;
 #[cfg(target_os = "linux")]
 mod memory;
 mod mutations;
-mod parts;
 mod reads;
 mod references;
 mod refusals;
 mod rows;
-mod unexplained;
 
 use std::path::Path;
 

@@ -1,6 +1,23 @@
-//! Blocks of 32 numbers with one scale, and perhaps a smallest value.
+//! Blocks of numbers with one scale, and perhaps a smallest value.
 
 use super::{half, nibble};
+
+/// One bit: the scale or its negative.
+pub(in super::super) fn q1_0(block: &[u8], out: &mut [f32]) {
+    let d = half(block, 0);
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = if block[2 + i / 8] >> (i % 8) & 1 == 1 { d } else { -d };
+    }
+}
+
+/// 2 bits, from -1 to 2.
+pub(in super::super) fn q2_0(block: &[u8], out: &mut [f32]) {
+    let d = half(block, 0);
+    for (i, out) in out.iter_mut().enumerate() {
+        let q = block[2 + i / 4] >> (2 * (i % 4)) & 3;
+        *out = (f32::from(q) - 1.0) * d;
+    }
+}
 
 /// 4 bits, from -8 to 7.
 pub(in super::super) fn q4_0(block: &[u8], out: &mut [f32]) {

@@ -62,7 +62,7 @@ fn dequantised_numbers_are_those_of_the_reference() {
         let part = tensor.slice((.., start..end)).unwrap().read().unwrap();
         assert_eq!(part.bytes(), &numbers.bytes()[start * 4..end * 4]);
     }
-    assert_eq!(readable, 23);
+    assert_eq!(readable, 24);
 }
 
 #[test]
@@ -269,7 +269,6 @@ fn each_wrong_field_is_named() {
         (with_key(array(u64::MAX)), "over the limit of 67108864 bytes"),
         (with_key(u64::MAX.to_le_bytes().to_vec()), "over the limit of 67108864 bytes"),
         (with_key(nested.concat()), "nested too deep"),
-        (with_tensor(tensor(&[2], 4, 0)), "its type 4 is unknown"),
         (with_tensor(tensor(&[2], 2, 0)), "not whole blocks of Q4_0"),
         (with_tensor(tensor(&[2; 9], 0, 0)), "9 dimensions"),
         (with_tensor(tensor(&[1 << 33, 1 << 33], 0, 0)), "does not fit"),

@@ -10,7 +10,7 @@ use safetensors_formats::{Options, TensorFile, npy, npz};
 use super::fixture;
 
 /// Opens bytes, and reads all tensors. Nothing may panic; the outcome is free.
-fn read_all(bytes: Vec<u8>) {
+pub(super) fn read_all(bytes: Vec<u8>) {
     let options = Options::new().dequantize(true);
     let Ok(file) = TensorFile::from_source(bytes, "a file", &options) else { return };
     let Ok(checkpoint) = Checkpoint::from_source(file, "a file") else { return };

@@ -10,6 +10,12 @@
 mod arrays;
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "gguf")]
+mod gguf_file;
+#[cfg(feature = "gguf")]
+mod gguf_modules;
+#[cfg(feature = "gguf")]
+mod gguf_types;
 mod hostile;
 mod numpy;
 #[cfg(feature = "pytorch")]

@@ -1,9 +1,14 @@
 //! The small quantised checkpoints that `scripts/quantised_fixtures.py` makes with the reference
 //! implementation of each scheme.
 
+mod cases;
+mod read;
+mod refused;
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+pub use cases::{Case, ONE, TWO, Tensors, floats, raw, words};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 
 /// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
@@ -30,6 +35,37 @@ impl Quantized {
             .collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         assert!(all.len() > 30, "found {} fixtures", all.len());
+        all
+    }
+
+    /// One fixture of each way to name codes, of each dtype that they have, and of stacked experts.
+    pub fn kinds() -> Vec<Self> {
+        let names = [
+            "awq-gemm",
+            "bnb-int8",
+            "bnb-nf4",
+            "bnb-nf4-bf16-storage",
+            "comfy-nvfp4",
+            "ct-int-channel",
+            "ct-nvfp4",
+            "deepseek-fp8-block",
+            "deepseek-v4-experts-fp4",
+            "deepseek-v4-fp8",
+            "fbgemm-fp8-experts",
+            "fp8-qscale-weight",
+            "gpt-oss-mxfp4",
+            "gptq-v1-4bits",
+            "hqq-4bits",
+            "mlx-4bits",
+            "modelopt-nvfp4-experts",
+            "quanto-qfloat8",
+            "quanto-qint4",
+            "torchao-float8",
+            "torchao-int8",
+        ];
+        let mut all = Self::all();
+        all.retain(|fixture| names.contains(&&*fixture.name));
+        assert_eq!(all.len(), names.len());
         all
     }
 

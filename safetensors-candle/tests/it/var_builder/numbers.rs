@@ -1,16 +1,20 @@
-//! Weights with scales in another tensor, which are read ahead with them.
+//! Quantised weights as numbers, which are read ahead.
 
 use candle_core::{DType, Device};
 use float8::F8E4M3;
 use safetensors_candle::from_candle_error;
-use safetensors_core::convert::ScaledWeights;
+use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
 
-use super::spy::{backend, weight};
+use super::spy::{backend, backend_with, weight};
 
 const LAYERS: usize = 12;
 
-/// Layers of a scaled weight and a norm. The weights of layer `i` are all `i + 1`.
+fn numbers() -> LoadOptions {
+    LoadOptions::new().quantized(QuantizedWeights::Numbers)
+}
+
+/// Layers of a weight with a scale, and a norm. The weights of layer `i` are all `i + 1`.
 fn tensors() -> Vec<(String, TensorBuf)> {
     (0..LAYERS).flat_map(layer).collect()
 }
@@ -26,13 +30,10 @@ fn layer(i: usize) -> [(String, TensorBuf); 3] {
 }
 
 #[test]
-fn scales_are_applied_to_what_is_read_ahead_or_prefetched() {
+fn weights_that_are_read_ahead_or_prefetched_are_numbers() {
     for is_prefetched in [false, true] {
-        let (backend, spy) = backend(&tensors());
-        let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-        let backend = backend.load_options(options);
+        let (backend, spy) = backend_with(&tensors(), &numbers());
         if is_prefetched {
-            // Without the scales, which the model does not ask for.
             assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 2 * LAYERS);
         }
         spy.take_calls();
@@ -54,33 +55,23 @@ fn scales_are_applied_to_what_is_read_ahead_or_prefetched() {
 }
 
 #[test]
-fn scales_that_are_not_applied_are_tensors_as_others() {
-    let (backend, _) = backend(&tensors());
-    let backend = backend.load_options(LoadOptions::new().scaled_weights(ScaledWeights::Raw));
-    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 3 * LAYERS);
-    let scale =
-        backend.var_builder(DType::F32, &Device::Cpu).get((1, 1), "h.2.fc.weight_scale_inv");
-    assert_eq!(scale.unwrap().to_vec2::<f32>().unwrap(), [[1.5]]);
-}
-
-#[test]
 fn bad_scales_of_weights_that_nobody_asks_for_do_not_end_the_bound_on_reading() {
     const ROWS: usize = 1024;
     let layers = 64;
     let weight = |name: String| {
         let codes = TensorBuf::from_vec(vec![ROWS, 1], vec![F8E4M3::from_f32(2.0); ROWS]);
-        let scales = TensorBuf::from_vec(vec![ROWS], vec![1.5_f32; ROWS]);
+        let scales = TensorBuf::from_vec(vec![ROWS, 1], vec![1.5_f32; ROWS]);
         [(format!("{name}_scale_inv"), scales.unwrap()), (name, codes.unwrap())]
     };
     let names = ["extra.weight", "fc.weight", "proj.weight"];
     let layer = |i| names.into_iter().flat_map(move |name| weight(format!("h.{i}.{name}")));
-    let (backend, spy) = backend(&(0..layers).flat_map(layer).collect::<Vec<_>>());
+    let tensors: Vec<_> = (0..layers).flat_map(layer).collect();
+    let (backend, spy) = backend_with(&tensors, &numbers());
     let limit = 60_000;
-    let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
-    let backend = backend.load_options(options).read_ahead(limit);
+    let backend = backend.read_ahead(limit);
     let bad = (7..layers).step_by(8).map(|i| format!("h.{i}.extra.weight_scale_inv"));
     let bad: Vec<_> = bad.collect();
-    spy.break_tensors(&backend, bad.iter().map(String::as_str));
+    spy.break_tensors(bad.iter().map(String::as_str));
 
     let builder = backend.var_builder(DType::BF16, &Device::Cpu);
     let names = (0..layers).flat_map(|i| names.map(|name| format!("h.{i}.{name}")));
@@ -103,12 +94,13 @@ fn bad_scales_of_weights_that_nobody_asks_for_do_not_end_the_bound_on_reading() 
 #[test]
 fn a_refused_weight_fails_only_those_who_ask_for_it() {
     let (backend, _) = backend(&tensors());
+    assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 2 * LAYERS, "scales and norms");
     let builder = backend.var_builder(DType::BF16, &Device::Cpu);
     for i in 0..LAYERS {
         let layer = builder.pp("h").pp(i);
         layer.get(8, "norm").unwrap();
         let error = from_candle_error(layer.get((2, 2), "fc.weight").unwrap_err());
-        assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
         assert_eq!(error.tensor(), Some(&*format!("h.{i}.fc.weight")));
     }
 }
