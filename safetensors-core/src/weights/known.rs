@@ -21,8 +21,8 @@ pub(crate) struct Known {
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
 }
 
-/// What the names and marks of a whole checkpoint say of the tensors beside its weights. The schemes
-/// make it when a tensor may be one of codes.
+/// The companions and marks of a whole checkpoint. The schemes look for them when the first tensor
+/// may be one of codes.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The names of companions, sorted.

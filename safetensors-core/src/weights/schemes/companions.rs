@@ -1,5 +1,5 @@
-//! [`explained`]: every tensor beside a quantised weight that says how it is stored is used, or may
-//! be left out; [`unexplained`]: what looks like codes, and no scheme explains.
+//! [`explained`]: every companion of a quantised weight is used, or not needed for its numbers;
+//! [`unexplained`]: a tensor that looks like codes, and that no scheme explains.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::super::tensors::may_be_codes;
 use crate::dtype::Dtype;
 use crate::error::{Quoted, Result, Shape};
 
-/// What the last part of a companion's name has in it.
+/// Parts of the names of companions. One is after the last dot.
 const WORDS: &[&str] = &[
     "scale", "zero", "offset", "absmax", "amax", "g_idx", "codebook", "global", "shift", "biases",
     "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
@@ -77,14 +77,14 @@ const OF_MODULES: &[&str] = &[
     "embedding_quantized",
 ];
 
-/// What the names of codes have after the name of their weight.
+/// The ends of the names of codes, after the name of their weight.
 const ENDS: &[&str] = &["_packed", "_blocks", ".blocks", "_qdata", "._data._data", "._data"];
 
 /// The ends of names that only tensors of codes have.
 const ONLY_CODES: &[&str] =
     &[".qweight", ".weight_packed", "_weight_qdata", ".embedding_quantized"];
 
-/// What ComfyUI may put before the names of a diffusion model, or leave out: its marks have either.
+/// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
 /// At how many underscores, from the right, a companion's name may begin after its weight's.
@@ -105,12 +105,12 @@ fn is_companion(name: &str) -> bool {
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
 
-/// A module's name without what ComfyUI may have put before it.
+/// A module's name without a prefix of ComfyUI's.
 pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-/// What the names and marks of the whole checkpoint say.
+/// The companions and marks of the whole checkpoint.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
@@ -162,8 +162,7 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     Some(split(module).0)
 }
 
-/// What ComfyUI's mark says of a module's weight: `X.comfy_quant`, or an entry of
-/// `_quantization_metadata`. One that cannot be read says nothing of the format.
+/// ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of `_quantization_metadata`. One that cannot be read says nothing of the format.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -308,7 +307,9 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
             _ => Err(unsupported("ComfyUI", "its module has no quantised weight").in_tensor(name)),
         };
     }
-    if tensor.shape.len() < 2 || belongs_to_a_weight(model, module, name) {
+    // The masks of attentions are called a bias, too.
+    let is_mask = last == "bias" || last.contains("mask");
+    if tensor.shape.len() < 2 || is_mask || belongs_to_a_weight(model, module, name) {
         return Ok(());
     }
     let method = model.config.method.as_deref();
@@ -378,7 +379,7 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
             return missing("ComfyUI", LAYERS, module);
         }
     }
-    // A shard of several has what describes all of them.
+    // A shard of several has the names of all of them.
     if weights.is_empty() || model.is_part() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the schemes share: which elements a tensor of scales belongs to, by its shape.
+//! Shared by the schemes: which elements a tensor of scales belongs to, by its shape.
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Matrix, Numbers, Stored};

@@ -78,6 +78,7 @@ fn a_plain_tensor_is_plain_whatever_it_is_called() {
         ("", "a.weight_scale", F8_E8M0, &[2, 2]),
         ("fp8", "spiece_model", U8, &[100]),
         ("fp8", "position_ids", I32, &[1, 77]),
+        ("gptq", "h.0.attn.bias", U8, &[1, 1, 8, 8]),
         ("bitnet", "spiece_model", U8, &[100]),
         ("bitnet", "position_ids", I32, &[1, 77]),
     ] {
