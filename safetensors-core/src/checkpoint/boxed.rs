@@ -82,11 +82,13 @@ impl<S> Checkpoint<S> {
         ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>, Metadata)>,
     ) -> Result<Checkpoint<T>> {
         let metadata = self.metadata().clone();
-        let (is_single, beside) = (self.catalog.is_single_file(), self.catalog.beside.clone());
+        let (is_single, is_plain) = (self.catalog.is_single_file(), self.catalog.is_plain);
+        let beside = self.catalog.beside.clone();
         let (files, places) = self.catalog.into_parts();
         let (files, places, metadata) = change(files, places, metadata)?;
         let mut catalog = Catalog::new(files, places, (!is_single).then_some(&metadata));
-        (catalog.metadata, catalog.beside) = ((!is_single).then_some(metadata), beside);
+        catalog.metadata = (!is_single).then_some(metadata);
+        (catalog.beside, catalog.is_plain) = (beside, is_plain);
         Ok(Checkpoint {
             catalog,
             index: self.index,

@@ -1,5 +1,10 @@
 //! [`SafeTensors`]: a parsed file, in memory or in any other source.
 
+#[cfg(feature = "std")]
+use std::any::Any;
+#[cfg(feature = "std")]
+use std::sync::{Arc, OnceLock};
+
 use crate::error::{ErrorKind, Result};
 use crate::header::{Header, Limits, Metadata, TensorInfo};
 use crate::tensor::TensorView;
@@ -26,13 +31,16 @@ use crate::tensor::TensorView;
 pub struct SafeTensors<B> {
     header: Header,
     bytes: B,
+    /// What is found of all tensors when one of them is first asked about.
+    #[cfg(feature = "std")]
+    found: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl<B> SafeTensors<B> {
     /// The same file with another type of source, which has the same bytes.
     #[cfg(feature = "std")]
     pub(crate) fn map_source<T>(self, change: impl FnOnce(B) -> T) -> SafeTensors<T> {
-        SafeTensors { header: self.header, bytes: change(self.bytes) }
+        SafeTensors { header: self.header, bytes: change(self.bytes), found: self.found }
     }
 }
 
@@ -52,8 +60,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// The errors of [`Header::parse`].
     pub fn parse_with(bytes: B, limits: &Limits) -> Result<Self> {
-        let header = Header::parse(bytes.as_ref(), limits)?;
-        Ok(Self { header, bytes })
+        Header::parse(bytes.as_ref(), limits).map(|header| Self::from_parts(header, bytes))
     }
 
     /// The tensor of this name, borrowed from the file's bytes.
@@ -92,9 +99,19 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
 
 impl<B> SafeTensors<B> {
     /// Joins a header and the source that it was read from.
-    #[cfg(feature = "std")]
     pub(crate) fn from_parts(header: Header, bytes: B) -> Self {
-        Self { header, bytes }
+        Self {
+            header,
+            bytes,
+            #[cfg(feature = "std")]
+            found: OnceLock::new(),
+        }
+    }
+
+    /// What is found of all tensors when one of them is first asked about.
+    #[cfg(feature = "std")]
+    pub(crate) fn found<T: Any + Send + Sync>(&self, find: impl FnOnce() -> T) -> Option<&T> {
+        self.found.get_or_init(|| Arc::new(find())).downcast_ref()
     }
 
     /// The header.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
 use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
-use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::Result;
@@ -53,20 +52,21 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading the settings beside the checkpoint.
     pub fn refuse_codes(&self) -> Result<()> {
-        let found = match self.catalog {
-            Some(catalog) if catalog.may_have_codes() => {
-                catalog.position(self.name()).map(|position| {
-                    let known = catalog.known()?;
-                    known.of_tensor(catalog, position)
-                })
-            }
-            Some(_) => None,
-            None => OneFile(*self).weight(),
-        };
-        match found.transpose() {
-            Ok(None | Some(None)) => Ok(()),
-            Ok(Some(Some(weight))) => Err(self.locate(weight.codes())),
+        match self.weight() {
+            Ok(None) => Ok(()),
+            Ok(Some(weight)) => Err(self.locate(weight.codes())),
             Err(error) => Err(self.locate(error)),
+        }
+    }
+
+    /// The quantised weight that has its codes in the tensor.
+    fn weight(&self) -> Result<Option<Weight>> {
+        let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
+        match catalog.position(self.name()) {
+            Some(position) if catalog.may_have_codes() => {
+                catalog.known()?.of_tensor(catalog, position)
+            }
+            _ => Ok(None),
         }
     }
 }
@@ -143,13 +143,17 @@ struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {
     /// The quantised weight that has its codes in the tensor.
-    fn weight(&self) -> Option<Result<Option<Weight>>> {
-        let header = self.0.archive.header();
-        let position = header.position(self.0.name())?;
-        // A wide float is a code only if tensors of bytes describe it.
-        let may_be =
-            may_be_codes(self.0.dtype()) || header.iter().any(|it| it.dtype() == Dtype::U8);
-        may_be.then(|| Known::new(self)?.of_tensor(self, position))
+    fn weight(&self) -> Result<Option<Weight>> {
+        let archive = self.0.archive;
+        // Empty if no tensor may be codes.
+        let known = archive.found(|| {
+            let may_be = archive.header().iter().any(|info| may_be_codes(info.dtype()));
+            may_be.then(|| Known::new(self).ok()).flatten()
+        });
+        match (known.and_then(Option::as_ref), archive.header().position(self.0.name())) {
+            (Some(known), Some(position)) => known.of_tensor(self, position),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::matrix::Stored;
 use super::super::model::{Model, Scheme, Weight, unsupported};
 use crate::dtype::Dtype;
-use crate::dtype::Dtype::{I8, I16, I32, U8, U16};
+use crate::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::error::Result;
 
 pub(super) struct Refused;
@@ -31,6 +31,7 @@ const ROWS: &[Row] = &[
     ("SpQR", ".row_offsets", &[I32], &[".dense_weights"]),
     ("HIGGS", ".weight", &[I16], &[".tables2", ".tables"]),
     ("EETQ", ".weight", &[I8], &[".weight_scales"]),
+    ("UQFF of mistral.rs", ".weight", &[U8, U32, I32, F8_E4M3], &[".weight.format"]),
     ("msmodelslim", ".weight", &[I8], &[".weight_scale_second", ".weight_offset", ".deq_scale"]),
 ];
 
