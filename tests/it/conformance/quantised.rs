@@ -210,7 +210,9 @@ fn every_way_reads_what_public_tools_write_or_refuses_it_by_name() {
             let numbers = numbers.map(|(_, values)| values).map_err(|error| error.to_string());
             case.check(way, numbers.as_deref().map_err(|error| &**error));
             let refused = read(&fixture, name, &options(QuantizedWeights::Refuse));
-            assert!(refused.is_err(), "{}: {way}: {refused:?}", case.about);
+            // A mark without its module is an error of the whole, not of another tensor.
+            let is_plain = fixture.open().get(name).is_some_and(|it| it.dtype() == Dtype::F32);
+            assert!(refused.is_err() || is_plain, "{}: {way}: {refused:?}", case.about);
         }
     }
     super::schemes::check_cases(&cases);
