@@ -1,6 +1,5 @@
 //! [`Weights`]: a checkpoint that a model asks for its weights by their names.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Shape};
@@ -62,11 +61,11 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The quantised weight with the first of these names that is stored as tensors of other names.
-/// `None` if the options read these as they are.
-pub(crate) fn stored_otherwise<'n>(
+/// The first quantised weight of these names that is stored as tensors of other names. `None` if the
+/// options read these as they are.
+pub(crate) fn stored_otherwise(
     checkpoint: &Checkpoint<impl ReadAt>,
-    names: impl IntoIterator<Item = &'n str>,
+    wants: impl Fn(&str) -> bool,
     options: &LoadOptions,
 ) -> Option<QuantizedWeight> {
     if options.reads_codes() {
@@ -74,7 +73,5 @@ pub(crate) fn stored_otherwise<'n>(
     }
     // A checkpoint that cannot be understood has errors for the tensors that it does have.
     let weights = checkpoint.quantized_weights().unwrap_or_default();
-    let mut weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
-    let mut names = names.into_iter().filter(|name| checkpoint.get(name).is_none());
-    names.find_map(|name| weights.remove(name))
+    weights.into_iter().find(|it| wants(&it.name) && checkpoint.get(&it.name).is_none())
 }

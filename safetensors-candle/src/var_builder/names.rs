@@ -108,7 +108,7 @@ impl Names {
         Weights { checkpoint, options }: &Weights<'_>,
         name: &str,
     ) -> bool {
-        let weight = stored_otherwise(checkpoint, [name], options);
+        let weight = stored_otherwise(checkpoint, |it| it == name, options);
         let codes = weight.as_ref().and_then(|weight| weight.tensors.first());
         codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
     }

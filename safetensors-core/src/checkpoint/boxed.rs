@@ -36,14 +36,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// The same checkpoint, which reads from this one.
     pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
-        Checkpoint {
-            catalog: self.catalog.by_ref(),
-            index: self.index.clone(),
-            index_total_size: self.index_total_size,
-            index_version: self.index_version.clone(),
-            siblings: self.siblings.clone(),
-            is_of_directory: self.is_of_directory,
-        }
+        Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 
     /// The quantised weights, in the order of the tensors that hold their codes.
@@ -61,14 +54,7 @@ impl<S> Checkpoint<S> {
 
     /// The same checkpoint with sources of another type, which have the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
-        Checkpoint {
-            catalog: self.catalog.map_sources(change),
-            index: self.index,
-            index_total_size: self.index_total_size,
-            index_version: self.index_version,
-            siblings: self.siblings,
-            is_of_directory: self.is_of_directory,
-        }
+        Checkpoint { catalog: self.catalog.map_sources(change), about: self.about }
     }
 
     /// The same checkpoint with other files in place of its own, and with other tensors in them.
@@ -89,13 +75,6 @@ impl<S> Checkpoint<S> {
         let mut catalog = Catalog::new(files, places, (!is_single).then_some(&metadata));
         catalog.metadata = (!is_single).then_some(metadata);
         (catalog.beside, catalog.is_plain) = (beside, is_plain);
-        Ok(Checkpoint {
-            catalog,
-            index: self.index,
-            index_total_size: self.index_total_size,
-            index_version: self.index_version,
-            siblings: self.siblings,
-            is_of_directory: self.is_of_directory,
-        })
+        Ok(Checkpoint { catalog, about: self.about })
     }
 }

@@ -108,6 +108,12 @@ use crate::tensor::TensorBuf;
 #[derive(Clone)]
 pub struct Checkpoint<S = FileSource> {
     catalog: Catalog<S>,
+    about: About,
+}
+
+/// What is known of a checkpoint besides its tensors.
+#[derive(Clone, Default)]
+struct About {
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
     /// The version of the index when it was opened; `None` if the store cannot tell.
@@ -121,7 +127,7 @@ pub struct Checkpoint<S = FileSource> {
 impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Checkpoint")
-            .field("index", &self.index)
+            .field("index", &self.about.index)
             .field("catalog", &self.catalog)
             .field("metadata", &self.catalog.metadata)
             .finish_non_exhaustive()
@@ -145,14 +151,8 @@ impl<S: ReadAt> Checkpoint<S> {
             divided::forget(&mut metadata);
             metadata
         });
-        Self {
-            catalog,
-            index: path,
-            index_total_size: index.and_then(|index| index.total_size),
-            index_version: None,
-            siblings: None,
-            is_of_directory: false,
-        }
+        let index_total_size = index.and_then(|index| index.total_size);
+        Self { catalog, about: About { index: path, index_total_size, ..About::default() } }
     }
 
     /// The tensor of this name or [alias](Checkpoint::aliases).
@@ -290,21 +290,26 @@ impl<S> Checkpoint<S> {
         }
     }
 
+    fn of_directory(mut self, is_of_directory: bool) -> Self {
+        self.about.is_of_directory = is_of_directory;
+        self
+    }
+
     /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
     /// then belongs to it.
     pub fn is_of_directory(&self) -> bool {
-        self.is_of_directory
+        self.about.is_of_directory
     }
 
     /// The path of the index, if there is one.
     pub fn index_path(&self) -> Option<&Path> {
-        self.index.as_deref()
+        self.about.index.as_deref()
     }
 
     /// The `total_size` of the index: the number of bytes of all tensors, as its writer counted
     /// them. It is not checked, because writers count in different ways, and some count wrongly.
     pub fn index_total_size(&self) -> Option<u64> {
-        self.index_total_size
+        self.about.index_total_size
     }
 
     /// The tensors that the index does not map to the file that contains them, each with that file.

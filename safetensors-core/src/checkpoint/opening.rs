@@ -61,7 +61,7 @@ pub(super) fn open_settled<S>(
         Ok(located) => match open(&located) {
             Ok(Some(checkpoint)) => {
                 let is_of_directory = located.path() != path;
-                Ok(Some(Checkpoint { is_of_directory, ..checkpoint }))
+                Ok(Some(checkpoint.of_directory(is_of_directory)))
             }
             Err(error) if !has_moved(&located, locate()) => Err(error),
             Ok(None) | Err(_) => Ok(None),
@@ -390,7 +390,7 @@ impl<S: ReadAt> Checkpoint<S> {
             places[start..].sort_unstable_by_key(|place| place.position);
         }
         let mut checkpoint = Self::assemble(shards, places, Some((index, path.into())));
-        checkpoint.index_version = version;
+        checkpoint.about.index_version = version;
         Ok(checkpoint)
     }
 }

@@ -83,8 +83,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Io`], which says what has changed.
     pub fn check_unchanged(&self) -> Result<()> {
-        if let (Some(index), Some(siblings)) = (&self.index, &self.siblings)
-            && siblings.version(index)? != self.index_version
+        if let (Some(index), Some(siblings)) = (&self.about.index, &self.about.siblings)
+            && siblings.version(index)? != self.about.index_version
         {
             let error = std::io::Error::other("the index has changed since it was opened");
             return Err(Error::io(error, index));
@@ -133,12 +133,12 @@ fn canonical(path: &Path) -> Option<PathBuf> {
 impl<S> Checkpoint<S> {
     /// The entries of a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
+        self.about.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
     /// The version of a file in that store; `None` if there is no such file, or it cannot be told.
     pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
-        self.siblings.as_ref()?.version(file).ok()?
+        self.about.siblings.as_ref()?.version(file).ok()?
     }
 
     /// The path and the bytes of a small file beside the index or the first file, such as
@@ -168,36 +168,39 @@ impl<S> Checkpoint<S> {
     /// The same checkpoint, which finds in this store what is beside its files.
     pub(super) fn beside(mut self, siblings: Arc<dyn Siblings>) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
-        if let Some(path) = self.index.as_deref().or_else(first).map(Path::to_owned) {
+        if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
             self.catalog.beside = Some(Arc::new(move |name, most| {
                 let path = path.with_file_name(name);
                 Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
             }));
         }
-        Self { siblings: Some(siblings), ..self }
+        self.about.siblings = Some(siblings);
+        self
     }
 
     /// The files that another index in that store names. Empty if the index cannot be read; opening
     /// it gives the error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
-        let files = self.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
+        let files = self.about.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
     }
 
     /// The backup of a file's header, if one lies beside the file in that store.
     pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
         let backup = header_backup(file);
-        let is_there = self.siblings.as_ref()?.is_header_backup(&backup);
+        let is_there = self.about.siblings.as_ref()?.is_header_backup(&backup);
         is_there.then_some(backup)
     }
 
     /// The standard index, if it lies beside the standard file in a directory that was opened. The
     /// directory opens as the file, so the index is not used.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
-        let (Some(siblings), [shard], true) =
-            (&self.siblings, self.files(), self.is_of_directory && self.index.is_none())
-        else {
+        let (Some(siblings), [shard], true) = (
+            &self.about.siblings,
+            self.files(),
+            self.about.is_of_directory && self.about.index.is_none(),
+        ) else {
             return Ok(None);
         };
         if shard.path.file_name() != Some(super::names::STANDARD_FILE.as_ref()) {

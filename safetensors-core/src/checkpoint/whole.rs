@@ -101,7 +101,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         let opened = until_settled(path, || match open_settled(path, locate, open, explain) {
             Err(error) if is_of_parts(&error) && is_directory(&*store, path) => {
                 let gathered = gather(&*store, path, limits)?;
-                Ok(gathered.map(|gathered| Self { is_of_directory: true, ..gathered }))
+                Ok(gathered.map(|gathered| gathered.of_directory(true)))
             }
             opened => opened.map(Some),
         })?;
@@ -117,7 +117,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
     ///
     /// The errors of [`from_source`](Checkpoint::from_source), but for parts.
     pub fn into_parts(self) -> Result<Vec<Checkpoint<S>>> {
-        let (siblings, version) = (self.siblings, self.index_version);
+        let (siblings, version) = (self.about.siblings, self.about.index_version);
         let mut parts = Vec::new();
         for CheckpointFile { path, archive } in self.catalog.into_parts().0 {
             let (sources, index) = archive.into_source().into_sources(path.clone());
@@ -203,10 +203,10 @@ fn join<S: ReadAt>(
     limits: &Limits,
 ) -> Result<Checkpoint<Assembled<S>>> {
     let (tensors, metadata) = (divided::whole_tensors(&parts)?, parts.metadata().clone());
-    let Checkpoint { catalog, index, index_total_size, index_version, .. } = parts;
+    let Checkpoint { catalog, about } = parts;
     let (files, _) = catalog.into_parts();
     let whole = of_one_file((path.into(), of_files), files, tensors, metadata, limits)?;
-    Ok(Checkpoint { index, index_total_size, index_version, ..whole })
+    Ok(Checkpoint { about, ..whole })
 }
 
 /// Tensors whose pieces lie in files, which may have an index, as a checkpoint of one file at a

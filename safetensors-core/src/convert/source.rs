@@ -80,11 +80,7 @@ impl<S: TensorSource> TensorSource for Converted<S> {
     }
 
     fn refuse_codes(&self) -> Result<()> {
-        if self.conversion.from() == self.conversion.to() {
-            self.source.refuse_codes()
-        } else {
-            Ok(())
-        }
+        self.source.refuse_codes()
     }
 }
 

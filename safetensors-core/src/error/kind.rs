@@ -428,3 +428,14 @@ pub enum ErrorKind {
     #[error("cancelled")]
     Cancelled,
 }
+
+#[cfg(feature = "std")]
+impl ErrorKind {
+    /// The index of the element that it is about.
+    pub(crate) fn element_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::DoesNotFit { index, .. } | Self::InvalidBool { index, .. } => Some(index),
+            _ => None,
+        }
+    }
+}

@@ -90,6 +90,15 @@ impl Error {
         self.0.kind
     }
 
+    /// The same error about another element.
+    #[cfg(feature = "std")]
+    pub(crate) fn at_element(mut self, place: impl FnOnce(u64) -> u64) -> Self {
+        if let Some(index) = self.0.kind.element_mut() {
+            *index = place(*index);
+        }
+        self
+    }
+
     /// The path of the file that the error is about, if it is about a file.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()

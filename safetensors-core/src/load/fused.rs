@@ -29,14 +29,12 @@ impl ReadConversion<'_> {
     /// Converts elements as [`Conversion::run`] does. An error names the place where an element is
     /// wanted.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
-        use ErrorKind::{DoesNotFit, InvalidBool};
-        let mut converted = self.conversion.run(src, out, first);
-        if let Err(DoesNotFit { index, .. } | InvalidBool { index, .. }) = &mut converted
-            && let Some(rows) = self.rows
-        {
-            *index = rows.wanted_element(*index);
-        }
-        converted
+        self.conversion.run(src, out, first).map_err(|mut kind| {
+            if let (Some(index), Some(rows)) = (kind.element_mut(), self.rows) {
+                *index = rows.wanted_element(*index);
+            }
+            kind
+        })
     }
 }
 

@@ -196,13 +196,14 @@ impl LoadOptions {
     ///
     /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
     /// let options = LoadOptions::new().floats_as(Dtype::F32);
-    /// let error = checkpoint.read_all(&options).unwrap_err();
+    /// let error = checkpoint.tensor("up.weight")?.read_with(&options).unwrap_err();
     /// assert!(error.to_string().contains("QuantizedWeights::Numbers"));
     ///
     /// let stored = options.clone().quantized(QuantizedWeights::Stored);
-    /// assert_eq!(checkpoint.read_all(&stored)?[0].as_slice::<f32>()?, [1.0, 2.0]);
-    /// let numbers = checkpoint.dequantized()?;
-    /// assert_eq!(numbers.read_all(&options)?[0].as_slice::<f32>()?, [0.5, 1.0]);
+    /// let codes = checkpoint.tensor("up.weight")?.read_with(&stored)?;
+    /// assert_eq!(codes.as_slice::<f32>()?, [1.0, 2.0]);
+    /// let numbers = checkpoint.dequantized()?.tensor("up.weight")?.read_with(&options)?;
+    /// assert_eq!(numbers.as_slice::<f32>()?, [0.5, 1.0]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]

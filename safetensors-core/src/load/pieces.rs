@@ -96,13 +96,7 @@ impl<S: ReadAt> Piece<'_, S> {
             TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
                 self.fill(bytes)
             });
-        buf.map_err(|error| match error.kind() {
-            ErrorKind::InvalidBool { index, found } => {
-                ErrorKind::InvalidBool { index: self.start + index, found: *found }.into()
-            }
-            _ => error,
-        })
-        .map_err(|error| self.tensor.locate(error))
+        buf.map_err(|error| self.tensor.locate(error.at_element(|index| self.start + index)))
     }
 
     /// Reads the elements as the bytes in the file, little-endian and with no check of their

@@ -38,16 +38,17 @@ enum Written<'a, S> {
 impl<'a, S> PlannedTensor<'a, S> {
     /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
-        let alias = name != tensor.name();
-        let byte_len = tensor.byte_len();
-        Self {
-            origin: Origin::Lazy(tensor),
-            written: Written::AsIs,
-            byte_len,
-            source_name: name.into(),
-            tie,
-            alias,
-        }
+        let (alias, byte_len) = (name != tensor.name(), tensor.byte_len());
+        Self::new(Origin::Lazy(tensor), byte_len, name.into(), (tie, alias))
+    }
+
+    fn new(
+        origin: Origin<'a, S>,
+        byte_len: u64,
+        source_name: Cow<'a, str>,
+        (tie, alias): (u64, bool),
+    ) -> Self {
+        Self { origin, written: Written::AsIs, byte_len, source_name, tie, alias }
     }
 
     /// Plans an added tensor. Fails if no tensor can have its dtype and shape.
@@ -59,14 +60,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
         let origin = Origin::Added(Arc::new(tensor), name.into());
-        Ok(Self {
-            origin,
-            written: Written::AsIs,
-            byte_len,
-            source_name: name.to_owned().into(),
-            tie,
-            alias: false,
-        })
+        Ok(Self::new(origin, byte_len, name.to_owned().into(), (tie, false)))
     }
 
     /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
@@ -185,14 +179,9 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         let parts = how.quantize(name, self.origin.clone(), options, fused);
         let parts = parts.map_err(|error| self.origin.locate(error))?;
         let planned = parts.into_iter().map(|(name, part)| {
-            let mut planned = Self {
-                origin: self.origin.clone(),
-                written: Written::AsIs,
-                byte_len: 0,
-                source_name: self.source_name.clone(),
-                tie: self.tie,
-                alias: self.alias,
-            };
+            let name_in_source = self.source_name.clone();
+            let ties = (self.tie, self.alias);
+            let mut planned = Self::new(self.origin.clone(), 0, name_in_source, ties);
             planned.set(Written::Quantized(part))?;
             Ok((name, planned))
         });
@@ -226,11 +215,7 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
     }
 
     fn refuse_codes(&self) -> Result<()> {
-        match &self.written {
-            Written::AsIs => self.origin.refuse_codes(),
-            Written::Cast(converted) => converted.refuse_codes(),
-            Written::Quantized(_) => Ok(()),
-        }
+        if self.is_quantized() { Ok(()) } else { self.origin.refuse_codes() }
     }
 
     /// The same storage for all names of one tensor that are saved in one dtype.

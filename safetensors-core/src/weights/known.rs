@@ -17,6 +17,8 @@ use crate::tensor::TensorBuf;
 pub(crate) struct Known {
     pub(super) config: Config,
     pub(super) beside: OnceLock<Beside>,
+    /// Set if no tensor was found to have codes.
+    pub(super) has_none: OnceLock<()>,
     /// By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
 }
@@ -58,7 +60,7 @@ impl Known {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self { config, beside: OnceLock::new(), looked_at })
+        Ok(Self { config, beside: OnceLock::new(), has_none: OnceLock::new(), looked_at })
     }
 
     /// The tensor at a position.

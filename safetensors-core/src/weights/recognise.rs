@@ -10,10 +10,17 @@ use crate::error::Result;
 impl Known {
     /// The quantised weights, in the order of the tensors that have their codes.
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
+        if self.has_none.get().is_some() {
+            return Ok(Vec::new());
+        }
         let model = Model::new(self, tensors);
         model.read_notes()?;
         let found = schemes::weights(&model);
-        model.checked(found)
+        let found = model.checked(found)?;
+        if found.is_empty() {
+            _ = self.has_none.set(());
+        }
+        Ok(found)
     }
 
     /// The quantised weight that has its codes in a tensor; `None` for a plain tensor.

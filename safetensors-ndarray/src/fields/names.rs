@@ -80,12 +80,7 @@ impl<S: ReadAt> Lookup for Reader<S> {
     }
 
     fn locate_file(&self, error: Error) -> Error {
-        let checkpoint = self.checkpoint();
-        let first = || checkpoint.files().first().map(|file| file.path());
-        match checkpoint.index_path().or_else(first) {
-            Some(path) => error.in_path(path),
-            None => error,
-        }
+        self.checkpoint().in_first_path(error)
     }
 }
 

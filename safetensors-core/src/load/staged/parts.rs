@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::StagedPart;
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadConversion, ReadScratch};
 use crate::load::wanted::TensorRead;
@@ -248,26 +248,14 @@ impl<S: ReadAt> Source<'_, '_, S> {
             Some(conversion) => read(conversion, buf.bytes_mut(), scratch)?,
             None => {
                 source.read_exact_at(buf.bytes_mut(), offset).map_err(ErrorKind::Io)?;
-                buf.finish_reading().map_err(|error| counted_from(first, error))?;
+                buf.finish_reading().map_err(|error| error.at_element(|index| first + index))?;
             }
         }
         // Slots are filled by several threads already.
         let buf = self.loaded.finish(buf, &options.conversions().threads(1));
-        place.copy_from_slice(buf.map_err(|error| counted_from(first, error))?.bytes());
+        place
+            .copy_from_slice(buf.map_err(|error| error.at_element(|index| first + index))?.bytes());
         Ok(())
-    }
-}
-
-/// An error about an element of a part, as one about an element of the tensor.
-fn counted_from(first: u64, error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::InvalidBool { index, found } => {
-            ErrorKind::InvalidBool { index: first + index, found: *found }.into()
-        }
-        ErrorKind::DoesNotFit { index, value, to } => {
-            ErrorKind::DoesNotFit { index: first + index, value: value.clone(), to: *to }.into()
-        }
-        _ => error,
     }
 }
 
