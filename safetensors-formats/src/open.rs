@@ -51,7 +51,9 @@ const START: usize = 16;
 ///
 /// The errors of [`open_files`], and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
-    Checkpoint::from_sources(open_files(LocalStore, path, options)?)
+    let files = open_files(LocalStore, path, options)?;
+    let is_directory = files.iter().any(|(_, file)| file.format().is_of_directories());
+    Ok(Checkpoint::from_sources(files)?.in_store(LocalStore, is_directory))
 }
 
 /// Opens the files that a path of a store leads to, of which

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::Store;
@@ -76,7 +77,8 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     error: Error,
 ) -> anyhow::Result<Checkpoint> {
     let options = Options::new().dequantize(opening.dequantize);
-    let (store, options) = (Boxed(store), options.optimizer_state(opening.optimizer_state));
+    let options = options.optimizer_state(opening.optimizer_state);
+    let store = Arc::new(Boxed(store));
     let is_directory = match error.kind() {
         // Several checkpoints, or a shard without its index, must not hide behind another file.
         ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
@@ -95,7 +97,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
             _ => return Err(explain(error)),
         }
     }
-    let files = match safetensors_formats::open_files(store, path, &options) {
+    let files = match safetensors_formats::open_files(Arc::clone(&store), path, &options) {
         Ok(files) => files,
         Err(other) if is_directory && is_unknown(&other) => return Err(explain(error)),
         Err(other) => return Err(unopened(other)),
@@ -104,8 +106,10 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     for (of_several, file) in files.iter().filter(|(file, _)| is_directory || file != path) {
         opening.judge.judge(of_several, Some(file.format()))?;
     }
+    let is_directory = files.iter().any(|(_, file)| file.format().is_of_directories());
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
-    Ok(safetensors_core::Checkpoint::from_sources(sources)?.into_boxed())
+    let checkpoint = safetensors_core::Checkpoint::from_sources(sources)?;
+    Ok(checkpoint.in_store(store, is_directory).into_boxed())
 }
 
 /// Whether an error says that a directory is of no format that is read.

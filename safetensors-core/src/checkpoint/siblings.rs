@@ -166,12 +166,23 @@ impl<S> Checkpoint<S> {
     }
 
     /// The same checkpoint, which finds in this store what is beside its files.
-    pub(super) fn beside(mut self, siblings: Arc<dyn Siblings>) -> Self {
+    pub(super) fn beside(self, siblings: Arc<dyn Siblings>) -> Self {
+        self.with_siblings(siblings, false)
+    }
+
+    /// The same for the files of another format. A directory may be one of these files, and what is
+    /// beside its tensors is in it.
+    #[doc(hidden)]
+    pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
+        self.with_siblings(Arc::new(store), is_directory)
+    }
+
+    fn with_siblings(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
             self.catalog.beside = Some(Arc::new(move |name, most| {
-                let path = path.with_file_name(name);
+                let path = if is_directory { path.join(name) } else { path.with_file_name(name) };
                 Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
             }));
         }

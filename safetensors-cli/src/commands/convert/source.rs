@@ -1,7 +1,6 @@
 //! [`Source`]: an open input.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -255,13 +254,7 @@ impl Source {
 
 /// The path and the text of `config.json` beside a checkpoint, if there is one.
 fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let mut found = checkpoint.read_beside(CONFIG, MOST)?;
-    if found.is_none() && other::is_in(checkpoint.files()) {
-        let file = checkpoint.files()[0].path();
-        let path = if file.is_dir() { file.join(CONFIG) } else { file.with_file_name(CONFIG) };
-        found = fs::read(&path).ok().map(|bytes| (path, bytes));
-    }
-    let Some((path, bytes)) = found else { return Ok(None) };
+    let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
     let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
     Ok(Some((path, text)))
 }
