@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
 use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
+use crate::checkpoint::Checkpoint;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::io::hidden::shard_numbers;
@@ -68,6 +69,26 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             }
             _ => Ok(None),
         }
+    }
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// The quantised weights that can be told, after this error of all of them. Those that cannot be
+    /// must have their codes in tensors whose names `leaves` accepts.
+    pub(crate) fn each_weight(
+        &self,
+        mut leaves: impl FnMut(&str) -> bool,
+        error: Error,
+    ) -> Result<Vec<Weight>> {
+        let (mut weights, mut failed) = (Vec::new(), Some(error));
+        for tensor in self.tensors() {
+            match tensor.weight() {
+                Ok(weight) => weights.extend(weight),
+                Err(_) if leaves(tensor.name()) => failed = None,
+                Err(error) => return Err(failed.unwrap_or_else(|| tensor.locate(error))),
+            }
+        }
+        failed.map_or(Ok(weights), Err)
     }
 }
 

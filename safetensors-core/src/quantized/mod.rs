@@ -75,7 +75,17 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
-        Ok(self.find_weights()?.into_iter().map(|(about, _)| about).collect())
+        self.quantized_weights_but(|_| false)
+    }
+
+    /// The same, where a tensor whose weight cannot be told is no error if its name is one that
+    /// `leaves` accepts. [`dequantized_but`](Self::dequantized_but) leaves it as it is stored.
+    #[doc(hidden)]
+    pub fn quantized_weights_but(
+        &self,
+        leaves: impl FnMut(&str) -> bool,
+    ) -> Result<Vec<QuantizedWeight>> {
+        Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
 
     /// The same checkpoint with each quantised weight as one tensor of F32, as [the
@@ -103,7 +113,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
-        let weights = self.find_weights()?;
+        let weights = self.find_weights(|_| false)?;
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
@@ -115,9 +125,20 @@ impl<S: ReadAt> Checkpoint<S> {
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn dequantized_if(
         self,
+        wanted: impl FnMut(&QuantizedWeight) -> bool,
+    ) -> Result<Checkpoint<Computed<S>>> {
+        self.dequantized_but(|_| false, wanted)
+    }
+
+    /// The same of a checkpoint with the weights of
+    /// [`quantized_weights_but`](Self::quantized_weights_but).
+    #[doc(hidden)]
+    pub fn dequantized_but(
+        self,
+        leaves: impl FnMut(&str) -> bool,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Computed<S>>> {
-        let weights = self.find_weights()?.into_iter();
+        let weights = self.find_weights(leaves)?.into_iter();
         let (mut weights, others): (Vec<_>, Vec<_>) = weights.partition(|(about, _)| wanted(about));
         // A mark may belong to several weights, and stays as long as one needs it.
         let needed: HashSet<_> = others.iter().flat_map(|(about, _)| &about.tensors).collect();
@@ -137,15 +158,19 @@ impl<S: ReadAt> Checkpoint<S> {
     /// no quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
-        let weights = self.find_weights()?;
+        let weights = self.find_weights(|_| false)?;
         if weights.is_empty() {
             return Ok(None);
         }
         Ok(Some(source::dequantized(self.by_ref(), weights)?.without_codes()))
     }
 
-    fn find_weights(&self) -> Result<Vec<(QuantizedWeight, Weight)>> {
-        let weights = self.stored_weights().map_err(|error| self.in_first_path(error))?;
+    fn find_weights(
+        &self,
+        leaves: impl FnMut(&str) -> bool,
+    ) -> Result<Vec<(QuantizedWeight, Weight)>> {
+        let weights = self.stored_weights().or_else(|error| self.each_weight(leaves, error));
+        let weights = weights.map_err(|error| self.in_first_path(error))?;
         let describe = |weight: Weight| {
             let about = QuantizedWeight {
                 name: weight.name.clone(),

@@ -55,7 +55,7 @@ pub(super) struct Changes {
     dequantize: Option<Dtype>,
     /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
-    keep_quantized: bool,
+    pub(super) keep_quantized: bool,
     /// Also take the optimizer's state from a checkpoint of DeepSpeed
     ///
     /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
@@ -257,6 +257,20 @@ impl Change<'_> {
             || self.dequantizes()
             || self.quantization().is_some()
             || !changes.casts.is_empty()
+    }
+
+    /// Whether what stores quantised weights is copied as it is.
+    pub(super) fn keeps_quantised(&self) -> bool {
+        self.changes.keep_quantized
+    }
+
+    /// Whether a tensor is not written, or written as it is stored.
+    pub(super) fn leaves(&self, name: &str) -> bool {
+        let stays = || match self.cast_of(name) {
+            Some(to) => to == To::Kept,
+            None => self.changes.dtype.or(self.dequantize).is_none(),
+        };
+        !self.takes(name) || self.quantization().is_none() && stays()
     }
 
     /// How weights are quantised, unless it is for GGUF.

@@ -43,7 +43,7 @@ use divided::Ranks;
 use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::error::TieProblem;
+use safetensors_core::error::{AdapterProblem, QuantizationProblem, TieProblem};
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::Source;
@@ -204,7 +204,7 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self, out)
+        run(self, out).map_err(|error| advise(error, &self.changes))
     }
 }
 
@@ -227,9 +227,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let metadata = output.take_metadata(&mut rewrite);
     let config = config::config(&sources, &rewrite, output.is_directory())?;
     output.put_config(config, change.quantization().is_some());
-    let plan = output
-        .plan(&rewrite)
-        .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
+    let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;
     sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
@@ -285,12 +283,13 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
     let taken = change.select(everything);
-    let numbers = sources.iter().flat_map(Source::numbers).map(|weight| &*weight.name);
+    let numbers = sources.iter().flat_map(Source::numbers).map(String::as_str);
     let quantised = stored.map(|(name, _)| name).chain(numbers);
     let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
-    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
+    let kept: HashSet<_> = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
+    let names = sources.iter().flat_map(Source::names).chain(kept.iter().copied());
+    let names: Vec<_> = names.collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
-    let kept = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
     let merged = sources.iter().flat_map(Source::merged).map(|(name, it)| (&**name, *it)).collect();
     let mut layers = LinearLayers::new();
     if change.quantization().is_some() {
@@ -309,17 +308,34 @@ fn out_is_missing() -> anyhow::Error {
     wrong_usage("OUT is missing: the last argument is what to write, after what to read")
 }
 
-/// Adds a remedy to the error of a tied weight whose other name the metadata uses for something
-/// else.
-fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast_ref::<Error>().map(Error::kind) {
+/// Adds a remedy to an error of core: of a tied weight whose other name the metadata uses for
+/// something else, and of quantised weights.
+fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
+    let advice = match error.downcast_ref::<Error>().map(Error::kind) {
         Some(ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }) => {
-            anyhow::anyhow!(
-                "{error}; leave it out with --drop, or give it another name with --rename"
-            )
+            "leave it out with --drop, or give it another name with --rename"
         }
-        _ => error,
-    }
+        Some(ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } }) => {
+            "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
+             stored"
+        }
+        Some(ErrorKind::Quantization { .. }) if changes.quantize.is_some() => {
+            "--drop leaves a tensor out"
+        }
+        Some(ErrorKind::Quantization { .. }) => {
+            "--keep-quantized copies the tensors as they are stored"
+        }
+        Some(ErrorKind::Adapter { problem: AdapterProblem::Mismatch { expected, .. } })
+            if expected.contains("dequantise") =>
+        {
+            "--dequantize f32 does that"
+        }
+        _ => return error,
+    };
+    let told = format!("{error:#}");
+    // Core's own remedy is for programs.
+    let told = told.split_once(": QuantizedWeights::").map_or(&*told, |(told, _)| told);
+    anyhow::anyhow!("{told}; {advice}")
 }
 
 /// Adds to the error of a duplicate tensor name which tensors of which inputs get it, and a remedy.

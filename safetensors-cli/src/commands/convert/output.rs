@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
-use safetensors_core::{Metadata, SaveOptions, ShardOptions};
+use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
 use safetensors_formats::{ErrorKind, Format, burn};
 
 use super::Args;
@@ -35,6 +35,7 @@ pub(super) struct Output {
     ranks: Option<Divided>,
     writing: Writing,
     contention: Contention,
+    keeps_codes: bool,
     /// The text of the `config.json` that is written beside the tensors.
     config: Option<String>,
 }
@@ -66,7 +67,8 @@ impl Output {
         };
         let contention = if args.no_wait { Contention::Fail } else { Contention::Wait };
         let (path, writing) = (path.into(), args.writing);
-        Self { path, form, ranks: None, writing, contention, config: None }
+        let keeps_codes = args.changes.keep_quantized;
+        Self { path, form, ranks: None, writing, contention, keeps_codes, config: None }
     }
 
     /// Divides the output among ranks.
@@ -171,6 +173,10 @@ impl Output {
             let ranks = divided.plan(rewrite, &self.writing.options())?;
             preview.ranks = Some(ranks.world_size());
             return Ok(preview);
+        }
+        if !(self.keeps_codes || matches!(self.form, Form::File | Form::Directory(_))) {
+            let refused = plan.tensors().try_for_each(|(_, tensor)| tensor.refuse_codes());
+            refused.with_context(|| format!("{}: {NO_CODES}", self.name()))?;
         }
         if self.form == Form::Burnpack {
             self.burnpack(rewrite)?;
@@ -326,10 +332,7 @@ pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
         ),
         (is_gguf && args.report, "--report is for other outputs"),
         (is_gguf && !for_gguf, &needs),
-        (
-            matches!(kind, Kind::Other(_)) && for_tensors,
-            "NumPy's files and burnpack cannot say that weights are quantised",
-        ),
+        (matches!(kind, Kind::Other(_)) && for_tensors, NO_CODES),
         (
             is_divided && for_tensors,
             "--quantize does not go with --ranks and --plan: quantise to a directory first, and \
@@ -338,6 +341,9 @@ pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
     ];
     rules.iter().find(|(is_wrong, _)| *is_wrong).map_or(Ok(()), |(_, problem)| wrong(problem))
 }
+
+/// What is wrong with an output of these formats.
+const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
 /// What is wrong with an output of a format that cannot be written.
 fn unwritable(format: &dyn Display) -> String {

@@ -30,10 +30,10 @@ pub(super) const MOST: u64 = 16 << 20;
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
-    /// The quantised weights that are read as numbers.
-    numbers: Vec<QuantizedWeight>,
-    /// Those that stay as they are stored.
-    kept: Vec<QuantizedWeight>,
+    /// The names of the quantised weights that are read as numbers.
+    numbers: Vec<String>,
+    /// Those of the others, and of the tensors that store them.
+    kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
     merged: HashMap<String, Dtype>,
 }
@@ -79,14 +79,40 @@ impl Source {
                         None => LinearLayers::new(),
                     };
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
-                    let weights = checkpoint.quantized_weights()?.into_iter();
-                    (numbers, kept) = weights.partition(makes);
-                    refuse_two_schemes(path, change, &kept)?;
-                    let takes = |name: &String| change.takes(name);
-                    kept.retain(|weight| weight.tensors.iter().any(takes));
-                    if !numbers.is_empty() {
-                        checkpoint = checkpoint.dequantized_if(makes)?.into_boxed();
+                    let mut left = Vec::new();
+                    let mut leaves = |name: &str| {
+                        left.push(name.to_owned());
+                        change.leaves(name)
+                    };
+                    match checkpoint.quantized_weights_but(&mut leaves) {
+                        Ok(weights) => {
+                            let (made, others): (Vec<_>, Vec<_>) =
+                                weights.into_iter().partition(makes);
+                            refuse_two_schemes(path, change, &others)?;
+                            if !made.is_empty() {
+                                checkpoint =
+                                    checkpoint.dequantized_but(leaves, makes)?.into_boxed();
+                            }
+                            numbers.extend(made.into_iter().map(|weight| weight.name));
+                            let names =
+                                |it: QuantizedWeight| it.tensors.into_iter().chain([it.name]);
+                            kept.extend(others.into_iter().flat_map(names));
+                        }
+                        Err(error) if change.keeps_quantised() => {
+                            warn(format!("{error}; so all tensors stay as they are, floats, too"));
+                            // All names begin so.
+                            left.push(String::new());
+                        }
+                        Err(error) => return Err(error.into()),
                     }
+                    // Scales of what cannot be told may be in its module.
+                    left.retain(|name| change.takes(name));
+                    let module = |name: &str| name.rfind('.').map_or(name.len(), |dot| dot + 1);
+                    let is_left =
+                        |name: &&str| left.iter().any(|it| name.starts_with(&it[..module(it)]));
+                    let names = checkpoint.tensors().map(|tensor| tensor.name());
+                    kept.extend(names.filter(is_left).map(str::to_owned));
+                    kept.retain(|name| change.takes(name));
                 }
                 Content::Checkpoint(Box::new(checkpoint))
             }
@@ -144,14 +170,14 @@ impl Source {
         !self.kept.is_empty()
     }
 
-    /// The quantised weights that are read as numbers.
-    pub(super) fn numbers(&self) -> &[QuantizedWeight] {
+    /// The names of the quantised weights that are read as numbers.
+    pub(super) fn numbers(&self) -> &[String] {
         &self.numbers
     }
 
-    /// The names of the tensors that store the quantised weights that stay as they are.
-    pub(super) fn kept(&self) -> impl Iterator<Item = &String> {
-        self.kept.iter().flat_map(|weight| &weight.tensors)
+    /// The names of the quantised weights that stay as they are, and of the tensors that store them.
+    pub(super) fn kept(&self) -> &[String] {
+        &self.kept
     }
 
     /// The merged tensors, and the dtypes that they have without adapters.
