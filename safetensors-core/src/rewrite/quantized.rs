@@ -80,6 +80,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         self.settle_aliases();
         let chosen = self.chosen(how, layers, wanted);
+        let positions: Vec<_> = (0..chosen.len()).filter(|&position| chosen[position]).collect();
+        self.refuse_codes(&positions)?;
         let fused = match how {
             Quantization::Nvfp4 => self.fused(&chosen, options)?,
             _ => HashMap::new(),
