@@ -179,9 +179,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(fused)
     }
 
-    /// Returns the text of a `config.json`, with the dtype that most of the plain floats have now, as
-    /// transformers names it. It stays as it is if none were converted, and where the text has none.
-    /// So does everything else.
+    /// Returns the text of a `config.json` with `dtype` or `torch_dtype` set to the dtype of most
+    /// bytes of plain floats, if any were converted. Changes nothing else.
     ///
     /// # Errors
     ///
