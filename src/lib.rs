@@ -129,7 +129,7 @@
 //! | cast, rename, merge or split a checkpoint | `safetensors convert`, [`Rewrite`] |
 //! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
 //! | see all three libraries in one program | `examples/quickstart.rs` |
-//! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`Checkpoint::dequantized`], [`quantized`] |
+//! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`], [`quantized`] |
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | publish what changed since the last version, and apply it | the module `delta`; `safetensors delta` |
 //! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |

@@ -175,6 +175,7 @@ pub use error::{Candle, IntoCandle, from_candle_error, into_candle_error};
 pub use load::{ReadTensorExt, load, load_with};
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
+pub use safetensors_core::load::QuantizedWeights;
 pub use safetensors_core::{
     self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,
     ReadAt, SaveOptions, ShardOptions, Widening,

@@ -31,7 +31,7 @@
 //! | own a tensor | [`TensorBuf`] |
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
 //! | read some rows of a table, by their numbers | [`LazyTensor::rows`] |
-//! | read quantised weights as numbers | [`Checkpoint::dequantized`]; see [`quantized`] |
+//! | read quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
 //! | read the state of a PyTorch optimizer by the names of parameters | [`optimizer`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |

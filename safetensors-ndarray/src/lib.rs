@@ -181,6 +181,7 @@ pub use packed::Packed;
 pub use reader::Reader;
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
+pub use safetensors_core::load::QuantizedWeights;
 pub use safetensors_core::{
     self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,
     ReadAt, SaveOptions, ShardOptions, Widening,

@@ -110,7 +110,8 @@ impl CheckpointStore {
 /// # Loading
 impl CheckpointStore {
     /// Sets the options for loading: the number of reading threads, who receives the progress, the
-    /// conversion of dtypes, and whether dtypes that burn lacks may be widened. If they may not, it
+    /// conversion of dtypes, how [quantised weights](LoadOptions::quantized) are read, and whether
+    /// dtypes that burn lacks may be widened. If they may not, it
     /// is an error to load a tensor of such a dtype. A tensor that is not loaded may have any
     /// dtype.
     ///

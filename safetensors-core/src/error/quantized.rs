@@ -11,16 +11,17 @@ use super::{Escaped, Quoted};
 pub enum QuantizationProblem {
     /// The tensor has codes of a weight, which would become numbers, or the weight was asked for.
     #[error(
-        "it is stored as {scheme}, of the weight {}: QuantizedWeights::Numbers reads its numbers, \
-         QuantizedWeights::Stored the tensors as they are",
+        "it holds codes of the weight {}, stored as {scheme}; read its numbers from \
+         Checkpoint::dequantized or by a load with QuantizedWeights::Numbers, and the codes with \
+         QuantizedWeights::Stored",
         Quoted(.weight)
     )]
     Codes { scheme: &'static str, weight: String },
     /// The scheme is known, but its weights cannot be read.
-    #[error("quantised weights of {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
+    #[error("weights stored as {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
     Unsupported { scheme: String, reason: String },
     /// A tensor that belongs to the weight is absent.
-    #[error("it is stored as {scheme}, which needs tensor {}; there is none", Quoted(.expected))]
+    #[error("tensor {} is missing, which {scheme} needs; if another shard has it, open the directory", Quoted(.expected))]
     Missing { scheme: &'static str, expected: String },
     /// A tensor of the weight has another dtype, shape or content than the scheme says.
     #[error(
@@ -30,8 +31,8 @@ pub enum QuantizationProblem {
     Mismatch { scheme: &'static str, expected: String, found: String },
     /// A tensor beside the weight says how it is stored, and the scheme does not know it.
     #[error(
-        "it is stored as {scheme}, which does not know tensor {} beside it; its numbers would be \
-         wrong without that",
+        "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
+         would be wrong",
         Quoted(.companion)
     )]
     Unexplained { scheme: &'static str, companion: String },

@@ -12,15 +12,15 @@ use crate::parallel::{Meter, Progress, Work};
 pub enum QuantizedWeights {
     /// The read is an error that names the weight and its scheme.
     ///
-    /// A read that keeps the dtype of the file returns the codes all the same, unless it is for a
+    /// A read in the dtype of the file still returns codes, except for a
     /// [framework](LoadOptions::for_framework).
     #[default]
     Refuse,
     /// Each weight is one tensor of its numbers, under the name and with the shape that its model
     /// knows. They are computed as F32, and then rounded to the dtype of the load, if it has one.
     ///
-    /// A load of a path or of a checkpoint does that. A tensor of a checkpoint that is open has
-    /// codes for ever: take it from [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     Numbers,
     /// The tensors are read as they are stored. A dtype that the load asks for is applied to codes
     /// and scales alike.
@@ -182,7 +182,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets what becomes of [quantised weights](crate::quantized). By default they are an error.
+    /// Sets how [quantised weights](crate::quantized) are read: refused, which is the default, as
+    /// numbers, or as stored codes.
     ///
     /// ```
     /// use safetensors_core::load::QuantizedWeights;

@@ -188,7 +188,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     }
 
     /// Puts a tensor of an adapter in place of the checkpoint's.
-    fn replace<T>(
+    fn replace<T: ReadAt>(
         &mut self,
         source: &Arc<Source>,
         position: usize,
@@ -200,6 +200,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         if !is_possible(tensor.dtype()) {
             return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
         }
+        tensor.refuse_codes()?;
         if merged.replaced.is_some() || !merged.deltas.is_empty() {
             return Err(changed_twice(tensor, &merged.name));
         }

@@ -7,8 +7,9 @@
 //!
 #![doc = include_str!("schemes.md")]
 //!
-//! The scheme is the `quant_method` of the `config.json` beside the files if there is one, and else
-//! follows from names and dtypes. Settings that contradict the tensors, a tensor that is missing,
+//! The scheme is that of the settings beside the files if there are any (`config.json`,
+//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`), and else follows from names,
+//! dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
 //! and a scheme that is known but cannot be read are errors
 //! ([`ErrorKind::Quantization`]), before anything is read.
 //!
@@ -53,7 +54,7 @@ pub struct QuantizedWeight {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The quantised weights, in the order of the tensors that hold their codes. Empty for a
+    /// Returns the quantised weights, in the order of the tensors that hold their codes. Empty for a
     /// checkpoint that is not quantised. The `config.json` beside the files is read, and small
     /// tensors that describe others.
     ///
@@ -88,9 +89,9 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
 
-    /// The same checkpoint with each quantised weight as one tensor of F32, as [the
-    /// module](crate::quantized) says. The tensors that store it are not listed any more, nor are
-    /// the scales of its module's input. Nothing is read yet but what
+    /// Makes each quantised weight one tensor of F32, as [the module](crate::quantized) says. The
+    /// tensors that store it are no longer listed, nor are scales of activations and caches, and
+    /// marks. Nothing is read yet but what
     /// [`quantized_weights`](Checkpoint::quantized_weights) reads.
     ///
     /// F32 holds every number of all schemes. A load with

@@ -22,8 +22,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay as they are.
     ///
-    /// Codes of a quantised weight are refused. Cast those of a checkpoint that has the weights as
-    /// [numbers](Checkpoint::dequantized).
+    /// Refuses codes of a quantised weight. Cast a checkpoint from [`Checkpoint::dequantized`]
+    /// instead.
     ///
     /// ```
     /// use safetensors_core::{

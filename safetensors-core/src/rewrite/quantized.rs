@@ -80,6 +80,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         self.settle_aliases();
         let chosen = self.chosen(how, layers, wanted);
+        let positions: Vec<_> = (0..chosen.len()).filter(|&position| chosen[position]).collect();
+        self.refuse_codes(&positions)?;
         let fused = match how {
             Quantization::Nvfp4 => self.fused(&chosen, options)?,
             _ => HashMap::new(),
@@ -177,9 +179,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(fused)
     }
 
-    /// Returns the text of a `config.json`, with the dtype that most of the plain floats have now, as
-    /// transformers names it. It stays as it is if none were converted, and where the text has none.
-    /// So does everything else.
+    /// Returns the text of a `config.json` with `dtype` or `torch_dtype` set to the dtype of most
+    /// bytes of plain floats, if any were converted. Changes nothing else.
     ///
     /// # Errors
     ///

@@ -168,6 +168,17 @@ fn codes_are_refused_as_in_the_blocking_way() {
         // The refusal comes before anything is fetched.
         assert_eq!(!server.take_log().ranges.is_empty(), is_fetched);
     }
+    // Whether a tensor is one of codes is known once it was fetched.
+    let mask = ("mask", counting(Dtype::U8, 800));
+    let server =
+        self::server(vec![("m/w.safetensors", file(&[("w", counting(Dtype::F16, 800)), mask]))]);
+    let store = server.store();
+    let there = block_on(Checkpoint::open_async(&store, "m/w.safetensors", &Limits::default()));
+    let there = there.unwrap();
+    let _fetched = block_on(store.fetch(&all(&there), &LoadOptions::new())).unwrap();
+    for tensor in there.tensors() {
+        tensor.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
+    }
 }
 
 #[test]

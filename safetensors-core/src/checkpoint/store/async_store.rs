@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fetch::{Wanted, each, plan, read};
-use super::held::{AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, not_fetched};
+use super::held::{
+    AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, is_not_fetched, not_fetched,
+};
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
@@ -229,6 +231,12 @@ where
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
         options: &LoadOptions,
     ) -> Result<Fetched<S>> {
+        // Whether tensors are codes is asked when nothing can be fetched any more.
+        self.run(|_| {
+            let asked = tensors.iter().map(LazyTensor::refuse_codes);
+            asked.filter_map(Result::err).find(is_not_fetched).map_or(Ok(()), Err)
+        })
+        .await?;
         let mut fetched = Fetched::new();
         let total = tensors.iter().map(LazyTensor::byte_len).sum();
         let progress = options.meter(total);

@@ -10,7 +10,7 @@ use crate::python_json;
 use crate::weights::bad_config;
 
 /// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
-/// take the codes of another tensor, such as an embedding, for its numbers.
+/// read codes of another tensor, such as an embedding, as its values.
 ///
 /// The name of a weight tells its kind, together with the architecture in `config.json`. Heads and
 /// routers are linear layers too, but lose the most and save the least: they do not count here.
@@ -35,8 +35,8 @@ pub struct LinearLayers {
 }
 
 impl LinearLayers {
-    /// Those of a model without settings, by names alone. Names that both kinds of layers have do
-    /// not count.
+    /// Decides by names alone. A name that linear and transposed layers have does not count as
+    /// linear.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,5 +1,7 @@
 //! What does not fit is an error that says what was expected and what was found.
 
+use safetensors_core::lora::Adapter;
+
 use super::{adapter, base};
 
 const DOWN: &str = "base_model.model.layers.0.q.lora_A.weight";
@@ -131,4 +133,22 @@ fn dtypes_that_cannot_be_merged() {
         let error = Checkpoint::open(&path).unwrap().merged([adapter]).unwrap_err().to_string();
         assert!(error.contains(&format!("found {dtype} of")), "{error}");
     }
+}
+
+/// Tensors that an adapter has whole, next to their scales.
+#[test]
+fn codes_of_an_adapter_are_no_numbers() {
+    use safetensors_core::{Dtype, SaveOptions, TensorBuf, TensorView, save};
+    let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
+    let half = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
+    let name = "base_model.model.head.weight";
+    let codes = (name.to_owned(), TensorBuf::from_view(&codes).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("adapter_model.safetensors");
+    save(path, [codes, (format!("{name}_scale"), half)], &SaveOptions::new()).unwrap();
+    let settings = r#"{"peft_type": "LORA", "r": 1, "modules_to_save": ["head"]}"#;
+    std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    let adapter = Adapter::open(directory.path()).unwrap();
+    let error = base(&[("head.weight", &[1, 2])]).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("8-bit with scales") && error.contains(name), "{error}");
 }

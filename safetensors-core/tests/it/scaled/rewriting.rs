@@ -1,6 +1,7 @@
 //! Weights that become numbers while they are saved, and codes that a rewrite refuses.
 
 use safetensors_core::convert::Converted;
+use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
 use safetensors_core::{
@@ -92,6 +93,11 @@ fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
     let (_second, second) = checkpoint(&[("a_scale_inv", scales(&[1, 1]))]);
     let error = to_bf16(Rewrite::of(&first).merge(&second)).map(drop).unwrap_err().to_string();
     assert!(error.contains("several checkpoints"), "{error}");
+    let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
+    let int8 = Quantization::Int8Channel;
+    let both = Rewrite::of(&first).merge(&second).rename(|name| name.replacen('a', "a.weight", 1));
+    let error = both.quantize(int8, &options, &layers, |_, _| None).map(drop).unwrap_err();
+    assert!(error.to_string().contains("several checkpoints"), "{error}");
     // Neither are those that are added with it.
     let weight = codes();
     let added = || Rewrite::new().add("w", &weight).unwrap();
