@@ -73,22 +73,22 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The quantised weights that can be told, after this error of all of them. Those that cannot be
-    /// must have their codes in tensors whose names `leaves` accepts.
+    /// The quantised weights without those whose errors `leaves` accepts. `failed` is an error of all
+    /// of them.
     pub(crate) fn each_weight(
         &self,
-        mut leaves: impl FnMut(&str) -> bool,
-        error: Error,
+        mut leaves: impl FnMut(&Error) -> bool,
+        failed: Error,
     ) -> Result<Vec<Weight>> {
-        let (mut weights, mut failed) = (Vec::new(), Some(error));
-        for tensor in self.tensors() {
-            match tensor.weight() {
-                Ok(weight) => weights.extend(weight),
-                Err(_) if leaves(tensor.name()) => failed = None,
-                Err(error) => return Err(failed.unwrap_or_else(|| tensor.locate(error))),
-            }
-        }
-        failed.map_or(Ok(weights), Err)
+        let mut failed = Some(failed);
+        let weights = self.tensors().filter_map(|tensor| {
+            let found = tensor.weight().map_err(|error| tensor.locate(error)).transpose()?;
+            let is_left = found.as_ref().is_err_and(&mut leaves);
+            failed = failed.take().filter(|_| !is_left);
+            (!is_left).then_some(found)
+        });
+        let weights = weights.collect::<Result<_>>()?;
+        failed.filter(|error| !leaves(error)).map_or(Ok(weights), Err)
     }
 }
 

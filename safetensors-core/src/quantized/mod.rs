@@ -31,7 +31,7 @@ use crate::checkpoint::{Checkpoint, Computed};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::ReadAt;
 use crate::weights::Weight;
 
@@ -79,12 +79,12 @@ impl<S: ReadAt> Checkpoint<S> {
         self.quantized_weights_but(|_| false)
     }
 
-    /// The same, where a tensor whose weight cannot be told is no error if its name is one that
-    /// `leaves` accepts. [`dequantized_but`](Self::dequantized_but) leaves it as it is stored.
+    /// The same without the weights whose errors `leaves` accepts.
+    /// [`dequantized_but`](Self::dequantized_but) leaves their tensors as they are stored.
     #[doc(hidden)]
     pub fn quantized_weights_but(
         &self,
-        leaves: impl FnMut(&str) -> bool,
+        leaves: impl FnMut(&Error) -> bool,
     ) -> Result<Vec<QuantizedWeight>> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
@@ -136,7 +136,7 @@ impl<S: ReadAt> Checkpoint<S> {
     #[doc(hidden)]
     pub fn dequantized_but(
         self,
-        leaves: impl FnMut(&str) -> bool,
+        leaves: impl FnMut(&Error) -> bool,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(leaves)?.into_iter();
@@ -168,7 +168,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     fn find_weights(
         &self,
-        leaves: impl FnMut(&str) -> bool,
+        leaves: impl FnMut(&Error) -> bool,
     ) -> Result<Vec<(QuantizedWeight, Weight)>> {
         let weights = self.stored_weights().or_else(|error| self.each_weight(leaves, error));
         let weights = weights.map_err(|error| self.in_first_path(error))?;

@@ -6,7 +6,7 @@ use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
-use safetensors_core::{ConvertOptions, Dtype, TensorSource};
+use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
 use crate::input::Rewrite;
@@ -259,18 +259,19 @@ impl Change<'_> {
             || !changes.casts.is_empty()
     }
 
-    /// Whether what stores quantised weights is copied as it is.
-    pub(super) fn keeps_quantised(&self) -> bool {
-        self.changes.keep_quantized
-    }
-
-    /// Whether a tensor is not written, or written as it is stored.
-    pub(super) fn leaves(&self, name: &str) -> bool {
-        let stays = || match self.cast_of(name) {
+    /// How the names begin of tensors that stay as they are stored, although an error says that
+    /// quantised weights cannot be told: those of a module, or all. `None` if that is an error.
+    pub(super) fn left_by<'e>(&self, error: &'e Error) -> Option<&'e str> {
+        let stays = |name: &&str| match self.cast_of(name) {
+            _ if !self.takes(name) => true,
+            _ if self.quantization().is_some() => false,
             Some(to) => to == To::Kept,
             None => self.changes.dtype.or(self.dequantize).is_none(),
         };
-        !self.takes(name) || self.quantization().is_none() && stays()
+        let module = |name: &'e str| &name[..name.rfind('.').map_or(name.len(), |dot| dot + 1)];
+        let module = error.tensor().filter(stays).map(module);
+        let module = module.or(self.changes.keep_quantized.then_some(""));
+        module.filter(|_| matches!(error.kind(), ErrorKind::Quantization { .. }))
     }
 
     /// How weights are quantised, unless it is for GGUF.

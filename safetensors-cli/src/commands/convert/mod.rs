@@ -46,7 +46,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{AdapterProblem, QuantizationProblem, TieProblem};
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
-use source::Source;
+use source::{FLOATS_STAY, Source};
 
 use super::Run;
 use crate::input::{self, Rewrite};
@@ -54,7 +54,7 @@ use crate::output::edit::warn_of_notes;
 use crate::output::existing::{Content, Writing};
 use crate::output::file;
 use crate::terminal::progress::Progress;
-use crate::terminal::report::wrong_usage;
+use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 
@@ -278,11 +278,12 @@ fn open(
 /// The tensors that are taken, converted and renamed.
 fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
     let takes = |name: &str| change.takes(name);
-    let everything = sources
-        .iter()
-        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
+    let taken = || {
+        let mut all = sources.iter();
+        let all = all.try_fold(Rewrite::default(), |rewrite, it| it.add_to(rewrite, takes));
+        all.map(|all| change.select(all))
+    };
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let taken = change.select(everything);
     let numbers = sources.iter().flat_map(Source::numbers).map(String::as_str);
     let quantised = stored.map(|(name, _)| name).chain(numbers);
     let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
@@ -295,7 +296,16 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     if change.quantization().is_some() {
         layers = sources.iter().try_fold(layers, |layers, source| source.add_layers(layers))?;
     }
-    let rewrite = change.apply(taken, &quantised, &kept, &merged, &layers)?;
+    let left_by = |error| change.left_by(error);
+    let apply = |kept: &_| change.apply(taken()?, &quantised, kept, &merged, &layers);
+    let rewrite = match apply(&kept) {
+        // Codes and scales may be of different inputs.
+        Err(error) if sources.len() > 1 && error.downcast_ref().and_then(left_by) == Some("") => {
+            warn(format!("{error}; {FLOATS_STAY}"));
+            apply(&names.iter().copied().collect())?
+        }
+        applied => applied?,
+    };
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"

@@ -1,12 +1,12 @@
 //! [`Source`]: an open input.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::Dtype;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::{LinearLayers, QuantizedWeight};
+use safetensors_core::{Dtype, Error};
 use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::changes::Change;
@@ -25,6 +25,9 @@ pub(super) const CONFIG: &str = "config.json";
 
 /// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
 pub(super) const MOST: u64 = 16 << 20;
+
+/// Ends the warning that codes are copied whose scales cannot be told.
+pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be among them";
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {
@@ -79,39 +82,27 @@ impl Source {
                         None => LinearLayers::new(),
                     };
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
-                    let mut left = Vec::new();
-                    let mut leaves = |name: &str| {
-                        left.push(name.to_owned());
-                        change.leaves(name)
+                    let mut left = BTreeSet::new();
+                    let mut leaves = |error: &Error| {
+                        let start = change.left_by(error);
+                        if start.is_some_and(|it| left.insert(it.to_owned()) && it.is_empty()) {
+                            warn(format!("{error}; {FLOATS_STAY}"));
+                        }
+                        start.is_some()
                     };
-                    match checkpoint.quantized_weights_but(&mut leaves) {
-                        Ok(weights) => {
-                            let (made, others): (Vec<_>, Vec<_>) =
-                                weights.into_iter().partition(makes);
-                            refuse_two_schemes(path, change, &others)?;
-                            if !made.is_empty() {
-                                checkpoint =
-                                    checkpoint.dequantized_but(leaves, makes)?.into_boxed();
-                            }
-                            numbers.extend(made.into_iter().map(|weight| weight.name));
-                            let names =
-                                |it: QuantizedWeight| it.tensors.into_iter().chain([it.name]);
-                            kept.extend(others.into_iter().flat_map(names));
-                        }
-                        Err(error) if change.keeps_quantised() => {
-                            warn(format!("{error}; so all tensors stay as they are, floats, too"));
-                            // All names begin so.
-                            left.push(String::new());
-                        }
-                        Err(error) => return Err(error.into()),
+                    let weights = checkpoint.quantized_weights_but(&mut leaves)?;
+                    let (made, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
+                    refuse_two_schemes(path, change, &others)?;
+                    if !made.is_empty() {
+                        checkpoint = checkpoint.dequantized_but(leaves, makes)?.into_boxed();
                     }
-                    // Scales of what cannot be told may be in its module.
-                    left.retain(|name| change.takes(name));
-                    let module = |name: &str| name.rfind('.').map_or(name.len(), |dot| dot + 1);
-                    let is_left =
-                        |name: &&str| left.iter().any(|it| name.starts_with(&it[..module(it)]));
-                    let names = checkpoint.tensors().map(|tensor| tensor.name());
-                    kept.extend(names.filter(is_left).map(str::to_owned));
+                    numbers.extend(made.into_iter().map(|weight| weight.name));
+                    kept.extend(
+                        others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()),
+                    );
+                    let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
+                    let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
+                    kept.extend(names.map(str::to_owned));
                     kept.retain(|name| change.takes(name));
                 }
                 Content::Checkpoint(Box::new(checkpoint))
