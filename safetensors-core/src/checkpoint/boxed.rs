@@ -39,9 +39,23 @@ impl<S: ReadAt> Checkpoint<S> {
         Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 
-    /// The quantised weights, in the order of the tensors that hold their codes.
-    pub(crate) fn stored_weights(&self) -> Result<Vec<Weight>> {
-        self.catalog.weights()
+    /// The quantised weights, in the order of the tensors that hold their codes, without those whose
+    /// errors `leaves` accepts.
+    pub(crate) fn stored_weights<F>(&self, mut leaves: F) -> Result<Vec<Weight>>
+    where
+        F: FnMut(&Error) -> bool,
+    {
+        let weights = self.catalog.weights();
+        let Err(failed) = weights else { return weights };
+        let mut failed = Some(failed);
+        let weights = self.tensors().filter_map(|tensor| {
+            let found = tensor.weight().map_err(|error| tensor.locate(error)).transpose()?;
+            let is_left = found.as_ref().is_err_and(&mut leaves);
+            failed = failed.take().filter(|_| !is_left);
+            (!is_left).then_some(found)
+        });
+        let weights = weights.collect::<Result<_>>()?;
+        failed.filter(|error| !leaves(error)).map_or(Ok(weights), Err)
     }
 }
 

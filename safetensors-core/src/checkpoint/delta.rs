@@ -47,7 +47,7 @@ impl<S: ReadAt> Checkpoint<S> {
             let opened = open_indexed(&*store, &index, limits, read)?;
             let Some(Indexed { index: read, shards, version }) = opened else { return Ok(None) };
             let files = Self::from_shards(shards, &read, &index, version)?;
-            let files = files.beside(Arc::clone(&store) as _);
+            let files = files.in_store(Arc::clone(&store), false);
             Ok(Some((files, read.metadata)))
         })
     }

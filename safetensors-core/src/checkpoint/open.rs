@@ -87,7 +87,7 @@ impl Checkpoint {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
         let checkpoint = open_each(&LocalStore, &paths, &Limits::default())?;
-        Ok(checkpoint.beside(Arc::new(LocalStore)))
+        Ok(checkpoint.in_store(LocalStore, false))
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn open_from<T: Store>(
 ) -> Result<Checkpoint<T::File>> {
     let open = |located: &CheckpointPath| open_located(store, located, limits);
     let opened = open_settled(path, locate, open, |error| or_parts(store, path, error, limits))?;
-    Ok(opened.beside(siblings))
+    Ok(opened.beside(siblings, false))
 }
 
 /// [`open_from`] with the function that opens what was located, and what an error of locating

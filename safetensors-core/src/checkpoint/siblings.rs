@@ -165,19 +165,14 @@ impl<S> Checkpoint<S> {
         self.catalog.read_beside(name, most)
     }
 
-    /// The same checkpoint, which finds in this store what is beside its files.
-    pub(super) fn beside(self, siblings: Arc<dyn Siblings>) -> Self {
-        self.with_siblings(siblings, false)
-    }
-
-    /// The same for the files of another format. A directory may be one of these files, and what is
-    /// beside its tensors is in it.
+    /// The same checkpoint, which finds in this store what is beside its files. A directory may be a
+    /// file of another format: it has them in it.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
-        self.with_siblings(Arc::new(store), is_directory)
+        self.beside(Arc::new(store), is_directory)
     }
 
-    fn with_siblings(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
+    pub(super) fn beside(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);

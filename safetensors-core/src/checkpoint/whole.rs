@@ -105,7 +105,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
             }
             opened => opened.map(Some),
         })?;
-        Ok(opened.beside(siblings))
+        Ok(opened.beside(siblings, false))
     }
 
     /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
@@ -137,7 +137,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         }
         Ok(match siblings {
             Some(siblings) => {
-                parts.into_iter().map(|part| part.beside(Arc::clone(&siblings))).collect()
+                parts.into_iter().map(|part| part.beside(Arc::clone(&siblings), false)).collect()
             }
             None => parts,
         })

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, alias_of};
 use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
-use crate::checkpoint::Checkpoint;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::io::hidden::shard_numbers;
@@ -61,7 +60,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     }
 
     /// The quantised weight that has its codes in the tensor.
-    fn weight(&self) -> Result<Option<Weight>> {
+    pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
         match catalog.position(self.name()) {
             Some(position) if catalog.may_have_codes() => {
@@ -69,26 +68,6 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             }
             _ => Ok(None),
         }
-    }
-}
-
-impl<S: ReadAt> Checkpoint<S> {
-    /// The quantised weights without those whose errors `leaves` accepts. `failed` is an error of all
-    /// of them.
-    pub(crate) fn each_weight(
-        &self,
-        mut leaves: impl FnMut(&Error) -> bool,
-        failed: Error,
-    ) -> Result<Vec<Weight>> {
-        let mut failed = Some(failed);
-        let weights = self.tensors().filter_map(|tensor| {
-            let found = tensor.weight().map_err(|error| tensor.locate(error)).transpose()?;
-            let is_left = found.as_ref().is_err_and(&mut leaves);
-            failed = failed.take().filter(|_| !is_left);
-            (!is_left).then_some(found)
-        });
-        let weights = weights.collect::<Result<_>>()?;
-        failed.filter(|error| !leaves(error)).map_or(Ok(weights), Err)
     }
 }
 

@@ -170,8 +170,7 @@ impl<S: ReadAt> Checkpoint<S> {
         &self,
         leaves: impl FnMut(&Error) -> bool,
     ) -> Result<Vec<(QuantizedWeight, Weight)>> {
-        let weights = self.stored_weights().or_else(|error| self.each_weight(leaves, error));
-        let weights = weights.map_err(|error| self.in_first_path(error))?;
+        let weights = self.stored_weights(leaves).map_err(|error| self.in_first_path(error))?;
         let describe = |weight: Weight| {
             let about = QuantizedWeight {
                 name: weight.name.clone(),

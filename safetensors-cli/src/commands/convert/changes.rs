@@ -61,7 +61,7 @@ pub(super) struct Changes {
     /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
     /// other trainers have such tensors under names of their own, which are always taken
     #[arg(long)]
-    optimizer_state: bool,
+    pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration
     ///
     /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights whose rows are
@@ -127,9 +127,9 @@ enum Kind {
 
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
-    changes: &'a Changes,
+    pub(super) changes: &'a Changes,
     /// What quantised tensors become where no other option says it.
-    dequantize: Option<Dtype>,
+    pub(super) dequantize: Option<Dtype>,
     select: Matcher,
     drop: Option<Matcher>,
     renames: Vec<(Regex, &'a str)>,
@@ -240,23 +240,10 @@ impl Change<'_> {
         }
     }
 
-    /// Whether the state of an optimizer is taken, too, where it has no names of its own.
-    pub(super) fn takes_optimizer_state(&self) -> bool {
-        self.changes.optimizer_state
-    }
-
-    /// Whether quantised tensors become numbers.
-    pub(super) fn dequantizes(&self) -> bool {
-        self.dequantize.is_some()
-    }
-
     /// Whether any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
-        let changes = self.changes;
-        changes.dtype.is_some()
-            || self.dequantizes()
-            || self.quantization().is_some()
-            || !changes.casts.is_empty()
+        let dtype = self.changes.dtype.or(self.dequantize);
+        dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
     }
 
     /// How the names begin of tensors that stay as they are stored, although an error says that

@@ -20,8 +20,8 @@ pub(super) fn config(
     is_directory: bool,
 ) -> anyhow::Result<Option<String>> {
     let is_quantised = rewrite.tensors().any(|(_, tensor)| tensor.is_quantized());
-    let changes = is_quantised || sources.iter().any(|source| !source.numbers().is_empty());
-    let merges = sources.iter().any(|source| !source.merged().is_empty());
+    let changes = is_quantised || sources.iter().any(|source| !source.numbers.is_empty());
+    let merges = sources.iter().any(|source| !source.merged.is_empty());
     // Other outputs have no place for what only a merge would copy, so it is not read.
     if !(changes || merges && is_directory) {
         return Ok(None);
@@ -34,7 +34,7 @@ pub(super) fn config(
             false => rewrite.config(&text),
         };
         let config = config.map_err(|error| error.in_path(&path))?;
-        if changes && source.keeps_any() {
+        if changes && !source.kept.is_empty() {
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
             return Ok(None);
         }
@@ -88,7 +88,8 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
 /// Warns if the settings in a directory describe weights that are stored in another way there.
 pub(super) fn warn_of_settings(directory: &Path, sources: &[Source], is_replaced: bool) {
     // The output is complete, so inputs whose settings cannot be read are no error.
-    let copied = sources.iter().filter(|source| source.copies_weights());
+    let copies = |it: &&Source| it.numbers.is_empty() || !it.kept.is_empty();
+    let copied = sources.iter().filter(copies);
     let copied = copied.filter_map(|source| {
         let (path, text) = source.config().ok().flatten()?;
         Some((path, quantised(text.as_bytes()))).filter(|(_, entries)| !entries.is_empty())

@@ -43,7 +43,7 @@ use divided::Ranks;
 use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::error::{AdapterProblem, QuantizationProblem, TieProblem};
+use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source};
@@ -253,7 +253,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         .write(&rewrite, &destination.options(), &progress)
         .map_err(|error| output.advise(error, plan.bytes))?;
     drop(progress);
-    let is_changed = sources.iter().any(|source| !source.numbers().is_empty());
+    let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
     output.warn_of_settings(&sources, is_changed || change.quantization().is_some());
     if args.report {
         let told = report::report(&rewrite, out);
@@ -284,14 +284,15 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         all.map(|all| change.select(all))
     };
     let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let numbers = sources.iter().flat_map(Source::numbers).map(String::as_str);
+    let numbers = sources.iter().flat_map(|it| &it.numbers).map(String::as_str);
     let quantised = stored.map(|(name, _)| name).chain(numbers);
     let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
-    let kept: HashSet<_> = sources.iter().flat_map(Source::kept).map(String::as_str).collect();
+    let kept: HashSet<_> = sources.iter().flat_map(|it| &it.kept).map(String::as_str).collect();
     let names = sources.iter().flat_map(Source::names).chain(kept.iter().copied());
     let names: Vec<_> = names.collect();
     change.warn_of_no_effect(&names, !quantised.is_empty());
-    let merged = sources.iter().flat_map(Source::merged).map(|(name, it)| (&**name, *it)).collect();
+    let merged =
+        sources.iter().flat_map(|it| &it.merged).map(|(name, it)| (&**name, *it)).collect();
     let mut layers = LinearLayers::new();
     if change.quantization().is_some() {
         layers = sources.iter().try_fold(layers, |layers, source| source.add_layers(layers))?;
@@ -321,23 +322,19 @@ fn out_is_missing() -> anyhow::Error {
 /// Adds a remedy to an error of core: of a tied weight whose other name the metadata uses for
 /// something else, and of quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
+    use ErrorKind::{Adapter, Quantization, Tie};
     let advice = match error.downcast_ref::<Error>().map(Error::kind) {
-        Some(ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }) => {
+        Some(Tie { problem: TieProblem::NotRecorded { .. } }) => {
             "leave it out with --drop, or give it another name with --rename"
         }
-        Some(ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } }) => {
+        Some(Quantization { problem: QuantizationProblem::Codes { .. } }) => {
             "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
              stored"
         }
-        Some(ErrorKind::Quantization { .. }) if changes.quantize.is_some() => {
-            "--drop leaves a tensor out"
-        }
-        Some(ErrorKind::Quantization { .. }) => {
-            "--keep-quantized copies the tensors as they are stored"
-        }
-        Some(ErrorKind::Adapter { problem: AdapterProblem::Mismatch { expected, .. } })
-            if expected.contains("dequantise") =>
-        {
+        Some(Quantization { .. }) if changes.quantize.is_some() => "--drop leaves a tensor out",
+        Some(Quantization { .. }) => "--keep-quantized copies the tensors as they are stored",
+        // An adapter for a weight that is not one of numbers.
+        Some(Adapter { problem }) if problem.to_string().contains("dequantise") => {
             "--dequantize f32 does that"
         }
         _ => return error,

@@ -34,11 +34,11 @@ pub(super) struct Source {
     path: PathBuf,
     content: Content,
     /// The names of the quantised weights that are read as numbers.
-    numbers: Vec<String>,
+    pub(super) numbers: Vec<String>,
     /// Those of the others, and of the tensors that store them.
-    kept: Vec<String>,
+    pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
-    merged: HashMap<String, Dtype>,
+    pub(super) merged: HashMap<String, Dtype>,
 }
 
 enum Content {
@@ -72,8 +72,8 @@ impl Source {
                 Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
             }
             Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
-                let optimizer_state = change.takes_optimizer_state();
-                let dequantize = change.dequantizes();
+                let optimizer_state = change.changes.optimizer_state;
+                let dequantize = change.dequantize.is_some();
                 let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
                 let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
@@ -149,31 +149,6 @@ impl Source {
     /// Adds what the `config.json` beside it says of the layers of the model.
     pub(super) fn add_layers(&self, layers: LinearLayers) -> anyhow::Result<LinearLayers> {
         self.checkpoint().map_or(Ok(layers.clone()), |it| layers_of(it, layers))
-    }
-
-    /// Whether the quantised weights that it has, if any, stay as they are stored.
-    pub(super) fn copies_weights(&self) -> bool {
-        self.numbers.is_empty() || self.keeps_any()
-    }
-
-    /// Whether some quantised weights stay as they are stored.
-    pub(super) fn keeps_any(&self) -> bool {
-        !self.kept.is_empty()
-    }
-
-    /// The names of the quantised weights that are read as numbers.
-    pub(super) fn numbers(&self) -> &[String] {
-        &self.numbers
-    }
-
-    /// The names of the quantised weights that stay as they are, and of the tensors that store them.
-    pub(super) fn kept(&self) -> &[String] {
-        &self.kept
-    }
-
-    /// The merged tensors, and the dtypes that they have without adapters.
-    pub(super) fn merged(&self) -> &HashMap<String, Dtype> {
-        &self.merged
     }
 
     /// Warns of what is not read of a directory of a trainer, such as files, as `inspect` shows it.
