@@ -2,7 +2,7 @@
 
 use super::Checkpoint;
 use crate::checkpoint::CheckpointFile;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::load::catalog::{Catalog, CatalogPlace};

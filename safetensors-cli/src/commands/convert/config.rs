@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors_core::python_json;
 use serde_json::{Map, Value};
 
-use super::source::{CONFIG, Source};
+use super::source::{CONFIG, Source, config_of};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
@@ -28,7 +28,7 @@ pub(super) fn config(
     }
     let mut found = None;
     for source in sources {
-        let Some((path, text)) = source.config()? else { continue };
+        let Some((path, text)) = config_of(source.checkpoint())? else { continue };
         let config = match changes {
             true => rewrite.quantized_config(&text),
             false => rewrite.config(&text),
@@ -91,7 +91,7 @@ pub(super) fn warn_of_settings(directory: &Path, sources: &[Source], is_replaced
     let copies = |it: &&Source| it.numbers.is_empty() || !it.kept.is_empty();
     let copied = sources.iter().filter(copies);
     let copied = copied.filter_map(|source| {
-        let (path, text) = source.config().ok().flatten()?;
+        let (path, text) = config_of(source.checkpoint()).ok().flatten()?;
         Some((path, quantised(text.as_bytes()))).filter(|(_, entries)| !entries.is_empty())
     });
     let copied: Vec<_> = copied.collect();

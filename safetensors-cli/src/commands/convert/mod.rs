@@ -46,7 +46,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
-use source::{FLOATS_STAY, Source};
+use source::{FLOATS_STAY, Source, layers_of};
 
 use super::Run;
 use crate::input::{self, Rewrite};
@@ -295,7 +295,8 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         sources.iter().flat_map(|it| &it.merged).map(|(name, it)| (&**name, *it)).collect();
     let mut layers = LinearLayers::new();
     if change.quantization().is_some() {
-        layers = sources.iter().try_fold(layers, |layers, source| source.add_layers(layers))?;
+        layers =
+            sources.iter().try_fold(layers, |layers, it| layers_of(it.checkpoint(), layers))?;
     }
     let left_by = |error| change.left_by(error);
     let apply = |kept: &_| change.apply(taken()?, &quantised, kept, &merged, &layers);

@@ -78,7 +78,7 @@ impl Source {
                 let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
                     let layers = match change.quantization() {
-                        Some(_) => layers_of(&checkpoint, LinearLayers::new())?,
+                        Some(_) => layers_of(Some(&checkpoint), LinearLayers::new())?,
                         None => LinearLayers::new(),
                     };
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
@@ -139,16 +139,6 @@ impl Source {
     /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
-    }
-
-    /// The path and the text of `config.json` beside it, if there is one.
-    pub(super) fn config(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
-        self.checkpoint().map_or(Ok(None), config_of)
-    }
-
-    /// Adds what the `config.json` beside it says of the layers of the model.
-    pub(super) fn add_layers(&self, layers: LinearLayers) -> anyhow::Result<LinearLayers> {
-        self.checkpoint().map_or(Ok(layers.clone()), |it| layers_of(it, layers))
     }
 
     /// Warns of what is not read of a directory of a trainer, such as files, as `inspect` shows it.
@@ -245,14 +235,20 @@ impl Source {
 }
 
 /// The path and the text of `config.json` beside a checkpoint, if there is one.
-fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
+pub(super) fn config_of(
+    checkpoint: Option<&Checkpoint>,
+) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let found = checkpoint.map(|it| it.read_beside(CONFIG, MOST)).transpose()?;
+    let Some((path, bytes)) = found.flatten() else { return Ok(None) };
     let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
     Ok(Some((path, text)))
 }
 
 /// Adds what `config.json` beside a checkpoint says of the layers of the model.
-fn layers_of(checkpoint: &Checkpoint, layers: LinearLayers) -> anyhow::Result<LinearLayers> {
+pub(super) fn layers_of(
+    checkpoint: Option<&Checkpoint>,
+    layers: LinearLayers,
+) -> anyhow::Result<LinearLayers> {
     let Some((path, text)) = config_of(checkpoint)? else { return Ok(layers) };
     Ok(layers.config(&text).map_err(|error| error.in_path(&path))?)
 }
