@@ -2,7 +2,7 @@
 
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Matrix, Numbers, Stored};
-use super::super::model::{Model, Scheme, check_len, check_numbers, mismatch};
+use super::super::model::{Model, check_len, check_numbers, mismatch};
 use super::super::weight::Grid;
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
@@ -10,21 +10,20 @@ use crate::error::{Result, Shape};
 /// The scales that codes of these names cannot do without. Without them the tensor is a plain one, or
 /// the error is that they are missing if the settings name this scheme.
 pub(super) fn scales_of<'m>(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &'m Model<'_>,
     codes: &Stored,
     name: &str,
 ) -> Result<Option<&'m Stored>> {
-    let is_named = model.config.method.as_deref().is_some_and(|m| scheme.methods().contains(&m));
     match model.get(name) {
-        None if is_named => model.need(scheme, codes, name).map(Some),
+        None if model.config.method.is_some() => model.need(scheme, codes, name).map(Some),
         found => Ok(found),
     }
 }
 
 /// `W_zero_point` of compressed-tensors, which the settings may say that there is.
 pub(super) fn zero_points<'m>(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &'m Model<'_>,
     codes: &Stored,
     name: &str,
@@ -37,7 +36,7 @@ pub(super) fn zero_points<'m>(
 }
 
 /// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
-pub(super) fn numbers_of(scheme: &dyn Scheme, tensor: &Stored) -> Result<Numbers> {
+pub(super) fn numbers_of(scheme: &'static str, tensor: &Stored) -> Result<Numbers> {
     check_numbers(scheme, tensor)?;
     let dtype = if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype };
     Ok(plain_numbers(dtype))
@@ -59,7 +58,7 @@ pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
 /// | `[.., rows, groups]` | a group of columns of a row |
 /// | `[.., rows / b, columns / c]`, rounded up | a block of `b` × `c`, also `[rows / b, 1, columns / c, 1]` |
 pub(super) fn grid(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &Model<'_>,
     weight: &[usize],
     tensor: &Stored,
@@ -117,7 +116,7 @@ pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
 /// Checks that the scales are as many as the groups of columns of one of these sizes, which the
 /// settings name, if they name any.
 pub(super) fn check_group_size(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     scales: &Stored,
     sizes: impl IntoIterator<Item = usize>,
     [columns, groups]: [usize; 2],
@@ -133,7 +132,7 @@ pub(super) fn check_group_size(
 
 /// `X.pre_quant_scale`: factors of the input of a module, and so of the columns of its weight.
 pub(super) fn factors_of_columns(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     weight: &[usize],
     tensor: &Stored,
 ) -> Result<Grid> {
