@@ -5,7 +5,7 @@
 //! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by
 //! slice, by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
 //!
-#![doc = include_str!("schemes.md")]
+#![doc = include_str!("../weights/schemes.md")]
 //!
 //! The scheme is the `quant_method` of the `config.json` beside the files if there is one, and else
 //! follows from names and dtypes. Settings that contradict the tensors, a tensor that is missing,

@@ -252,6 +252,12 @@ impl Grouped {
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
+    /// The elements of a tensor that are numbers themselves.
+    pub(super) fn plain(tensor: &Stored) -> Self {
+        let [_, columns] = tensor.matrix();
+        Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
+    }
+
     /// The same with scales.
     pub(super) fn scaled(mut self, scales: impl Into<Scales>) -> Self {
         self.scales = Some(scales.into());

@@ -8,7 +8,7 @@ use super::super::model::{
     Model, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
-use super::scales::{check_group_size, plain_numbers};
+use super::scales::check_group_size;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -41,10 +41,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
     check_group_size(NAME, scales, model.config.number("group_size"), [inputs, groups])?;
     let codes = Codes::unsigned(4, Order::Awq, 0);
-    let grids = [
-        Matrix::rows(scales, plain_numbers(scales.dtype), outputs),
-        Matrix::rows(zeros, codes.clone(), outputs),
-    ];
+    let grids =
+        [Matrix::rows(scales, scales.dtype, outputs), Matrix::rows(zeros, codes.clone(), outputs)];
     let [factors, shifts] = grids
         .map(|matrix| Grid::new(matrix.transposed(groups), outputs, outputs, [1, inputs / groups]));
     let codes = Matrix::rows(tensor, codes, outputs).transposed(inputs);

@@ -12,7 +12,7 @@ use super::super::model::{
     Model, Weight, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{grid, plain_numbers};
+use super::scales::plain;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::tensor::shape::memory_count;
@@ -72,7 +72,7 @@ fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<We
         let offset = offset.ok_or_else(|| mismatch(NAME, state, "a nested_offset", "none"))?;
         let codes = Codes::new(8, Order::LowFirst, numbers_of(model, table, 256)?);
         let codes = Matrix::new(absmax, codes, Lies::Rows { bits: 0 }, absmax.len());
-        let of_blocks = Matrix::rows(nested, plain_numbers(Dtype::F32), nested.len());
+        let of_blocks = Matrix::rows(nested, Dtype::F32, nested.len());
         let of_blocks = Grid::new(of_blocks, 1, 1, [1, nested_size]);
         let mut numbers = Grouped::new(codes, absmax.len()).scaled(of_blocks);
         numbers.formula = Formula::AddConstant(offset as f32);
@@ -80,7 +80,7 @@ fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<We
         Grid::quantized(numbers, size)
     } else {
         check_dtype(NAME, absmax, &[Dtype::F32])?;
-        let matrix = Matrix::rows(absmax, plain_numbers(Dtype::F32), absmax.len());
+        let matrix = Matrix::rows(absmax, Dtype::F32, absmax.len());
         Grid::new(matrix, 1, 1, [1, size])
     };
     let codes = Codes::new(4, Order::HighFirst, values);
@@ -101,19 +101,19 @@ fn of_eight_bits(
     module: &str,
     scales: &Stored,
 ) -> Result<Weight> {
-    let mut tensors = vec![tensor, scales];
-    if let Some(format) = model.get(&format!("{module}.weight_format")) {
+    let format = model.get(&format!("{module}.weight_format"));
+    if let Some(format) = format {
         let kind = model.values::<i64>(&format.name).and_then(|kinds| kinds.first().copied());
         if kind != Some(0) {
             let reason = "a weight_format other than 0, which GPUs of one kind read";
             return Err(unsupported("bitsandbytes", reason).in_tensor(&format.name));
         }
-        tensors.push(format);
     }
     check_dtype(NAME, scales, &[Dtype::F32])?;
-    let factors = grid(NAME, model, &tensor.shape, scales, plain_numbers(Dtype::F32))?;
-    let mut numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
+    let scales = (scales, scales.dtype);
+    let mut found = plain(NAME, model, &tensor.name, tensor, scales, None, None)?;
+    found.tensors.extend(format.cloned());
     // The constant of the library's code, which is 1/127 rounded to F32.
-    numbers.formula = Formula::Times(7.874_016e-3);
-    Ok(weight(NAME, &tensor.name, &tensor.shape, &tensors, numbers))
+    found.numbers.formula = Formula::Times(7.874_016e-3);
+    Ok(found)
 }

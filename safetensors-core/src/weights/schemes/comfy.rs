@@ -4,12 +4,12 @@
 
 use serde_json::Value;
 
-use super::super::codes::{Codes, Order};
-use super::super::matrix::{Lies, Matrix, Stored};
+use super::super::codes::Order;
+use super::super::matrix::{Lies, Matrix, Numbers, Stored};
 use super::super::model::{Model, Weight, check_dtype, check_len, mismatch, unsupported, weight};
 use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::comfy_mark;
-use super::scales::{grid, plain_numbers};
+use super::scales::grid;
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -29,8 +29,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
                 return Err(unsupported("ComfyUI", "rotated weights").in_tensor(&tensor.name));
             }
             check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
-            let factors = grid(NAME, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-            let codes = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
+            let factors = grid(NAME, model, &tensor.shape, scales, scales.dtype)?;
+            let codes = Grouped::plain(tensor);
             (tensor.shape.clone(), codes.scaled(factors))
         }
         "nvfp4" => {
@@ -41,9 +41,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
             let [rows, packed] = dims(tensor)?;
             let shape = vec![rows, packed * 2];
             let first = tiles(scales, &shape, Dtype::F8_E4M3, 16)?;
-            let second = grid(NAME, model, &shape, second, plain_numbers(second.dtype))?;
-            let codes = Codes::of_dtype(Dtype::F4, Order::HighFirst);
-            let codes = codes.map_or(plain_numbers(Dtype::F4), Into::into);
+            let second = grid(NAME, model, &shape, second, second.dtype)?;
+            let codes = Numbers::of(Dtype::F4, Order::HighFirst);
             let codes = Grouped::new(Matrix::rows(tensor, codes, shape[1]), shape[1]);
             let second = Some((Combine::Multiply, second));
             (shape, codes.scaled(Scales { first, second }))
@@ -53,7 +52,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
             check_dtype(NAME, scales, &[Dtype::F8_E8M0, Dtype::U8])?;
             let [rows, columns] = dims(tensor)?;
             let factors = tiles(scales, &[rows, columns], Dtype::F8_E8M0, 32)?;
-            let codes = Grouped::new(Matrix::plain(tensor), columns);
+            let codes = Grouped::plain(tensor);
             (tensor.shape.clone(), codes.scaled(factors))
         }
         other => {
@@ -75,10 +74,11 @@ fn dims(tensor: &Stored) -> Result<[usize; 2]> {
 fn tiles(scales: &Stored, shape: &[usize], dtype: Dtype, size: usize) -> Result<Grid> {
     let (rows, groups) = (shape[0], shape[1].div_ceil(size));
     check_len(NAME, scales, [rows.next_multiple_of(128), groups.next_multiple_of(4)])?;
-    let codes = Codes::of_dtype(dtype, Order::LowFirst);
-    // ComfyUI reads the smallest power of two as 0.
-    let codes = codes.map(|c| if dtype == Dtype::F8_E8M0 { c.with(0, 0.0) } else { c });
-    let codes = codes.map_or(plain_numbers(dtype), Into::into);
-    let matrix = Matrix::new(scales, codes, Lies::Tiles, groups);
+    let mut numbers = Numbers::from(dtype);
+    if dtype == Dtype::F8_E8M0 {
+        // ComfyUI reads the smallest power of two as 0.
+        numbers = numbers.with(0, 0.0);
+    }
+    let matrix = Matrix::new(scales, numbers, Lies::Tiles, groups);
     Ok(Grid::new(matrix, rows, rows, [1, size]))
 }

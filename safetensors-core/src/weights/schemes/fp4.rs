@@ -5,7 +5,6 @@
 //! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied
 //! (ModelOpt) by the scale of the weight first, in F32.
 
-use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
     Model, Weight, ambiguous, check_dtype, check_shape, mismatch, unsupported, weight,
@@ -13,7 +12,7 @@ use super::super::model::{
 use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::{comfy_mark, is_of_comfy};
 use super::packed::scales_of_packed;
-use super::scales::{factors_of_columns, is_of_all, numbers_of, plain_numbers, scales_of};
+use super::scales::{is_of_all, numbers_of, scales_of, times_columns};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -82,13 +81,9 @@ fn modelopt(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
         check_no_tiles(NAME, model, tensor, scales)?;
     }
     let second = second.map(|second| (Combine::Multiply, second));
-    let mut found = of_groups(model, tensor, scales, second)?;
+    let found = of_groups(model, tensor, scales, second)?;
     let factors = model.get(&format!("{}.pre_quant_scale", module.unwrap_or(name)));
-    if let Some(factors) = factors {
-        found.numbers.of_columns = Some(factors_of_columns(NAME, &found.shape, factors)?);
-        found.tensors.push(factors.clone());
-    }
-    Ok(Some(found))
+    times_columns(found, factors).map(Some)
 }
 
 /// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
@@ -134,9 +129,7 @@ fn of_groups(
         && (stored_rows * 2).is_multiple_of(size);
     let (shape, columns, codes, first) = if is_down {
         let rows = stored_rows * 2;
-        let codes = Codes::of_dtype(dtype, Order::LowFirst);
-        let codes = codes.map_or(plain_numbers(dtype), Into::into);
-        let codes = Matrix::new(tensor, codes, Lies::Down { word: 8 }, packed);
+        let codes = Matrix::new(tensor, dtype, Lies::Down { word: 8 }, packed);
         let first = Matrix::rows(scales, numbers, packed);
         let first = Grid::new(first, rows, rows / size, [size, 1]);
         ([lead, &[rows, packed]].concat(), packed, codes, first)
@@ -147,7 +140,7 @@ fn of_groups(
         }
         let groups = columns / size;
         check_shape(NAME, scales, &[lead, &[stored_rows, groups]].concat())?;
-        let codes = Matrix::rows(tensor, plain_numbers(dtype), columns);
+        let codes = Matrix::rows(tensor, dtype, columns);
         let first = Matrix::rows(scales, numbers, groups);
         let first = Grid::new(first, stored_rows, stored_rows, [1, size]);
         ([lead, &[stored_rows, columns]].concat(), columns, codes, first)
@@ -170,7 +163,7 @@ fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     check_dtype(NAME, scale, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
     let (lead, matrix) = shape.split_at(shape.len() - 2);
     let (rows, columns) = (matrix[0], matrix[1]);
-    let numbers = Matrix::rows(scale, plain_numbers(scale.dtype), 1);
+    let numbers = Matrix::rows(scale, scale.dtype, 1);
     if is_of_all(scale, lead) {
         let all = rows * lead.iter().product::<usize>();
         return Ok(Grid::new(numbers, all, 1, [all, columns]));
@@ -199,7 +192,7 @@ fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) ->
     check_shape(NAME, scales, &tensor.shape[..tensor.shape.len() - 1])?;
     let (rows, groups, columns) = (*rows, *groups, groups * 32);
     let lies = Lies::Rows { bits: columns as u64 * 4 };
-    let codes = Matrix::new(tensor, plain_numbers(Dtype::F4), lies, columns);
+    let codes = Matrix::new(tensor, Dtype::F4, lies, columns);
     let exponents = Matrix::rows(scales, numbers_of(NAME, scales)?, groups);
     let (codes, grid, shape) = if is_transposed {
         let grid = Grid::new(exponents.transposed(rows), columns, groups, [32, 1]);

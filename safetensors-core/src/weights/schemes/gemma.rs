@@ -8,7 +8,7 @@ use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Weight, check_dtype, mismatch, unsupported, weight};
 use super::super::weight::Grouped;
-use super::scales::{grid, plain_numbers};
+use super::scales::grid;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -40,7 +40,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         _ => return Err(unsupported("Gemma", format!("{bits} bits")).in_tensor(&tensor.name)),
     };
     let columns = packed * 8 / bits;
-    let factors = grid(NAME, model, &[rows, columns], scales, plain_numbers(scales.dtype))?;
+    let factors = grid(NAME, model, &[rows, columns], scales, scales.dtype)?;
     let codes = Grouped::new(Matrix::rows(tensor, codes, columns), columns).scaled(factors);
     let tensors = [tensor, scales];
     Ok(Some(weight(NAME, format!("{module}.weight"), &[rows, columns], &tensors, codes)))

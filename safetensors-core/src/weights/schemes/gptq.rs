@@ -11,7 +11,7 @@ use super::super::model::{
     weight,
 };
 use super::super::weight::{Grid, Grouped};
-use super::scales::{check_group_size, plain_numbers};
+use super::scales::check_group_size;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -48,7 +48,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     let codes = Codes::unsigned(bits, Order::LowFirst, 0);
     let codes = Matrix::new(tensor, codes, lies, outputs).transposed(inputs);
     let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
-    let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
+    let factors = Matrix::rows(scales, scales.dtype, outputs);
     let grids = [factors, zeros].map(|m| m.transposed(groups));
     let indices = format!("{module}.g_idx");
     let indices = match model.config.is_set("desc_act") && groups > 1 {

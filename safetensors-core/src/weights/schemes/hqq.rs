@@ -8,7 +8,6 @@ use super::super::model::{
     Model, Weight, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
-use super::scales::plain_numbers;
 use crate::error::Result;
 use crate::tensor::shape::memory_count;
 
@@ -78,7 +77,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
     let codes = Matrix::new(tensor, codes, lies, columns);
     let grid = |tensor: &Stored| {
-        let numbers = plain_numbers(tensor.dtype);
+        let numbers = tensor.dtype;
         if is_of_columns {
             Grid::new(Matrix::rows(tensor, numbers, columns), rows, 1, [rows, 1])
         } else {

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::super::codes::{Codes, Order};
 use super::super::config::{bad_config, whole};
-use super::super::matrix::{Matrix, Stored};
+use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{
     Model, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grouped};
-use super::scales::{check_group_size, grid, plain_numbers};
+use super::scales::{check_group_size, grid};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -93,7 +93,7 @@ fn affine(
     check_group_size(NAME, scales, size, [columns, scales.matrix()[1]])?;
     check_numbers(NAME, scales)?;
     check_numbers(NAME, biases)?;
-    let of = |tensor: &Stored| grid(NAME, model, &shape, tensor, plain_numbers(tensor.dtype));
+    let of = |tensor: &Stored| grid(NAME, model, &shape, tensor, tensor.dtype);
     let codes = Matrix::rows(tensor, Codes::unsigned(bits, Order::LowFirst, 0), columns);
     let mut numbers = Grouped::new(codes, columns).scaled(of(scales)?);
     numbers.zeros = Some(of(biases)?);
@@ -113,14 +113,13 @@ fn floats(
     check_dtype(NAME, scales, &[Dtype::U8])?;
     let groups = [&shape[..shape.len() - 1], &[columns.div_ceil(size)]].concat();
     check_shape(NAME, scales, &groups)?;
-    let scale = Codes::of_dtype(of_scales, Order::LowFirst).map(|codes| match of_scales {
+    let mut numbers = Numbers::from(of_scales);
+    if of_scales == Dtype::F8_E8M0 {
         // The library has no NaN among the powers of two.
-        Dtype::F8_E8M0 => codes.with(255, f32::INFINITY),
-        _ => codes,
-    });
-    let factors =
-        grid(NAME, model, &shape, scales, scale.map_or(plain_numbers(of_scales), Into::into))?;
-    let codes = Matrix::rows(tensor, plain_numbers(codes), columns);
+        numbers = numbers.with(255, f32::INFINITY);
+    }
+    let factors = grid(NAME, model, &shape, scales, numbers)?;
+    let codes = Matrix::rows(tensor, codes, columns);
     let numbers = Grouped::new(codes, columns).scaled(factors);
     Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers))
 }

@@ -16,7 +16,7 @@ mod scaled;
 mod scales;
 mod torchao;
 
-pub(crate) use companions::bare;
+pub(crate) use companions::{LAYERS, TENSOR_NAMES, bare};
 
 use super::matrix::Stored;
 use super::model::{Model, Weight, ambiguous, not_explained, unsupported};

@@ -11,9 +11,7 @@ use super::super::model::{
 };
 use super::super::weight::{Grid, Grouped};
 use super::companions::comfy_mark;
-use super::scales::{
-    check_group_size, factors_of_columns, grid, plain_numbers, scales_of, zero_points,
-};
+use super::scales::{check_group_size, grid, scales_of, times_columns, zero_points};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
@@ -59,7 +57,7 @@ fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -
     check_numbers(NAME, scales)?;
     let sizes = model.config.sizes_of_groups(columns);
     check_group_size(NAME, scales, sizes, [columns, scales.matrix()[1]])?;
-    let mut factors = grid(NAME, model, &shape, scales, plain_numbers(scales.dtype))?;
+    let mut factors = grid(NAME, model, &shape, scales, scales.dtype)?;
     let mut zeros = match zero_points(NAME, model, tensor, name)? {
         None => None,
         Some(zeros) => {
@@ -125,7 +123,7 @@ fn zeros_of(
 ) -> Result<Grid> {
     if zeros.dtype != Dtype::I32 || zeros.shape == scales.shape {
         check_numbers(NAME, zeros)?;
-        return grid(NAME, model, shape, zeros, plain_numbers(zeros.dtype));
+        return grid(NAME, model, shape, zeros, zeros.dtype);
     }
     let ([rows, groups], columns) = (scales.matrix(), shape[shape.len() - 1]);
     if shape.len() > 2 || 32 % bits != 0 && !is_stream(model) {
@@ -199,14 +197,10 @@ fn modelopt(model: &Model<'_>, tensor: &Stored, module: &str, scales: &Stored) -
     }
     let codes = Codes::signed(4, Order::LowFirst);
     let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
-    let numbers = grid(NAME, model, &shape, scales, plain_numbers(scales.dtype))?;
-    let mut numbers = Grouped::new(matrix, columns).scaled(numbers);
-    let mut tensors = vec![tensor, scales];
-    if let Some(factors) = model.get(&format!("{module}.pre_quant_scale")) {
-        numbers.of_columns = Some(factors_of_columns(NAME, &shape, factors)?);
-        tensors.push(factors);
-    }
-    Ok(weight(NAME, &tensor.name, &shape, &tensors, numbers))
+    let numbers = grid(NAME, model, &shape, scales, scales.dtype)?;
+    let numbers = Grouped::new(matrix, columns).scaled(numbers);
+    let found = weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers);
+    times_columns(found, model.get(&format!("{module}.pre_quant_scale")))
 }
 
 /// The scales of `W_packed`, which `X.weight_packed` cannot do without.

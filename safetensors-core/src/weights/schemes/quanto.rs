@@ -11,7 +11,7 @@ use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{Model, Weight, check_dtype, check_len, check_numbers, mismatch, weight};
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{grid, plain_numbers, scales_of};
+use super::scales::{plain, scales_of};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 use crate::tensor::shape::memory_count;
@@ -31,9 +31,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     let Some(scales) = scales else { return Ok(None) };
     check_numbers(NAME, scales)?;
     check_dtype(NAME, tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
-    let factors = grid(NAME, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-    let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
-    Ok(Some(weight(NAME, name, &tensor.shape, &[tensor, scales], numbers)))
+    plain(NAME, model, name, tensor, (scales, scales.dtype), None, None).map(Some)
 }
 
 /// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
@@ -58,7 +56,7 @@ fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) 
     let codes = Codes::unsigned(bits, Order::LowFirst, 0);
     let lies = Lies::Planes { word: 1, apart: (*packed).max(1), high_first: false };
     let [factors, zeros] = [scales, shifts].map(|tensor| {
-        let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), 1);
+        let matrix = Matrix::rows(tensor, tensor.dtype, 1);
         Grid::new(matrix, groups, groups, [1, columns])
     });
     let codes = Matrix::new(tensor, codes, lies, columns);

@@ -5,12 +5,11 @@
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
 
-use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Weight, check_numbers, weight};
-use super::super::weight::Grouped;
+use super::super::matrix::Stored;
+use super::super::model::{Model, Weight};
 use super::companions::comfy_mark;
 use super::fp4::{check_no_tiles, is_exponents, second_scale};
-use super::scales::{factors_of_columns, grid, numbers_of, plain_numbers, zero_points};
+use super::scales::{numbers_of, plain, zero_points};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -57,23 +56,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     if is_exponents(scales) && module.is_some() && scales.name == names[1] {
         check_no_tiles(NAME, model, tensor, scales)?;
     }
-    let numbers = grid(NAME, model, &tensor.shape, scales, numbers_of(NAME, scales)?)?;
-    let mut tensors = vec![tensor, scales];
+    let numbers = numbers_of(NAME, scales)?;
     let zeros = zero_points(NAME, model, tensor, name)?;
-    let zeros = match zeros {
-        None => None,
-        Some(zeros) => {
-            check_numbers(NAME, zeros)?;
-            tensors.push(zeros);
-            Some(grid(NAME, model, &tensor.shape, zeros, plain_numbers(zeros.dtype))?)
-        }
-    };
     let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
-    let mut codes =
-        Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(numbers).zeroed(zeros);
-    if let Some(factors) = factors {
-        codes.of_columns = Some(factors_of_columns(NAME, &tensor.shape, factors)?);
-        tensors.push(factors);
-    }
-    Ok(Some(weight(NAME, name, &tensor.shape, &tensors, codes)))
+    plain(NAME, model, name, tensor, (scales, numbers), zeros, factors).map(Some)
 }

@@ -4,10 +4,9 @@
 
 use serde_json::Value;
 
-use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Weight, check_dtype, check_numbers, unsupported, weight};
-use super::super::weight::Grouped;
-use super::scales::{factors_of_columns, grid, plain_numbers, scales_of};
+use super::super::matrix::Stored;
+use super::super::model::{Model, Weight, check_dtype, check_numbers, unsupported};
+use super::scales::{plain, scales_of};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -38,22 +37,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         model.need(NAME, tensor, &format!("{base}_{part}"))?;
     }
     check_numbers(NAME, scales)?;
-    let factors = grid(NAME, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-    let mut tensors = vec![tensor, scales];
-    let zeros = match model.get(&format!("{base}_zero_point")) {
-        None => None,
-        Some(zeros) => {
-            check_numbers(NAME, zeros)?;
-            tensors.push(zeros);
-            Some(grid(NAME, model, &tensor.shape, zeros, plain_numbers(zeros.dtype))?)
-        }
-    };
-    let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
-    let mut numbers = numbers.scaled(factors).zeroed(zeros);
+    let zeros = model.get(&format!("{base}_zero_point"));
     // SmoothQuant and AWQ multiply the input of the module by it.
-    if let Some(before) = model.get(&format!("{base}_act_pre_scale")) {
-        numbers.of_columns = Some(factors_of_columns(NAME, &tensor.shape, before)?);
-        tensors.push(before);
-    }
-    Ok(Some(weight(NAME, name, &tensor.shape, &tensors, numbers)))
+    let factors = model.get(&format!("{base}_act_pre_scale"));
+    plain(NAME, model, name, tensor, (scales, scales.dtype), zeros, factors).map(Some)
 }
