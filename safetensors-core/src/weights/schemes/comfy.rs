@@ -30,8 +30,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
             }
             check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
             let factors = grid(NAME, model, &tensor.shape, scales, scales.dtype)?;
-            let codes = Grouped::plain(tensor);
-            (tensor.shape.clone(), codes.scaled(factors))
+            (tensor.shape.clone(), Grouped::plain(tensor).scaled(factors))
         }
         "nvfp4" => {
             let second = model.need(NAME, tensor, &format!("{module}.weight_scale_2"))?;
@@ -52,8 +51,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
             check_dtype(NAME, scales, &[Dtype::F8_E8M0, Dtype::U8])?;
             let [rows, columns] = dims(tensor)?;
             let factors = tiles(scales, &[rows, columns], Dtype::F8_E8M0, 32)?;
-            let codes = Grouped::plain(tensor);
-            (tensor.shape.clone(), codes.scaled(factors))
+            (tensor.shape.clone(), Grouped::plain(tensor).scaled(factors))
         }
         other => {
             let error = unsupported("ComfyUI", format!("the format {other}"));

@@ -77,11 +77,10 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
     let codes = Matrix::new(tensor, codes, lies, columns);
     let grid = |tensor: &Stored| {
-        let numbers = tensor.dtype;
         if is_of_columns {
-            Grid::new(Matrix::rows(tensor, numbers, columns), rows, 1, [rows, 1])
+            Grid::new(Matrix::rows(tensor, tensor.dtype, columns), rows, 1, [rows, 1])
         } else {
-            Grid::new(Matrix::rows(tensor, numbers, 1), rows, rows, [1, columns])
+            Grid::new(Matrix::rows(tensor, tensor.dtype, 1), rows, rows, [1, columns])
         }
     };
     let numbers = Grouped::new(codes, columns).scaled(grid(scales)).zeroed(Some(grid(zeros)));
