@@ -5,7 +5,7 @@
 //! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by
 //! slice, by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
 //!
-#![doc = include_str!("schemes.md")]
+#![doc = include_str!("../weights/schemes.md")]
 //!
 //! The scheme is that of the settings beside the files if there are any (`config.json`,
 //! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`), and else follows from names,

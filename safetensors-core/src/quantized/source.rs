@@ -14,8 +14,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::header::{Metadata, is_reserved};
 use crate::io::{Files, ReadAt};
-use crate::weights::Weight;
-use crate::weights::bare;
+use crate::weights::{LAYERS, TENSOR_NAMES, Weight, bare};
 
 impl ComputedTensor for Weight {
     fn name(&self) -> &str {
@@ -160,9 +159,3 @@ fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
         None => alias.to_owned(),
     }
 }
-
-/// The key of ComfyUI's metadata with the formats of modules.
-const LAYERS: &str = "_quantization_metadata";
-
-/// The key of torchao's metadata that lists its tensors.
-const TENSOR_NAMES: &str = "tensor_names";

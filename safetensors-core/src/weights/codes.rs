@@ -149,18 +149,16 @@ impl Codes {
     /// The numbers of a dtype of at most eight bits.
     pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
-        // Four elements of six bits fill three bytes, so every dtype is read from eight bytes that
-        // hold one code in their lowest bits.
-        let value = |code: u64| {
-            let elements = 8 * 8 / bits / 4 * 4;
-            let bytes = &code.to_le_bytes()[..elements * bits / 8];
-            let shape = [elements];
-            let values = TensorView::new(dtype, &shape, bytes).ok()?;
-            let values = values.convert(Dtype::F32, &ConvertOptions::new()).ok()?;
-            values.as_slice::<f32>().ok()?.first().copied()
-        };
-        let values: Option<Vec<f32>> = (0..1_u64 << bits).map(value).collect();
-        Some(Self { dtype: Some(dtype), ..Self::new(bits, order, values?) })
+        // Eight codes fill as many bytes as a code has bits.
+        let codes: Vec<_> = (0..1_u64 << bits).collect();
+        let words =
+            codes.chunks(8).map(|codes| codes.iter().rfold(0, |word, it| word << bits | it));
+        let bytes: Vec<_> =
+            words.flat_map(|word: u64| word.to_le_bytes().into_iter().take(bits)).collect();
+        let shape = [codes.len()];
+        let values = TensorView::new(dtype, &shape, &bytes).ok()?;
+        let values = values.convert(Dtype::F32, &ConvertOptions::new()).ok()?.into_vec().ok()?;
+        Some(Self { dtype: Some(dtype), ..Self::new(bits, order, values) })
     }
 
     /// The same codes with another number for one of them.

@@ -29,21 +29,29 @@ impl Config {
     /// `quanto_qmap.json`, or msmodelslim's `quant_model_description.json`.
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
-        for (file, find) in [
-            ("config.json", of_model as fn(Value) -> Option<Self>),
-            ("hf_quant_config.json", of_modelopt),
-            ("quantize_config.json", of_gptq),
-            ("quanto_qmap.json", of_quanto),
-            ("quant_model_description.json", of_msmodelslim),
+        for (file, method) in [
+            ("config.json", ""),
+            ("hf_quant_config.json", "modelopt"),
+            ("quantize_config.json", "gptq"),
+            ("quanto_qmap.json", "quanto"),
+            ("quant_model_description.json", "msmodelslim"),
         ] {
             let Some((path, bytes)) = tensors.read_beside(file, MOST)? else { continue };
-            let json = python_json::read(&bytes)
+            let mut json = python_json::read(&bytes)
                 .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;
             if file == "config.json" {
                 model.clone_from(&json);
             }
-            if let Some(config) = find(json) {
-                return Ok(Self { model, ..config });
+            let found = match method {
+                "" => of_model(json),
+                "modelopt" => {
+                    json.get_mut("quantization").map(|value| (value.take(), Some(method)))
+                }
+                "gptq" if json.get("bits").is_none() => None,
+                _ => Some((json, Some(method))),
+            };
+            if let Some((value, method)) = found {
+                return Ok(Self { model, ..Self::new(value, method) });
             }
         }
         Ok(Self::default())
@@ -51,7 +59,8 @@ impl Config {
 
     fn new(value: Value, method: Option<&str>) -> Self {
         let found = value.get("quant_method").and_then(Value::as_str).or(method);
-        Self { method: found.map(str::to_lowercase), value, ..Self::default() }
+        let method = found.map(|it| it.to_lowercase().replace("intel/auto-round", "auto-round"));
+        Self { method, value, ..Self::default() }
     }
 
     /// A text in the settings.
@@ -87,8 +96,7 @@ impl Config {
 
     /// The numbers of bits of all groups of layers; empty if the settings name none.
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
-        let bits = self.of_weights().filter_map(|weights| weights.get("num_bits")?.as_u64());
-        bits.filter_map(|bits| usize::try_from(bits).ok()).collect()
+        self.of_weights().filter_map(|weights| whole(weights.get("num_bits")?)).collect()
     }
 
     /// Whether all groups of layers have zero points.
@@ -102,8 +110,8 @@ impl Config {
     /// The sizes of groups of columns that the groups of layers have; empty if they name none. A
     /// group of layers that names none has whole rows, of this many columns.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
-        let size = |weights: &Value| usize::try_from(weights.get("group_size")?.as_u64()?).ok();
-        let sizes: Vec<_> = self.of_weights().map(size).collect();
+        let sizes: Vec<_> =
+            self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
         let any_named = sizes.iter().any(Option::is_some);
         let sizes = sizes.into_iter().filter(|_| any_named);
         sizes.map(|size| size.unwrap_or(columns)).collect()
@@ -147,8 +155,7 @@ impl Config {
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
-            let found = found.into_iter().find_map(Value::as_u64)?;
-            usize::try_from(found).ok().filter(|number| *number > 0)
+            found.into_iter().find_map(whole).filter(|number| *number > 0)
         };
         match module.rsplit('.').next()? {
             "q_proj" | "k_proj" | "v_proj" | "gate_proj" | "up_proj" | "lm_head" => {
@@ -171,8 +178,7 @@ impl Config {
             .get("weight_block_size")
             .or_else(|| self.of_weights().find_map(|weights| weights.get("block_structure")))?;
         let [rows, columns] = &block.as_array()?[..] else { return None };
-        let number = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
-        Some([number(rows)?, number(columns)?]).filter(|block| !block.contains(&0))
+        Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
     /// Whether the settings rotate weights, which the stored tensors do not tell.
@@ -188,6 +194,11 @@ impl Config {
     }
 }
 
+/// A number that counts something.
+pub(super) fn whole(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok()
+}
+
 /// The settings cannot be read, or lack what a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
@@ -201,7 +212,8 @@ pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 
-fn of_model(mut json: Value) -> Option<Config> {
+/// The settings in the `config.json` of a model, and the method that they are of if they name none.
+fn of_model(mut json: Value) -> Option<(Value, Option<&'static str>)> {
     let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {
         for place in ["", "/text_config"] {
@@ -215,26 +227,10 @@ fn of_model(mut json: Value) -> Option<Config> {
                     false if is_mlx && is_of_mlx(&value) => Some("mlx"),
                     false => has("config_groups").then_some("compressed-tensors"),
                 };
-                return Some(Config::new(value, method));
+                return Some((value, method));
             }
         }
     }
     let value = json.get_mut("quantization").filter(|value| is_of_mlx(value))?;
-    Some(Config::new(value.take(), Some("mlx")))
-}
-
-fn of_modelopt(mut json: Value) -> Option<Config> {
-    Some(Config::new(json.get_mut("quantization")?.take(), Some("modelopt")))
-}
-
-fn of_gptq(json: Value) -> Option<Config> {
-    json.get("bits").is_some().then(|| Config::new(json, Some("gptq")))
-}
-
-fn of_quanto(json: Value) -> Option<Config> {
-    Some(Config::new(json, Some("quanto")))
-}
-
-fn of_msmodelslim(json: Value) -> Option<Config> {
-    Some(Config::new(json, Some("msmodelslim")))
+    Some((value.take(), Some("mlx")))
 }

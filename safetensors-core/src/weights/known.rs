@@ -1,6 +1,6 @@
 //! [`Known`]: what is known of the tensors of a checkpoint.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -31,10 +31,8 @@ pub(super) struct Beside {
     pub(super) names: Vec<String>,
     /// The scales of caches, and marks, by the layer of the model whose weights they belong to.
     pub(super) shared: BTreeMap<String, Vec<String>>,
-    /// The modules that ComfyUI's metadata marks.
-    pub(super) marks: Vec<(String, Value)>,
-    /// The positions of the marks by the modules' names without prefixes.
-    pub(super) layers: HashMap<String, usize>,
+    /// The modules that ComfyUI's metadata marks, by their names without prefixes.
+    pub(super) marks: BTreeMap<String, (String, Value)>,
     /// Whether the files have anything of ComfyUI's.
     pub(super) is_of_comfy: bool,
 }

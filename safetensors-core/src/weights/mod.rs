@@ -22,5 +22,5 @@ pub(crate) use config::{KEYS, bad_config, is_of_mlx};
 pub(crate) use known::Known;
 pub(crate) use matrix::Stored;
 pub(crate) use model::Weight;
-pub(crate) use schemes::bare;
+pub(crate) use schemes::{LAYERS, TENSOR_NAMES, bare};
 pub(crate) use tensors::{Tensors, may_be_codes};

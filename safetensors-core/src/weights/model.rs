@@ -15,20 +15,7 @@ use crate::convert::{ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
 use crate::header::Metadata;
-use crate::tensor::TensorBuf;
-
-/// A way to store quantised weights.
-pub(super) trait Scheme: Sync {
-    /// What the scheme is called.
-    fn name(&self) -> &'static str;
-
-    /// The values of `quant_method` that stand for the scheme. A scheme without any marks its
-    /// weights in the files, and is looked for whatever the settings say.
-    fn methods(&self) -> &'static [&'static str];
-
-    /// The weight whose codes are in this tensor; `None` if the tensor is not of this scheme.
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>;
-}
+use crate::tensor::{Element, TensorBuf};
 
 /// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
 #[derive(Debug)]
@@ -142,10 +129,9 @@ impl<'a> Model<'a> {
     }
 
     /// The tensor of this name, which a weight of this scheme needs.
-    pub(super) fn need(&self, scheme: &dyn Scheme, of: &Stored, name: &str) -> Result<&Stored> {
+    pub(super) fn need(&self, scheme: &'static str, of: &Stored, name: &str) -> Result<&Stored> {
         self.get(name).ok_or_else(|| {
-            let problem =
-                QuantizationProblem::Missing { scheme: scheme.name(), expected: name.into() };
+            let problem = QuantizationProblem::Missing { scheme, expected: name.into() };
             error(problem).in_tensor(&of.name)
         })
     }
@@ -171,39 +157,28 @@ impl<'a> Model<'a> {
         note.get()
     }
 
-    /// The bytes of a small tensor that describes another.
-    pub(super) fn note(&self, name: &str) -> Option<&'a [u8]> {
-        self.described(name).map(TensorBuf::bytes)
-    }
-
-    /// The integers in a small tensor that describes another.
-    pub(super) fn integers(&self, name: &str) -> Option<Vec<i64>> {
+    /// The numbers in a small tensor that describes another.
+    pub(super) fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
         let numbers = self.described(name)?.clone();
-        numbers.convert(Dtype::I64, &ConvertOptions::new()).ok()?.into_vec().ok()
+        numbers.convert(T::DTYPE, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
     /// The dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
-        let dims = self.integers(name).unwrap_or_default().into_iter();
+        let dims = self.values::<i64>(name).unwrap_or_default().into_iter();
         let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The numbers in a small tensor that describes another.
-    pub(super) fn numbers(&self, name: &str) -> Option<Vec<f32>> {
-        let numbers = self.described(name)?.clone();
-        numbers.convert(Dtype::F32, &ConvertOptions::new()).ok()?.into_vec().ok()
-    }
-
     /// The JSON in a small tensor of bytes.
     pub(super) fn json(&self, name: &str) -> Option<Value> {
-        serde_json::from_slice(self.note(name)?).ok()
+        serde_json::from_slice(self.described(name)?.bytes()).ok()
     }
 }
 
 /// A weight of this scheme, from its parts. `tensors` are all that store it; the codes come first.
 pub(super) fn weight(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     name: impl Into<String>,
     shape: &[usize],
     tensors: &[&Stored],
@@ -211,7 +186,7 @@ pub(super) fn weight(
 ) -> Weight {
     Weight {
         name: name.into(),
-        scheme: scheme.name(),
+        scheme,
         shape: shape.to_vec(),
         tensors: tensors.iter().map(|&tensor| tensor.clone()).collect(),
         numbers,
@@ -235,13 +210,13 @@ pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
 
 /// A tensor of a weight is not what the scheme expects there.
 pub(super) fn mismatch(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     tensor: &Stored,
     expected: impl Display,
     found: impl Display,
 ) -> Error {
     let (expected, found) = (expected.to_string(), found.to_string());
-    let problem = QuantizationProblem::Mismatch { scheme: scheme.name(), expected, found };
+    let problem = QuantizationProblem::Mismatch { scheme, expected, found };
     error(problem).in_tensor(&tensor.name)
 }
 
@@ -251,7 +226,7 @@ pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str)
 }
 
 /// Checks the dtype of a tensor.
-pub(super) fn check_dtype(scheme: &dyn Scheme, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
+pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
     if dtypes.contains(&tensor.dtype) {
         return Ok(());
     }
@@ -260,7 +235,7 @@ pub(super) fn check_dtype(scheme: &dyn Scheme, tensor: &Stored, dtypes: &[Dtype]
 }
 
 /// Checks the shape of a tensor.
-pub(super) fn check_shape(scheme: &dyn Scheme, tensor: &Stored, shape: &[usize]) -> Result<()> {
+pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]) -> Result<()> {
     if tensor.shape == shape {
         return Ok(());
     }
@@ -273,7 +248,7 @@ pub(super) fn check_shape(scheme: &dyn Scheme, tensor: &Stored, shape: &[usize])
 }
 
 /// Checks that a tensor has as many elements as a matrix of this shape.
-pub(super) fn check_len(scheme: &dyn Scheme, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
+pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
     // The product of what the file says may exceed 64 bits.
     let [len, expected] =
         [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
@@ -286,7 +261,7 @@ pub(super) fn check_len(scheme: &dyn Scheme, tensor: &Stored, shape: [usize; 2])
 
 /// Checks a tensor with the group of each column, of which there are at most as many as columns.
 pub(super) fn check_groups(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     indices: &Stored,
     columns: usize,
     groups: usize,
@@ -302,7 +277,7 @@ pub(super) fn check_groups(
 
 /// Checks that a tensor has as many bytes as `rows` of `columns` words of `word` bytes.
 pub(super) fn check_bytes(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     tensor: &Stored,
     [rows, columns, word]: [usize; 3],
 ) -> Result<()> {
@@ -315,7 +290,7 @@ pub(super) fn check_bytes(
 }
 
 /// Checks that the elements of a tensor are real numbers.
-pub(super) fn check_numbers(scheme: &dyn Scheme, tensor: &Stored) -> Result<()> {
+pub(super) fn check_numbers(scheme: &'static str, tensor: &Stored) -> Result<()> {
     if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
         return Ok(());
     }

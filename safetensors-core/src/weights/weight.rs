@@ -94,24 +94,16 @@ impl Grid {
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// The same numbers for the columns that a tensor puts into each of `limit` groups.
-    pub(super) fn indexed(mut self, tensor: &Stored, limit: usize) -> Self {
-        let (tensor, groups) = (tensor.clone(), OnceLock::new());
-        self.columns = ColumnGroups::Indexed { tensor, limit, size: None, groups };
-        self
-    }
-
-    /// The same, but the numbers stay those of neighbours if each entry is -1.
-    pub(super) fn indexed_or_not(self, tensor: &Stored, limit: usize) -> Self {
-        let neighbours = match &self.columns {
-            ColumnGroups::Known(Groups::Neighbours(size)) => Some(*size),
+    /// The same numbers for the columns that a tensor puts into each of `limit` groups. With
+    /// `or_not`, the numbers stay those of neighbours if each entry is -1.
+    pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
+        let size = match self.columns {
+            ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
             _ => None,
         };
-        let mut indexed = self.indexed(tensor, limit);
-        if let ColumnGroups::Indexed { size, .. } = &mut indexed.columns {
-            *size = neighbours;
-        }
-        indexed
+        let (tensor, groups) = (tensor.clone(), OnceLock::new());
+        self.columns = ColumnGroups::Indexed { tensor, limit, size, groups };
+        self
     }
 
     /// The numbers of all groups that have elements in a part.
@@ -258,6 +250,12 @@ impl Grouped {
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
+    }
+
+    /// The elements of a tensor that are numbers themselves.
+    pub(super) fn plain(tensor: &Stored) -> Self {
+        let [_, columns] = tensor.matrix();
+        Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
     }
 
     /// The same with scales.

@@ -147,7 +147,7 @@ pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
         let of: Vec<_> = of.map(|way| way.trim_start_matches(library.0).trim()).collect();
         compared += &format!("- {}: {}\n", library.1, of.join(", "));
     }
-    check("safetensors-core/src/quantized/schemes.md", "", &stored);
+    check("safetensors-core/src/weights/schemes.md", "", &stored);
     check("docs/reading.md", "<!-- schemes -->\n", &compared);
 }
 

@@ -83,6 +83,27 @@ pub(super) enum Numbers {
     Of(Dtype),
 }
 
+impl Numbers {
+    /// The numbers of a dtype, of which those of a few bits lie in this order.
+    pub(super) fn of(dtype: Dtype, order: Order) -> Self {
+        Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
+    }
+
+    /// The same with another number for one code.
+    pub(super) fn with(self, code: usize, value: f32) -> Self {
+        match self {
+            Self::Codes(codes) => Self::Codes(codes.with(code, value)),
+            Self::Of(_) => self,
+        }
+    }
+}
+
+impl From<Dtype> for Numbers {
+    fn from(dtype: Dtype) -> Self {
+        Self::of(dtype, Order::LowFirst)
+    }
+}
+
 impl From<Codes> for Numbers {
     fn from(codes: Codes) -> Self {
         Self::Codes(codes)
@@ -129,13 +150,6 @@ impl Matrix {
             Numbers::Of(dtype) => columns as u64 * dtype.bits() as u64,
         };
         Self::new(tensor, numbers, Lies::Rows { bits }, columns)
-    }
-
-    /// The numbers of a tensor whose elements are numbers themselves.
-    pub(super) fn plain(tensor: &Stored) -> Self {
-        let codes = Codes::of_dtype(tensor.dtype, Order::LowFirst);
-        let numbers = codes.map_or(Numbers::Of(tensor.dtype), Numbers::Codes);
-        Self::rows(tensor, numbers, tensor.matrix()[1])
     }
 
     /// Codes that lie otherwise.

@@ -6,39 +6,30 @@
 use serde_json::Value;
 
 use super::super::codes::{Codes, Order};
+use super::super::config::whole;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, Weight, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
+    Model, Weight, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{grid, plain_numbers};
+use super::scales::plain;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::tensor::shape::memory_count;
 
-pub(super) struct BitsAndBytes;
+const NAME: &str = "bitsandbytes";
 
-impl Scheme for BitsAndBytes {
-    fn name(&self) -> &'static str {
-        "bitsandbytes"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let name = &tensor.name;
+    if let Some(state) = model.first(states(name)) {
+        return of_four_bits(model, tensor, state).map(Some);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["bitsandbytes"]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let name = &tensor.name;
-        if let Some(state) = model.first(states(name)) {
-            return self.of_four_bits(model, tensor, state).map(Some);
+    let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
+    match model.get(&format!("{module}.SCB")) {
+        Some(scales) if tensor.dtype == Dtype::I8 => {
+            of_eight_bits(model, tensor, module, scales).map(Some)
         }
-        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
-        match model.get(&format!("{module}.SCB")) {
-            Some(scales) if tensor.dtype == Dtype::I8 => {
-                self.of_eight_bits(model, tensor, module, scales).map(Some)
-            }
-            _ => Ok(None),
-        }
+        _ => Ok(None),
     }
 }
 
@@ -53,82 +44,76 @@ pub(super) fn companions(weight: &str) -> [String; 3] {
     [nf4, fp4, format!("{weight}.absmax")]
 }
 
-impl BitsAndBytes {
-    fn of_four_bits(&self, model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<Weight> {
-        let name = &tensor.name;
-        let json = model.json(&state.name).unwrap_or_default();
-        let number = |key: &str| {
-            let number = json.get(key).and_then(Value::as_u64).filter(|number| *number > 0);
-            let number = number.and_then(|number| usize::try_from(number).ok());
-            number.ok_or_else(|| mismatch(self, state, format_args!("a number {key:?}"), "none"))
-        };
-        let shape = json.get("shape").and_then(Value::as_array).and_then(|shape| {
-            let dims = shape.iter().map(|dim| usize::try_from(dim.as_u64()?).ok());
-            dims.collect::<Option<Vec<_>>>()
-        });
-        let shape = shape.ok_or_else(|| mismatch(self, state, "a shape", "none"))?;
-        let len = memory_count(&shape)?;
-        check_bytes(self, tensor, [len.div_ceil(2), 1, 1])?;
-        let size = number("blocksize")?;
-        let absmax = model.need(self, tensor, &format!("{name}.absmax"))?;
-        let table = model.need(self, tensor, &format!("{name}.quant_map"))?;
-        check_len(self, absmax, [len.div_ceil(size), 1])?;
-        let values = self.table(model, table, 16)?;
-        let mut tensors = vec![tensor, absmax, table, state];
-        let grid = if absmax.dtype == Dtype::U8 {
-            let nested = model.need(self, tensor, &format!("{name}.nested_absmax"))?;
-            let table = model.need(self, tensor, &format!("{name}.nested_quant_map"))?;
-            let nested_size = number("nested_blocksize")?;
-            check_dtype(self, nested, &[Dtype::F32])?;
-            check_len(self, nested, [absmax.len().div_ceil(nested_size), 1])?;
-            let offset = json.get("nested_offset").and_then(Value::as_f64);
-            let offset = offset.ok_or_else(|| mismatch(self, state, "a nested_offset", "none"))?;
-            let codes = Codes::new(8, Order::LowFirst, self.table(model, table, 256)?);
-            let codes = Matrix::new(absmax, codes, Lies::Rows { bits: 0 }, absmax.len());
-            let of_blocks = Matrix::rows(nested, plain_numbers(Dtype::F32), nested.len());
-            let of_blocks = Grid::new(of_blocks, 1, 1, [1, nested_size]);
-            let mut numbers = Grouped::new(codes, absmax.len()).scaled(of_blocks);
-            numbers.formula = Formula::AddConstant(offset as f32);
-            tensors.extend([nested, table]);
-            Grid::quantized(numbers, size)
-        } else {
-            check_dtype(self, absmax, &[Dtype::F32])?;
-            let matrix = Matrix::rows(absmax, plain_numbers(Dtype::F32), absmax.len());
-            Grid::new(matrix, 1, 1, [1, size])
-        };
-        let codes = Codes::new(4, Order::HighFirst, values);
-        let codes = Matrix::new(tensor, codes, Lies::Rows { bits: 0 }, len);
-        Ok(weight(self, name, &shape, &tensors, Grouped::new(codes, len).scaled(grid)))
-    }
+fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<Weight> {
+    let name = &tensor.name;
+    let json = model.json(&state.name).unwrap_or_default();
+    let number = |key: &str| {
+        let number = json.get(key).and_then(whole).filter(|number| *number > 0);
+        number.ok_or_else(|| mismatch(NAME, state, format_args!("a number {key:?}"), "none"))
+    };
+    let shape = json.get("shape").and_then(Value::as_array);
+    let shape = shape.and_then(|dims| dims.iter().map(whole).collect::<Option<Vec<_>>>());
+    let shape = shape.ok_or_else(|| mismatch(NAME, state, "a shape", "none"))?;
+    let len = memory_count(&shape)?;
+    check_bytes(NAME, tensor, [len.div_ceil(2), 1, 1])?;
+    let size = number("blocksize")?;
+    let absmax = model.need(NAME, tensor, &format!("{name}.absmax"))?;
+    let table = model.need(NAME, tensor, &format!("{name}.quant_map"))?;
+    check_len(NAME, absmax, [len.div_ceil(size), 1])?;
+    let values = numbers_of(model, table, 16)?;
+    let mut tensors = vec![tensor, absmax, table, state];
+    let grid = if absmax.dtype == Dtype::U8 {
+        let nested = model.need(NAME, tensor, &format!("{name}.nested_absmax"))?;
+        let table = model.need(NAME, tensor, &format!("{name}.nested_quant_map"))?;
+        let nested_size = number("nested_blocksize")?;
+        check_dtype(NAME, nested, &[Dtype::F32])?;
+        check_len(NAME, nested, [absmax.len().div_ceil(nested_size), 1])?;
+        let offset = json.get("nested_offset").and_then(Value::as_f64);
+        let offset = offset.ok_or_else(|| mismatch(NAME, state, "a nested_offset", "none"))?;
+        let codes = Codes::new(8, Order::LowFirst, numbers_of(model, table, 256)?);
+        let codes = Matrix::new(absmax, codes, Lies::Rows { bits: 0 }, absmax.len());
+        let of_blocks = Matrix::rows(nested, Dtype::F32, nested.len());
+        let of_blocks = Grid::new(of_blocks, 1, 1, [1, nested_size]);
+        let mut numbers = Grouped::new(codes, absmax.len()).scaled(of_blocks);
+        numbers.formula = Formula::AddConstant(offset as f32);
+        tensors.extend([nested, table]);
+        Grid::quantized(numbers, size)
+    } else {
+        check_dtype(NAME, absmax, &[Dtype::F32])?;
+        let matrix = Matrix::rows(absmax, Dtype::F32, absmax.len());
+        Grid::new(matrix, 1, 1, [1, size])
+    };
+    let codes = Codes::new(4, Order::HighFirst, values);
+    let codes = Matrix::new(tensor, codes, Lies::Rows { bits: 0 }, len);
+    Ok(weight(NAME, name, &shape, &tensors, Grouped::new(codes, len).scaled(grid)))
+}
 
-    /// The numbers of a table.
-    fn table(&self, model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
-        check_dtype(self, table, &[Dtype::F32])?;
-        check_len(self, table, [len, 1])?;
-        model.numbers(&table.name).ok_or_else(|| mismatch(self, table, "a table", "none"))
-    }
+/// The numbers of a table.
+fn numbers_of(model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
+    check_dtype(NAME, table, &[Dtype::F32])?;
+    check_len(NAME, table, [len, 1])?;
+    model.values(&table.name).ok_or_else(|| mismatch(NAME, table, "a table", "none"))
+}
 
-    fn of_eight_bits(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        module: &str,
-        scales: &Stored,
-    ) -> Result<Weight> {
-        let mut tensors = vec![tensor, scales];
-        if let Some(format) = model.get(&format!("{module}.weight_format")) {
-            let kind = model.integers(&format.name).and_then(|kinds| kinds.first().copied());
-            if kind != Some(0) {
-                let reason = "a weight_format other than 0, which GPUs of one kind read";
-                return Err(unsupported("bitsandbytes", reason).in_tensor(&format.name));
-            }
-            tensors.push(format);
+fn of_eight_bits(
+    model: &Model<'_>,
+    tensor: &Stored,
+    module: &str,
+    scales: &Stored,
+) -> Result<Weight> {
+    let format = model.get(&format!("{module}.weight_format"));
+    if let Some(format) = format {
+        let kind = model.values::<i64>(&format.name).and_then(|kinds| kinds.first().copied());
+        if kind != Some(0) {
+            let reason = "a weight_format other than 0, which GPUs of one kind read";
+            return Err(unsupported("bitsandbytes", reason).in_tensor(&format.name));
         }
-        check_dtype(self, scales, &[Dtype::F32])?;
-        let factors = grid(self, model, &tensor.shape, scales, plain_numbers(Dtype::F32))?;
-        let mut numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
-        // The constant of the library's code, which is 1/127 rounded to F32.
-        numbers.formula = Formula::Times(7.874_016e-3);
-        Ok(weight(self, &tensor.name, &tensor.shape, &tensors, numbers))
     }
+    check_dtype(NAME, scales, &[Dtype::F32])?;
+    let scales = (scales, scales.dtype);
+    let mut found = plain(NAME, model, &tensor.name, tensor, scales, None, None)?;
+    found.tensors.extend(format.cloned());
+    // The constant of the library's code, which is 1/127 rounded to F32.
+    found.numbers.formula = Formula::Times(7.874_016e-3);
+    Ok(found)
 }

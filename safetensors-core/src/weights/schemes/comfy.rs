@@ -4,96 +4,79 @@
 
 use serde_json::Value;
 
-use super::super::codes::{Codes, Order};
-use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{
-    Model, Scheme, Weight, check_dtype, check_len, mismatch, unsupported, weight,
-};
+use super::super::codes::Order;
+use super::super::matrix::{Lies, Matrix, Numbers, Stored};
+use super::super::model::{Model, Weight, check_dtype, check_len, mismatch, unsupported, weight};
 use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::comfy_mark;
-use super::scales::{grid, plain_numbers};
+use super::scales::grid;
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
-pub(super) struct Comfy;
+const NAME: &str = "ComfyUI";
 
-impl Scheme for Comfy {
-    fn name(&self) -> &'static str {
-        "ComfyUI"
-    }
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
+    let Some(mark) = comfy_mark(model, module) else { return Ok(None) };
+    let format = mark.get("format").and_then(Value::as_str).unwrap_or_default();
+    let scales = model.need(NAME, tensor, &format!("{module}.weight_scale"))?;
+    let mut tensors = vec![tensor, scales];
+    let (shape, numbers) = match format {
+        "float8_e4m3fn" | "float8_e5m2" | "int8_tensorwise" => {
+            let dtypes = &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8];
+            check_dtype(NAME, tensor, dtypes)?;
+            if mark.get("convrot").is_some_and(|rotated| rotated.as_bool() != Some(false)) {
+                return Err(unsupported("ComfyUI", "rotated weights").in_tensor(&tensor.name));
+            }
+            check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
+            let factors = grid(NAME, model, &tensor.shape, scales, scales.dtype)?;
+            (tensor.shape.clone(), Grouped::plain(tensor).scaled(factors))
+        }
+        "nvfp4" => {
+            let second = model.need(NAME, tensor, &format!("{module}.weight_scale_2"))?;
+            tensors.push(second);
+            check_dtype(NAME, tensor, &[Dtype::U8])?;
+            check_dtype(NAME, scales, &[Dtype::F8_E4M3, Dtype::U8])?;
+            let [rows, packed] = dims(tensor)?;
+            let shape = vec![rows, packed * 2];
+            let first = tiles(scales, &shape, Dtype::F8_E4M3, 16)?;
+            let second = grid(NAME, model, &shape, second, second.dtype)?;
+            let codes = Numbers::of(Dtype::F4, Order::HighFirst);
+            let codes = Grouped::new(Matrix::rows(tensor, codes, shape[1]), shape[1]);
+            let second = Some((Combine::Multiply, second));
+            (shape, codes.scaled(Scales { first, second }))
+        }
+        "mxfp8" => {
+            check_dtype(NAME, tensor, &[Dtype::F8_E4M3])?;
+            check_dtype(NAME, scales, &[Dtype::F8_E8M0, Dtype::U8])?;
+            let [rows, columns] = dims(tensor)?;
+            let factors = tiles(scales, &[rows, columns], Dtype::F8_E8M0, 32)?;
+            (tensor.shape.clone(), Grouped::plain(tensor).scaled(factors))
+        }
+        other => {
+            let error = unsupported("ComfyUI", format!("the format {other}"));
+            return Err(error.in_tensor(&tensor.name));
+        }
+    };
+    Ok(Some(weight(NAME, &tensor.name, &shape, &tensors, numbers)))
+}
 
-    fn methods(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
-        let Some(mark) = comfy_mark(model, module) else { return Ok(None) };
-        let format = mark.get("format").and_then(Value::as_str).unwrap_or_default();
-        let scales = model.need(self, tensor, &format!("{module}.weight_scale"))?;
-        let mut tensors = vec![tensor, scales];
-        let (shape, numbers) = match format {
-            "float8_e4m3fn" | "float8_e5m2" | "int8_tensorwise" => {
-                let dtypes = &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8];
-                check_dtype(self, tensor, dtypes)?;
-                if mark.get("convrot").is_some_and(|rotated| rotated.as_bool() != Some(false)) {
-                    return Err(unsupported("ComfyUI", "rotated weights").in_tensor(&tensor.name));
-                }
-                check_dtype(self, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
-                let factors =
-                    grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-                let codes = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
-                (tensor.shape.clone(), codes.scaled(factors))
-            }
-            "nvfp4" => {
-                let second = model.need(self, tensor, &format!("{module}.weight_scale_2"))?;
-                tensors.push(second);
-                check_dtype(self, tensor, &[Dtype::U8])?;
-                check_dtype(self, scales, &[Dtype::F8_E4M3, Dtype::U8])?;
-                let [rows, packed] = self.dims(tensor)?;
-                let shape = vec![rows, packed * 2];
-                let first = self.tiles(scales, &shape, Dtype::F8_E4M3, 16)?;
-                let second = grid(self, model, &shape, second, plain_numbers(second.dtype))?;
-                let codes = Codes::of_dtype(Dtype::F4, Order::HighFirst);
-                let codes = codes.map_or(plain_numbers(Dtype::F4), Into::into);
-                let codes = Grouped::new(Matrix::rows(tensor, codes, shape[1]), shape[1]);
-                let second = Some((Combine::Multiply, second));
-                (shape, codes.scaled(Scales { first, second }))
-            }
-            "mxfp8" => {
-                check_dtype(self, tensor, &[Dtype::F8_E4M3])?;
-                check_dtype(self, scales, &[Dtype::F8_E8M0, Dtype::U8])?;
-                let [rows, columns] = self.dims(tensor)?;
-                let factors = self.tiles(scales, &[rows, columns], Dtype::F8_E8M0, 32)?;
-                let codes = Grouped::new(Matrix::plain(tensor), columns);
-                (tensor.shape.clone(), codes.scaled(factors))
-            }
-            other => {
-                let error = unsupported("ComfyUI", format!("the format {other}"));
-                return Err(error.in_tensor(&tensor.name));
-            }
-        };
-        Ok(Some(weight(self, &tensor.name, &shape, &tensors, numbers)))
+fn dims(tensor: &Stored) -> Result<[usize; 2]> {
+    match *tensor.shape {
+        [rows, columns] => Ok([rows, columns]),
+        _ => Err(mismatch(NAME, tensor, "two dimensions", Shape(&tensor.shape))),
     }
 }
 
-impl Comfy {
-    fn dims(&self, tensor: &Stored) -> Result<[usize; 2]> {
-        match *tensor.shape {
-            [rows, columns] => Ok([rows, columns]),
-            _ => Err(mismatch(self, tensor, "two dimensions", Shape(&tensor.shape))),
-        }
-    }
-
-    /// Scales of groups of columns, in tiles of 128 rows and 4 groups.
-    fn tiles(&self, scales: &Stored, shape: &[usize], dtype: Dtype, size: usize) -> Result<Grid> {
-        let (rows, groups) = (shape[0], shape[1].div_ceil(size));
-        check_len(self, scales, [rows.next_multiple_of(128), groups.next_multiple_of(4)])?;
-        let codes = Codes::of_dtype(dtype, Order::LowFirst);
+/// Scales of groups of columns, in tiles of 128 rows and 4 groups.
+fn tiles(scales: &Stored, shape: &[usize], dtype: Dtype, size: usize) -> Result<Grid> {
+    let (rows, groups) = (shape[0], shape[1].div_ceil(size));
+    check_len(NAME, scales, [rows.next_multiple_of(128), groups.next_multiple_of(4)])?;
+    let mut numbers = Numbers::from(dtype);
+    if dtype == Dtype::F8_E8M0 {
         // ComfyUI reads the smallest power of two as 0.
-        let codes = codes.map(|c| if dtype == Dtype::F8_E8M0 { c.with(0, 0.0) } else { c });
-        let codes = codes.map_or(plain_numbers(dtype), Into::into);
-        let matrix = Matrix::new(scales, codes, Lies::Tiles, groups);
-        Ok(Grid::new(matrix, rows, rows, [1, size]))
+        numbers = numbers.with(0, 0.0);
     }
+    let matrix = Matrix::new(scales, numbers, Lies::Tiles, groups);
+    Ok(Grid::new(matrix, rows, rows, [1, size]))
 }

@@ -91,7 +91,10 @@ const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "m
 const MOST_CUTS: usize = 8;
 
 /// The key of ComfyUI's metadata with the formats of modules.
-const LAYERS: &str = "_quantization_metadata";
+pub(crate) const LAYERS: &str = "_quantization_metadata";
+
+/// The key of torchao's metadata that lists its tensors.
+pub(crate) const TENSOR_NAMES: &str = "tensor_names";
 
 /// A name up to its last dot, and the rest.
 fn split(name: &str) -> (&str, &str) {
@@ -130,19 +133,13 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
         }
         // Every weight of the layer has them, so no file may have very many.
         shared.retain(|_, names| names.len() <= 64);
-        let marks = model.metadata.get(LAYERS).map(|json| serde_json::from_str(json));
-        let is_of_comfy = marks.is_some()
+        let json = model.metadata.get(LAYERS);
+        let is_of_comfy = json.is_some()
             || names.iter().any(|name| matches!(split(name).1, "comfy_quant" | "scaled_fp8"));
-        let marks = match marks {
-            Some(Ok(Value::Object(mut marks))) => marks.remove("layers"),
-            _ => None,
-        };
-        let marks = match marks {
-            Some(Value::Object(marks)) => marks.into_iter().collect(),
-            _ => Vec::new(),
-        };
-        let layers = (0..).zip(&marks).map(|(at, (name, _))| (bare(name).to_owned(), at)).collect();
-        Beside { names, shared, marks, layers, is_of_comfy }
+        let json = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
+        let marks = json.iter().filter_map(|json| json["layers"].as_object()).flatten();
+        let marks = marks.map(|(name, mark)| (bare(name).to_owned(), (name.clone(), mark.clone())));
+        Beside { marks: marks.collect(), names, shared, is_of_comfy }
     })
 }
 
@@ -168,9 +165,7 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     if model.get(&note).is_some() {
         return Some(model.json(&note).unwrap_or_default());
     }
-    let beside = beside(model);
-    let mark = beside.layers.get(bare(module)).and_then(|&at| beside.marks.get(at));
-    mark.map(|(_, mark)| mark.clone())
+    beside(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
 /// Whether a checkpoint has ComfyUI's marks for any of its weights.
@@ -226,16 +221,18 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
 
 /// Whether a companion belongs to another weight, whose name the beginning of its own is.
 fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
-    let (module, last) = split(companion);
-    let dot = if module.is_empty() { 0 } else { module.len() + 1 };
-    last.rmatch_indices('_').take(MOST_CUTS).any(|(at, _)| {
-        let base = &companion[..dot + at];
-        let ends = ["", "_packed", "_blocks"].map(|end| format!("{base}{end}"));
-        ends.iter().any(|name| {
-            let found = model.get(name).filter(|tensor| tensor.name != codes);
-            found.is_some_and(|tensor| may_be_codes(tensor.dtype)) && !is_companion(name)
-        })
+    owners(companion, &["", "_packed", "_blocks"]).any(|name| {
+        let found = model.get(&name).filter(|tensor| tensor.name != codes);
+        found.is_some_and(|tensor| may_be_codes(tensor.dtype)) && !is_companion(&name)
     })
+}
+
+/// The names that begin as a companion's does, up to an underscore, and have these ends.
+fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String> {
+    let start = companion.len() - split(companion).1.len();
+    let cuts = companion[start..].rmatch_indices('_').take(MOST_CUTS);
+    let bases = cuts.map(move |(at, _)| &companion[..start + at]);
+    bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
 /// Whether a companion says nothing of the numbers. Its name begins with that of its module, or of
@@ -352,11 +349,7 @@ fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     let start = if module.is_empty() { String::new() } else { format!("{module}.") };
     let of_module = OF_MODULES.iter().chain(&["codes", "B"]).map(|end| format!("{start}{end}"));
     let of_weight = ["", ".blocks", "._data", "._data._data"].map(|end| format!("{module}{end}"));
-    let cuts = name[start.len()..].rmatch_indices('_').take(MOST_CUTS).filter(|(at, _)| *at > 0);
-    let before = cuts.flat_map(|(at, _)| {
-        let base = &name[..start.len() + at];
-        ["", "_packed", "_blocks", "_qdata"].map(|end| format!("{base}{end}"))
-    });
+    let before = owners(name, &["", "_packed", "_blocks", "_qdata"]);
     let mut names = of_module.chain(of_weight).chain(before);
     names.any(|owner| owner != name && !owner.is_empty() && model.get(&owner).is_some())
 }
@@ -370,12 +363,10 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
         Err(unsupported(scheme, reason))
     };
     if model.metadata.contains_key(LAYERS) {
-        let beside = beside(model);
         let bare_names: HashSet<_> = names.iter().map(|name| bare(name)).collect();
-        let of = |module: &str| format!("{}.weight", bare(module));
-        if let Some((module, _)) =
-            beside.marks.iter().find(|(module, _)| !bare_names.contains(&*of(module)))
-        {
+        let is_missing = |bare: &String| !bare_names.contains(&*format!("{bare}.weight"));
+        let mut marks = beside(model).marks.iter();
+        if let Some((_, (module, _))) = marks.find(|(bare, _)| is_missing(bare)) {
             return missing("ComfyUI", LAYERS, module);
         }
     }
@@ -383,11 +374,11 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
     if weights.is_empty() || model.is_part() {
         return Ok(());
     }
-    let listed = model.metadata.get("tensor_names");
+    let listed = model.metadata.get(TENSOR_NAMES);
     let listed = listed.and_then(|json| serde_json::from_str::<Vec<String>>(json).ok());
     for name in listed.iter().flatten() {
         if !names.contains(&**name) && model.get(name).is_none() {
-            return missing("torchao", "tensor_names", name);
+            return missing("torchao", TENSOR_NAMES, name);
         }
     }
     // MLX names modules, and its loader makes each of them a quantised one. The loaders of GPTQ,

@@ -6,55 +6,44 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, Weight, check_dtype, mismatch, unsupported, weight};
+use super::super::model::{Model, Weight, check_dtype, mismatch, unsupported, weight};
 use super::super::weight::Grouped;
-use super::scales::{grid, plain_numbers};
+use super::scales::grid;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-pub(super) struct Gemma;
+const NAME: &str = "Gemma's packed integers";
 
-impl Scheme for Gemma {
-    fn name(&self) -> &'static str {
-        "Gemma's packed integers"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let is_packed = matches!(tensor.dtype, Dtype::U8 | Dtype::I8);
+    if model.config.method.as_deref() != Some("gemma") || !is_packed {
+        return Ok(None);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["gemma"]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let is_packed = matches!(tensor.dtype, Dtype::U8 | Dtype::I8);
-        if model.config.method.as_deref() != Some("gemma") || !is_packed {
-            return Ok(None);
+    let names = [(".weight", "weight_scale"), (".embedding_quantized", "embedding_scale")];
+    let found =
+        names.into_iter().find_map(|(end, scale)| Some((tensor.name.strip_suffix(end)?, scale)));
+    let Some((module, scale)) = found else { return Ok(None) };
+    let scales = model.need(NAME, tensor, &format!("{module}.{scale}"))?;
+    check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
+    let [rows, packed] = tensor.shape[..] else {
+        let found = format!("{} dimensions", tensor.shape.len());
+        return Err(mismatch(NAME, tensor, "two dimensions", found));
+    };
+    let bits = bits(model, module).map_err(|error| error.in_tensor(&tensor.name))?;
+    let codes = match (bits, tensor.dtype) {
+        (8, Dtype::I8) => Codes::signed(8, Order::LowFirst),
+        (2 | 4, Dtype::U8) => Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1)),
+        (2 | 4 | 8, dtype) => {
+            let expected = format!("codes of {bits} bits, as the settings say");
+            return Err(mismatch(NAME, tensor, expected, dtype));
         }
-        let names = [(".weight", "weight_scale"), (".embedding_quantized", "embedding_scale")];
-        let found = names
-            .into_iter()
-            .find_map(|(end, scale)| Some((tensor.name.strip_suffix(end)?, scale)));
-        let Some((module, scale)) = found else { return Ok(None) };
-        let scales = model.need(self, tensor, &format!("{module}.{scale}"))?;
-        check_dtype(self, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
-        let [rows, packed] = tensor.shape[..] else {
-            let found = format!("{} dimensions", tensor.shape.len());
-            return Err(mismatch(self, tensor, "two dimensions", found));
-        };
-        let bits = bits(model, module).map_err(|error| error.in_tensor(&tensor.name))?;
-        let codes = match (bits, tensor.dtype) {
-            (8, Dtype::I8) => Codes::signed(8, Order::LowFirst),
-            (2 | 4, Dtype::U8) => Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1)),
-            (2 | 4 | 8, dtype) => {
-                let expected = format!("codes of {bits} bits, as the settings say");
-                return Err(mismatch(self, tensor, expected, dtype));
-            }
-            _ => return Err(unsupported("Gemma", format!("{bits} bits")).in_tensor(&tensor.name)),
-        };
-        let columns = packed * 8 / bits;
-        let factors = grid(self, model, &[rows, columns], scales, plain_numbers(scales.dtype))?;
-        let codes = Grouped::new(Matrix::rows(tensor, codes, columns), columns).scaled(factors);
-        let tensors = [tensor, scales];
-        Ok(Some(weight(self, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
-    }
+        _ => return Err(unsupported("Gemma", format!("{bits} bits")).in_tensor(&tensor.name)),
+    };
+    let columns = packed * 8 / bits;
+    let factors = grid(NAME, model, &[rows, columns], scales, scales.dtype)?;
+    let codes = Grouped::new(Matrix::rows(tensor, codes, columns), columns).scaled(factors);
+    let tensors = [tensor, scales];
+    Ok(Some(weight(NAME, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
 /// The number of bits of a module: that of the expression that is found first in its name, or else

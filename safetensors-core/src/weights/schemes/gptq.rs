@@ -7,136 +7,116 @@ use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, Weight, check_dtype, check_groups, check_numbers, check_shape, mismatch,
-    unsupported, weight,
+    Model, Weight, check_dtype, check_groups, check_numbers, check_shape, mismatch, unsupported,
+    weight,
 };
 use super::super::weight::{Grid, Grouped};
-use super::scales::{check_group_size, plain_numbers};
+use super::scales::check_group_size;
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-pub(super) struct Gptq;
+const NAME: &str = "GPTQ";
 
-impl Scheme for Gptq {
-    fn name(&self) -> &'static str {
-        "GPTQ"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
+    if tensor.dtype != Dtype::I32 || tensor.shape.len() != 2 {
+        return Ok(None);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["gptq", "auto-round", "intel/auto-round"]
+    let scales = model.need(NAME, tensor, &format!("{module}.scales"))?;
+    let ([words, outputs], [groups, _]) = (tensor.matrix(), scales.matrix());
+    if scales.matrix()[1] == outputs * 8 {
+        // AWQ packs the outputs.
+        return Ok(None);
     }
+    check_shape(NAME, scales, &[groups, outputs])?;
+    let zeros = model.need(NAME, tensor, &format!("{module}.qzeros"))?;
+    check_dtype(NAME, zeros, &[Dtype::I32])?;
+    check_numbers(NAME, scales)?;
+    let bits = bits(model, tensor, zeros, outputs)?;
+    if words * 32 % bits != 0 {
+        let found = format!("{words} rows of words");
+        return Err(mismatch(NAME, tensor, format_args!("whole codes of {bits} bits"), found));
+    }
+    let inputs = words * 32 / bits;
+    check_shape(NAME, zeros, &[groups, outputs * bits / 32])?;
+    let mask = (1 << bits) - 1;
+    let first = is_first_version(model).map_err(|error| error.in_tensor(&tensor.name))?;
+    let first = i32::from(first);
+    let values = (0..=mask).map(|code: i32| ((code + first) & mask) as f32).collect();
+    let mut tensors = vec![tensor, zeros, scales];
+    let lies = Lies::Down { word: 32 };
+    let codes = Codes::unsigned(bits, Order::LowFirst, 0);
+    let codes = Matrix::new(tensor, codes, lies, outputs).transposed(inputs);
+    let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
+    let factors = Matrix::rows(scales, scales.dtype, outputs);
+    let grids = [factors, zeros].map(|m| m.transposed(groups));
+    let indices = format!("{module}.g_idx");
+    let indices = match model.config.is_set("desc_act") && groups > 1 {
+        true => Some(model.need(NAME, tensor, &indices)?),
+        false => model.get(&indices),
+    };
+    let by_settings = model.config.number("group_size").filter(|_| !model.config.has_exceptions());
+    check_group_size(NAME, scales, by_settings, [inputs, groups])?;
+    let size = group_size(model, inputs, groups);
+    let grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
+    let [factors, zeros] = match indices {
+        None => grids,
+        Some(indices) => {
+            check_groups(NAME, indices, inputs, groups)?;
+            tensors.push(indices);
+            grids.map(|grid| grid.indexed(indices, groups, false))
+        }
+    };
+    if indices.is_none() && inputs.div_ceil(size) != groups {
+        let expected = format!("{} groups of {size} inputs", inputs.div_ceil(size));
+        return Err(mismatch(NAME, scales, expected, format_args!("{groups} groups")));
+    }
+    let numbers = Grouped::new(codes, inputs).scaled(factors).zeroed(Some(zeros));
+    Ok(Some(weight(NAME, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+}
 
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
-        if tensor.dtype != Dtype::I32 || tensor.shape.len() != 2 {
-            return Ok(None);
+/// The number of bits of a code, which the zero points tell. The settings must agree.
+fn bits(model: &Model<'_>, tensor: &Stored, zeros: &Stored, outputs: usize) -> Result<usize> {
+    let words = zeros.matrix()[1];
+    let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);
+    let found = found.filter(|_| outputs > 0).ok_or_else(|| {
+        let expected = format!("{outputs} codes of 2, 3, 4 or 8 bits in a row");
+        mismatch(NAME, zeros, expected, format_args!("{words} words"))
+    })?;
+    match model.config.number("bits") {
+        // Some modules of a model may have other bits.
+        Some(bits) if bits != found && !model.config.has_exceptions() => {
+            let expected = format!("codes of {bits} bits, as the settings say");
+            Err(mismatch(NAME, tensor, expected, format_args!("{found} bits")))
         }
-        let scales = model.need(self, tensor, &format!("{module}.scales"))?;
-        let ([words, outputs], [groups, _]) = (tensor.matrix(), scales.matrix());
-        if scales.matrix()[1] == outputs * 8 {
-            // AWQ packs the outputs.
-            return Ok(None);
-        }
-        check_shape(self, scales, &[groups, outputs])?;
-        let zeros = model.need(self, tensor, &format!("{module}.qzeros"))?;
-        check_dtype(self, zeros, &[Dtype::I32])?;
-        check_numbers(self, scales)?;
-        let bits = self.bits(model, tensor, zeros, outputs)?;
-        if words * 32 % bits != 0 {
-            let found = format!("{words} rows of words");
-            return Err(mismatch(self, tensor, format_args!("whole codes of {bits} bits"), found));
-        }
-        let inputs = words * 32 / bits;
-        check_shape(self, zeros, &[groups, outputs * bits / 32])?;
-        let mask = (1 << bits) - 1;
-        let first = self.is_first_version(model).map_err(|error| error.in_tensor(&tensor.name))?;
-        let first = i32::from(first);
-        let values = (0..=mask).map(|code: i32| ((code + first) & mask) as f32).collect();
-        let mut tensors = vec![tensor, zeros, scales];
-        let lies = Lies::Down { word: 32 };
-        let codes = Codes::unsigned(bits, Order::LowFirst, 0);
-        let codes = Matrix::new(tensor, codes, lies, outputs).transposed(inputs);
-        let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
-        let factors = Matrix::rows(scales, plain_numbers(scales.dtype), outputs);
-        let grids = [factors, zeros].map(|m| m.transposed(groups));
-        let indices = format!("{module}.g_idx");
-        let indices = match model.config.is_set("desc_act") && groups > 1 {
-            true => Some(model.need(self, tensor, &indices)?),
-            false => model.get(&indices),
-        };
-        let by_settings =
-            model.config.number("group_size").filter(|_| !model.config.has_exceptions());
-        check_group_size(self, scales, by_settings, [inputs, groups])?;
-        let size = group_size(model, inputs, groups);
-        let grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
-        let [factors, zeros] = match indices {
-            None => grids,
-            Some(indices) => {
-                check_groups(self, indices, inputs, groups)?;
-                tensors.push(indices);
-                grids.map(|grid| grid.indexed(indices, groups))
-            }
-        };
-        if indices.is_none() && inputs.div_ceil(size) != groups {
-            let expected = format!("{} groups of {size} inputs", inputs.div_ceil(size));
-            return Err(mismatch(self, scales, expected, format_args!("{groups} groups")));
-        }
-        let numbers = Grouped::new(codes, inputs).scaled(factors).zeroed(Some(zeros));
-        Ok(Some(weight(self, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+        _ => Ok(found),
     }
 }
 
-impl Gptq {
-    /// The number of bits of a code, which the zero points tell. The settings must agree.
-    fn bits(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        zeros: &Stored,
-        outputs: usize,
-    ) -> Result<usize> {
-        let words = zeros.matrix()[1];
-        let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);
-        let found = found.filter(|_| outputs > 0).ok_or_else(|| {
-            let expected = format!("{outputs} codes of 2, 3, 4 or 8 bits in a row");
-            mismatch(self, zeros, expected, format_args!("{words} words"))
-        })?;
-        match model.config.number("bits") {
-            // Some modules of a model may have other bits.
-            Some(bits) if bits != found && !model.config.has_exceptions() => {
-                let expected = format!("codes of {bits} bits, as the settings say");
-                Err(mismatch(self, tensor, expected, format_args!("{found} bits")))
-            }
-            _ => Ok(found),
-        }
+/// Whether zero points are stored as one less.
+fn is_first_version(model: &Model<'_>) -> Result<bool> {
+    let format = ["packing_format", "checkpoint_format", "format"];
+    let format = format.iter().find_map(|key| model.config.text(key));
+    let is_auto_round = model.config.method.as_deref() == Some("auto-round");
+    // The files of AutoRound's first versions, which have no packing.
+    let backend = model.config.text("backend").filter(|_| is_auto_round && format.is_none());
+    if let Some(backend) = backend.filter(|backend| backend.starts_with("auto_round")) {
+        return match backend {
+            _ if backend.contains("gptq") => Ok(true),
+            "auto_round" | "auto_round:exllamav2" | "auto_round:tritonv2" => Ok(false),
+            _ => Err(unsupported("GPTQ", format!("the packing {backend}"))),
+        };
     }
-
-    /// Whether zero points are stored as one less.
-    fn is_first_version(&self, model: &Model<'_>) -> Result<bool> {
-        let format = ["packing_format", "checkpoint_format", "format"];
-        let format = format.iter().find_map(|key| model.config.text(key));
-        let is_auto_round =
-            model.config.method.as_deref().is_some_and(|method| method.ends_with("auto-round"));
-        // The files of AutoRound's first versions, which have no packing.
-        let backend = model.config.text("backend").filter(|_| is_auto_round && format.is_none());
-        if let Some(backend) = backend.filter(|backend| backend.starts_with("auto_round")) {
-            return match backend {
-                _ if backend.contains("gptq") => Ok(true),
-                "auto_round" | "auto_round:exllamav2" | "auto_round:tritonv2" => Ok(false),
-                _ => Err(unsupported("GPTQ", format!("the packing {backend}"))),
-            };
+    match format {
+        None if model.config.method.is_none() => {
+            let problem = "GPTQ needs \"quantization_config\" in the config.json beside the \
+                           files, which tells whether zero points are stored as one less";
+            Err(bad_config(problem.into()))
         }
-        match format {
-            None if model.config.method.is_none() => {
-                let problem = "GPTQ needs \"quantization_config\" in the config.json beside the \
-                               files, which tells whether zero points are stored as one less";
-                Err(bad_config(problem.into()))
-            }
-            None => Ok(true),
-            Some("gptq" | "auto_round:gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
-            Some("gptq_v2" | "auto_round" | "auto_round:gptqmodel") => Ok(false),
-            Some(other) => Err(unsupported("GPTQ", format!("the packing {other}"))),
-        }
+        None => Ok(true),
+        Some("gptq" | "auto_round:gptq" | "auto_round:auto_gptq" | "auto_gptq") => Ok(true),
+        Some("gptq_v2" | "auto_round" | "auto_round:gptqmodel") => Ok(false),
+        Some(other) => Err(unsupported("GPTQ", format!("the packing {other}"))),
     }
 }
 

@@ -5,14 +5,13 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, Weight, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Weight, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
-use super::scales::plain_numbers;
 use crate::error::Result;
 use crate::tensor::shape::memory_count;
 
-pub(super) struct Hqq;
+const NAME: &str = "HQQ";
 
 /// The tensors that describe how a weight is stored, all of which may be there.
 const OTHERS: &[&str] = &[
@@ -34,69 +33,58 @@ const OTHERS: &[&str] = &[
     "offload_meta",
 ];
 
-impl Scheme for Hqq {
-    fn name(&self) -> &'static str {
-        "HQQ"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(module) = tensor.name.strip_suffix(".W_q") else { return Ok(None) };
+    let is_described = ["scale", "zero", "nbits", "axis"]
+        .iter()
+        .any(|end| model.get(&format!("{module}.{end}")).is_some());
+    if !is_described && model.config.method.is_none() {
+        return Ok(None);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["hqq"]
+    let need = |end: &str| model.need(NAME, tensor, &format!("{module}.{end}"));
+    let (scales, zeros) = (need("scale")?, need("zero")?);
+    let (bits, axis, of_shape) = (need("nbits")?, need("axis")?, need("shape")?);
+    let integer = |tensor: &Stored| {
+        let number = model.values::<i64>(&tensor.name).and_then(|numbers| numbers.first().copied());
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        number.ok_or_else(|| mismatch(NAME, tensor, "a whole number", "none"))
+    };
+    let shape = model.dims(&of_shape.name);
+    let len = memory_count(&shape)?;
+    let groups = scales.len();
+    check_len(NAME, zeros, [groups, 1])?;
+    check_numbers(NAME, scales)?;
+    check_numbers(NAME, zeros)?;
+    if groups == 0 || !len.is_multiple_of(groups) {
+        let expected = format!("a number of groups that divides {len} elements");
+        return Err(mismatch(NAME, scales, expected, groups));
     }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(module) = tensor.name.strip_suffix(".W_q") else { return Ok(None) };
-        let is_described = ["scale", "zero", "nbits", "axis"]
-            .iter()
-            .any(|end| model.get(&format!("{module}.{end}")).is_some());
-        if !is_described && model.config.method.is_none() {
-            return Ok(None);
+    let is_of_columns = match integer(axis)? {
+        0 => true,
+        1 => false,
+        other => return Err(mismatch(NAME, axis, "0 or 1", other)),
+    };
+    let size = len / groups;
+    let (rows, columns) = if is_of_columns { (size, groups) } else { (groups, size) };
+    let (bits, word) = match integer(bits)? {
+        bits @ (1 | 2 | 4 | 8) => (bits, 1),
+        3 => (3, 4),
+        other => return Err(unsupported("HQQ", format!("{other} bits"))),
+    };
+    let apart = rows.div_ceil(word * 8 / bits);
+    check_bytes(NAME, tensor, [apart, columns, word])?;
+    let codes = Codes::unsigned(bits, Order::LowFirst, 0);
+    let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
+    let codes = Matrix::new(tensor, codes, lies, columns);
+    let grid = |tensor: &Stored| {
+        if is_of_columns {
+            Grid::new(Matrix::rows(tensor, tensor.dtype, columns), rows, 1, [rows, 1])
+        } else {
+            Grid::new(Matrix::rows(tensor, tensor.dtype, 1), rows, rows, [1, columns])
         }
-        let need = |end: &str| model.need(self, tensor, &format!("{module}.{end}"));
-        let (scales, zeros) = (need("scale")?, need("zero")?);
-        let (bits, axis, of_shape) = (need("nbits")?, need("axis")?, need("shape")?);
-        let integer = |tensor: &Stored| {
-            let number = model.integers(&tensor.name).and_then(|numbers| numbers.first().copied());
-            let number = number.and_then(|number| usize::try_from(number).ok());
-            number.ok_or_else(|| mismatch(self, tensor, "a whole number", "none"))
-        };
-        let shape = model.dims(&of_shape.name);
-        let len = memory_count(&shape)?;
-        let groups = scales.len();
-        check_len(self, zeros, [groups, 1])?;
-        check_numbers(self, scales)?;
-        check_numbers(self, zeros)?;
-        if groups == 0 || !len.is_multiple_of(groups) {
-            let expected = format!("a number of groups that divides {len} elements");
-            return Err(mismatch(self, scales, expected, groups));
-        }
-        let is_of_columns = match integer(axis)? {
-            0 => true,
-            1 => false,
-            other => return Err(mismatch(self, axis, "0 or 1", other)),
-        };
-        let size = len / groups;
-        let (rows, columns) = if is_of_columns { (size, groups) } else { (groups, size) };
-        let (bits, word) = match integer(bits)? {
-            bits @ (1 | 2 | 4 | 8) => (bits, 1),
-            3 => (3, 4),
-            other => return Err(unsupported("HQQ", format!("{other} bits"))),
-        };
-        let apart = rows.div_ceil(word * 8 / bits);
-        check_bytes(self, tensor, [apart, columns, word])?;
-        let codes = Codes::unsigned(bits, Order::LowFirst, 0);
-        let lies = Lies::Planes { word, apart: apart.max(1), high_first: true };
-        let codes = Matrix::new(tensor, codes, lies, columns);
-        let grid = |tensor: &Stored| {
-            let numbers = plain_numbers(tensor.dtype);
-            if is_of_columns {
-                Grid::new(Matrix::rows(tensor, numbers, columns), rows, 1, [rows, 1])
-            } else {
-                Grid::new(Matrix::rows(tensor, numbers, 1), rows, rows, [1, columns])
-            }
-        };
-        let numbers = Grouped::new(codes, columns).scaled(grid(scales)).zeroed(Some(grid(zeros)));
-        let others = OTHERS.iter().filter_map(|end| model.get(&format!("{module}.{end}")));
-        let tensors: Vec<_> = [tensor, scales, zeros].into_iter().chain(others).collect();
-        Ok(Some(weight(self, format!("{module}.weight"), &shape, &tensors, numbers)))
-    }
+    };
+    let numbers = Grouped::new(codes, columns).scaled(grid(scales)).zeroed(Some(grid(zeros)));
+    let others = OTHERS.iter().filter_map(|end| model.get(&format!("{module}.{end}")));
+    let tensors: Vec<_> = [tensor, scales, zeros].into_iter().chain(others).collect();
+    Ok(Some(weight(NAME, format!("{module}.weight"), &shape, &tensors, numbers)))
 }

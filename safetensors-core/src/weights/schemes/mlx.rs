@@ -7,17 +7,17 @@
 use serde_json::Value;
 
 use super::super::codes::{Codes, Order};
-use super::super::config::bad_config;
-use super::super::matrix::{Matrix, Stored};
+use super::super::config::{bad_config, whole};
+use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{
-    Model, Scheme, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
+    Model, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grouped};
-use super::scales::{check_group_size, grid, plain_numbers};
+use super::scales::{check_group_size, grid};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-pub(super) struct Mlx;
+const NAME: &str = "MLX";
 
 /// The bits and the size of a group of integers, where a module's own settings name none.
 const DEFAULTS: [usize; 2] = [4, 64];
@@ -29,122 +29,107 @@ const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
     ("nvfp4", Dtype::F4, Dtype::F8_E4M3, 16),
 ];
 
-impl Scheme for Mlx {
-    fn name(&self) -> &'static str {
-        "MLX"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
+    if tensor.dtype != Dtype::U32 {
+        return Ok(None);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["mlx", "metal"]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
-        if tensor.dtype != Dtype::U32 {
-            return Ok(None);
-        }
-        let Some(scales) = model.get(&format!("{module}.scales")) else { return Ok(None) };
-        // A module's own settings take nothing from those of all: the library passes them on alone.
-        let own = model.config.own(module);
-        let text = |of: &'_ Value| of.get("mode").and_then(Value::as_str).map(str::to_owned);
-        let mode = own.map_or_else(|| model.config.text("mode").map(str::to_owned), text);
-        let mode = mode.as_deref();
-        let settings = ["bits", "group_size"].map(|key| match own {
-            Some(own) => own.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()),
-            None => model.config.number(key),
-        });
-        match mode.and_then(|mode| FLOATS.iter().find(|(name, ..)| *name == mode)) {
-            Some(&(_, codes, exponents, size)) => {
-                let of_mode = [codes.bits() as usize, size];
-                for (at, key) in ["bits", "group_size"].iter().enumerate() {
-                    if let Some(found) = settings[at].filter(|found| *found != of_mode[at]) {
-                        let expected = format!("{key} {} of its mode", of_mode[at]);
-                        let found = format!("{found} in the settings");
-                        return Err(mismatch(self, tensor, expected, found));
-                    }
+    let Some(scales) = model.get(&format!("{module}.scales")) else { return Ok(None) };
+    // A module's own settings take nothing from those of all: the library passes them on alone.
+    let own = model.config.own(module);
+    let text = |of: &'_ Value| of.get("mode").and_then(Value::as_str).map(str::to_owned);
+    let mode = own.map_or_else(|| model.config.text("mode").map(str::to_owned), text);
+    let mode = mode.as_deref();
+    let settings = ["bits", "group_size"].map(|key| match own {
+        Some(own) => own.get(key).and_then(whole),
+        None => model.config.number(key),
+    });
+    match mode.and_then(|mode| FLOATS.iter().find(|(name, ..)| *name == mode)) {
+        Some(&(_, codes, exponents, size)) => {
+            let of_mode = [codes.bits() as usize, size];
+            for (at, key) in ["bits", "group_size"].iter().enumerate() {
+                if let Some(found) = settings[at].filter(|found| *found != of_mode[at]) {
+                    let expected = format!("{key} {} of its mode", of_mode[at]);
+                    let found = format!("{found} in the settings");
+                    return Err(mismatch(NAME, tensor, expected, found));
                 }
-                self.floats(model, tensor, scales, (codes, exponents, size)).map(Some)
             }
-            None => match mode {
-                None | Some("affine") => {
-                    let defaults = own.map_or([None; 2], |_| DEFAULTS.map(Some));
-                    let settings = [0, 1].map(|at| settings[at].or(defaults[at]));
-                    self.affine(model, tensor, scales, settings).map(Some)
-                }
-                Some(mode) => {
-                    Err(unsupported("MLX", format!("the mode {mode}")).in_tensor(&tensor.name))
-                }
-            },
+            floats(model, tensor, scales, (codes, exponents, size)).map(Some)
         }
+        None => match mode {
+            None | Some("affine") => {
+                let defaults = own.map_or([None; 2], |_| DEFAULTS.map(Some));
+                let settings = [0, 1].map(|at| settings[at].or(defaults[at]));
+                affine(model, tensor, scales, settings).map(Some)
+            }
+            Some(mode) => {
+                Err(unsupported("MLX", format!("the mode {mode}")).in_tensor(&tensor.name))
+            }
+        },
     }
 }
 
-impl Mlx {
-    /// `X.weight`, `X.scales` and `X.biases`.
-    fn affine(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        scales: &Stored,
-        [bits, size]: [Option<usize>; 2],
-    ) -> Result<Weight> {
-        let module = tensor.name.strip_suffix(".weight").unwrap_or_default();
-        let names = ["biases", "qbiases"].map(|end| format!("{module}.{end}"));
-        let biases = match model.first(&names) {
-            Some(biases) => biases,
-            None => model.need(self, tensor, &names[0])?,
-        };
-        let bits = bits.filter(|bits| (1..=8).contains(bits));
-        let bits = bits.ok_or_else(|| {
-            let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
-            bad_config(problem.into()).in_tensor(&tensor.name)
-        })?;
-        let shape = self.shape(tensor, bits)?;
-        let columns = shape[shape.len() - 1];
-        check_shape(self, biases, &scales.shape)?;
-        check_group_size(self, scales, size, [columns, scales.matrix()[1]])?;
-        check_numbers(self, scales)?;
-        check_numbers(self, biases)?;
-        let of = |tensor: &Stored| grid(self, model, &shape, tensor, plain_numbers(tensor.dtype));
-        let codes = Matrix::rows(tensor, Codes::unsigned(bits, Order::LowFirst, 0), columns);
-        let mut numbers = Grouped::new(codes, columns).scaled(of(scales)?);
-        numbers.zeros = Some(of(biases)?);
-        numbers.formula = Formula::Add;
-        Ok(weight(self, &tensor.name, &shape, &[tensor, scales, biases], numbers))
-    }
+/// `X.weight`, `X.scales` and `X.biases`.
+fn affine(
+    model: &Model<'_>,
+    tensor: &Stored,
+    scales: &Stored,
+    [bits, size]: [Option<usize>; 2],
+) -> Result<Weight> {
+    let module = tensor.name.strip_suffix(".weight").unwrap_or_default();
+    let names = ["biases", "qbiases"].map(|end| format!("{module}.{end}"));
+    let biases = match model.first(&names) {
+        Some(biases) => biases,
+        None => model.need(NAME, tensor, &names[0])?,
+    };
+    let bits = bits.filter(|bits| (1..=8).contains(bits));
+    let bits = bits.ok_or_else(|| {
+        let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
+        bad_config(problem.into()).in_tensor(&tensor.name)
+    })?;
+    let shape = shape(tensor, bits)?;
+    let columns = shape[shape.len() - 1];
+    check_shape(NAME, biases, &scales.shape)?;
+    check_group_size(NAME, scales, size, [columns, scales.matrix()[1]])?;
+    check_numbers(NAME, scales)?;
+    check_numbers(NAME, biases)?;
+    let of = |tensor: &Stored| grid(NAME, model, &shape, tensor, tensor.dtype);
+    let codes = Matrix::rows(tensor, Codes::unsigned(bits, Order::LowFirst, 0), columns);
+    let mut numbers = Grouped::new(codes, columns).scaled(of(scales)?);
+    numbers.zeros = Some(of(biases)?);
+    numbers.formula = Formula::Add;
+    Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales, biases], numbers))
+}
 
-    /// `X.weight` and `X.scales`, whose bytes are floats.
-    fn floats(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        scales: &Stored,
-        (codes, of_scales, size): (Dtype, Dtype, usize),
-    ) -> Result<Weight> {
-        let shape = self.shape(tensor, codes.bits() as usize)?;
-        let columns = shape[shape.len() - 1];
-        check_dtype(self, scales, &[Dtype::U8])?;
-        let groups = [&shape[..shape.len() - 1], &[columns.div_ceil(size)]].concat();
-        check_shape(self, scales, &groups)?;
-        let scale = Codes::of_dtype(of_scales, Order::LowFirst).map(|codes| match of_scales {
-            // The library has no NaN among the powers of two.
-            Dtype::F8_E8M0 => codes.with(255, f32::INFINITY),
-            _ => codes,
-        });
-        let factors =
-            grid(self, model, &shape, scales, scale.map_or(plain_numbers(of_scales), Into::into))?;
-        let codes = Matrix::rows(tensor, plain_numbers(codes), columns);
-        let numbers = Grouped::new(codes, columns).scaled(factors);
-        Ok(weight(self, &tensor.name, &shape, &[tensor, scales], numbers))
+/// `X.weight` and `X.scales`, whose bytes are floats.
+fn floats(
+    model: &Model<'_>,
+    tensor: &Stored,
+    scales: &Stored,
+    (codes, of_scales, size): (Dtype, Dtype, usize),
+) -> Result<Weight> {
+    let shape = shape(tensor, codes.bits() as usize)?;
+    let columns = shape[shape.len() - 1];
+    check_dtype(NAME, scales, &[Dtype::U8])?;
+    let groups = [&shape[..shape.len() - 1], &[columns.div_ceil(size)]].concat();
+    check_shape(NAME, scales, &groups)?;
+    let mut numbers = Numbers::from(of_scales);
+    if of_scales == Dtype::F8_E8M0 {
+        // The library has no NaN among the powers of two.
+        numbers = numbers.with(255, f32::INFINITY);
     }
+    let factors = grid(NAME, model, &shape, scales, numbers)?;
+    let codes = Matrix::rows(tensor, codes, columns);
+    let numbers = Grouped::new(codes, columns).scaled(factors);
+    Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers))
+}
 
-    /// The shape of a weight whose rows are words of such codes.
-    fn shape(&self, tensor: &Stored, bits: usize) -> Result<Vec<usize>> {
-        let [_, words] = tensor.matrix();
-        if words * 32 % bits != 0 || tensor.shape.len() < 2 {
-            let expected = format!("rows of whole codes of {bits} bits");
-            return Err(mismatch(self, tensor, expected, format_args!("{words} words")));
-        }
-        Ok([&tensor.shape[..tensor.shape.len() - 1], &[words * 32 / bits]].concat())
+/// The shape of a weight whose rows are words of such codes.
+fn shape(tensor: &Stored, bits: usize) -> Result<Vec<usize>> {
+    let [_, words] = tensor.matrix();
+    if words * 32 % bits != 0 || tensor.shape.len() < 2 {
+        let expected = format!("rows of whole codes of {bits} bits");
+        return Err(mismatch(NAME, tensor, expected, format_args!("{words} words")));
     }
+    Ok([&tensor.shape[..tensor.shape.len() - 1], &[words * 32 / bits]].concat())
 }

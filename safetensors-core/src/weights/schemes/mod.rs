@@ -16,28 +16,39 @@ mod scaled;
 mod scales;
 mod torchao;
 
-pub(crate) use companions::bare;
+pub(crate) use companions::{LAYERS, TENSOR_NAMES, bare};
 
 use super::matrix::Stored;
-use super::model::{Model, Scheme, Weight, ambiguous, not_explained, unsupported};
+use super::model::{Model, Weight, ambiguous, not_explained, unsupported};
 use super::tensors::may_be_codes;
 use crate::error::Result;
 
+/// A scheme: the values of `quant_method` that stand for it, and the weight whose codes are in a
+/// tensor; `None` if the tensor is not of the scheme. A scheme without any value marks its weights
+/// in the files, and is looked for whatever the settings say.
+type Scheme = (&'static [&'static str], fn(&Model<'_>, &Stored) -> Result<Option<Weight>>);
+
 /// Every scheme. Those that are refused come first, because some have the names of others.
-const SCHEMES: &[&dyn Scheme] = &[
-    &refused::Refused,
-    &scaled::Scaled,
-    &fp4::Fp4,
-    &packed::Packed,
-    &gptq::Gptq,
-    &awq::Awq,
-    &bitsandbytes::BitsAndBytes,
-    &comfy::Comfy,
-    &torchao::Torchao,
-    &hqq::Hqq,
-    &quanto::Quanto,
-    &mlx::Mlx,
-    &gemma::Gemma,
+const SCHEMES: &[Scheme] = &[
+    (&[], refused::find),
+    (
+        &["fp8", "mxfp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark", "auto-round"],
+        scaled::find,
+    ),
+    (
+        &["compressed-tensors", "modelopt", "quark", "mxfp4", "mxfp8", "fp8", "auto-round"],
+        fp4::find,
+    ),
+    (&["compressed-tensors", "modelopt", "auto-round"], packed::find),
+    (&["gptq", "auto-round"], gptq::find),
+    (&["awq", "auto-round"], awq::find),
+    (&["bitsandbytes"], bitsandbytes::find),
+    (&[], comfy::find),
+    (&["torchao"], torchao::find),
+    (&["hqq"], hqq::find),
+    (&["quanto"], quanto::find),
+    (&["mlx", "metal"], mlx::find),
+    (&["gemma"], gemma::find),
 ];
 
 /// The quantised weights of a model, in the order of the tensors that have their codes.
@@ -56,7 +67,7 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
         return Ok(None);
     }
     let method = model.config.method.as_deref();
-    let is_known = method.is_none_or(|m| SCHEMES.iter().any(|it| it.methods().contains(&m)));
+    let is_known = method.is_none_or(|m| SCHEMES.iter().any(|(methods, _)| methods.contains(&m)));
     // Its companions may be beside another of its names.
     let aliases = model.aliases(&tensor.name).into_iter();
     let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
@@ -96,13 +107,12 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
 /// The weight of the only scheme that a tensor of this name is of.
 fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let method = model.config.method.as_deref();
-    let may_be = |scheme: &&&dyn Scheme| {
-        let methods = scheme.methods();
+    let may_be = |(methods, _): &&Scheme| {
         methods.is_empty() || method.is_none_or(|method| methods.contains(&method))
     };
     let mut found: Option<Weight> = None;
-    for scheme in SCHEMES.iter().filter(may_be) {
-        let Some(weight) = scheme.weight(model, tensor)? else { continue };
+    for (_, find) in SCHEMES.iter().filter(may_be) {
+        let Some(weight) = find(model, tensor)? else { continue };
         if let Some(other) = &found {
             return Err(ambiguous(tensor, other.scheme, weight.scheme));
         }

@@ -7,248 +7,205 @@ use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Scheme, Weight, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Weight, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
 use super::companions::comfy_mark;
-use super::scales::{
-    check_group_size, factors_of_columns, grid, plain_numbers, scales_of, zero_points,
-};
+use super::scales::{check_group_size, grid, scales_of, times_columns, zero_points};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
-pub(super) struct Packed;
+const NAME: &str = "packed integers";
 
 /// The first version of compressed-tensors that packs codes as one stream.
 const STREAMS: (u32, u32) = (0, 18);
 
-impl Scheme for Packed {
-    fn name(&self) -> &'static str {
-        "packed integers"
-    }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["compressed-tensors", "modelopt", "auto-round", "intel/auto-round"]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        if let Some(name) = tensor.name.strip_suffix("_packed") {
-            if tensor.dtype != Dtype::I32 || tensor.shape.len() < 2 {
-                return Ok(None);
-            }
-            let scales = scales_of_packed(self, model, tensor, name)?;
-            return scales.map(|scales| self.compressed(model, tensor, scales, name)).transpose();
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    if let Some(name) = tensor.name.strip_suffix("_packed") {
+        if tensor.dtype != Dtype::I32 || tensor.shape.len() < 2 {
+            return Ok(None);
         }
-        let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
-        let scales = model.get(&format!("{module}.weight_scale"));
-        let is_float = |scales: &&Stored| scales.dtype.bits() >= 16 && scales.dtype.is_float();
-        match scales.filter(is_float) {
-            Some(scales)
-                if tensor.dtype == Dtype::U8
-                    && comfy_mark(model, module).is_none()
-                    && model.get(&format!("{module}.weight_scale_2")).is_none() =>
-            {
-                self.modelopt(model, tensor, module, scales).map(Some)
+        let scales = scales_of_packed(NAME, model, tensor, name)?;
+        return scales.map(|scales| compressed(model, tensor, scales, name)).transpose();
+    }
+    let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
+    let scales = model.get(&format!("{module}.weight_scale"));
+    let is_float = |scales: &&Stored| scales.dtype.bits() >= 16 && scales.dtype.is_float();
+    match scales.filter(is_float) {
+        Some(scales)
+            if tensor.dtype == Dtype::U8
+                && comfy_mark(model, module).is_none()
+                && model.get(&format!("{module}.weight_scale_2")).is_none() =>
+        {
+            modelopt(model, tensor, module, scales).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
+/// `W_g_idx`, where W may be `X.weight`.
+fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
+    let of_shape = of_shape(model, tensor, name)?;
+    let shape = shape(model, tensor, of_shape)?;
+    let [_, words] = tensor.matrix();
+    let columns = shape[shape.len() - 1];
+    let (bits, order) = bits(model, tensor, columns, words)?;
+    let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
+    let mut tensors = vec![tensor, scales];
+    tensors.extend(of_shape);
+    check_numbers(NAME, scales)?;
+    let sizes = model.config.sizes_of_groups(columns);
+    check_group_size(NAME, scales, sizes, [columns, scales.matrix()[1]])?;
+    let mut factors = grid(NAME, model, &shape, scales, scales.dtype)?;
+    let mut zeros = match zero_points(NAME, model, tensor, name)? {
+        None => None,
+        Some(zeros) => {
+            tensors.push(zeros);
+            Some(zeros_of(model, &shape, scales, zeros, bits)?)
+        }
+    };
+    if let Some(groups) = model.get(&format!("{name}_g_idx")) {
+        let count = scales.matrix()[1];
+        check_groups(NAME, groups, columns, count)?;
+        factors = factors.indexed(groups, count, true);
+        zeros = zeros.map(|zeros| zeros.indexed(groups, count, true));
+        tensors.push(groups);
+    }
+    let matrix = Matrix::rows(tensor, codes, columns);
+    let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
+    Ok(weight(NAME, name, &shape, &tensors, numbers))
+}
+
+/// The tensor with the shape of a weight. Only stacked ones have none.
+fn of_shape<'m>(model: &'m Model<'_>, tensor: &Stored, name: &str) -> Result<Option<&'m Stored>> {
+    let shape = format!("{name}_shape");
+    match tensor.shape.len() {
+        2 => model.need(NAME, tensor, &shape).map(Some),
+        _ => Ok(model.get(&shape)),
+    }
+}
+
+/// The shape of a weight. Of stacked matrices, there may be the shape of each, or none: then the
+/// words of a row are full.
+fn shape(model: &Model<'_>, tensor: &Stored, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
+    let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
+    let Some(of_shape) = of_shape else {
+        let bits = bits_by_settings(model);
+        return match bits[..] {
+            [bits @ (1 | 2 | 4 | 8)] => Ok([lead, &[last[0] * (32 / bits)]].concat()),
+            _ => {
+                let problem = "the settings have no number of bits that tells a weight's shape";
+                Err(bad_config(problem.into()).in_tensor(&tensor.name))
             }
-            _ => Ok(None),
+        };
+    };
+    let dims = model.dims(&of_shape.name);
+    let of_each = [&lead[..lead.len() - 1], &[]].concat();
+    let one = dims.get(dims.len().saturating_sub(2)..).unwrap_or_default();
+    let is_of_each = of_shape.shape.len() == 2 && dims.chunks(2).all(|other| other == one);
+    let shape = if is_of_each { [&of_each, one].concat() } else { dims };
+    if shape.len() == tensor.shape.len() && shape[..lead.len()] == *lead {
+        return Ok(shape);
+    }
+    let found = format!("the shape {}", Shape(&shape));
+    let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
+    Err(mismatch(NAME, of_shape, expected, found))
+}
+
+/// The zero points, one for each scale: I8, or packed down the rows like the weight.
+fn zeros_of(
+    model: &Model<'_>,
+    shape: &[usize],
+    scales: &Stored,
+    zeros: &Stored,
+    bits: usize,
+) -> Result<Grid> {
+    if zeros.dtype != Dtype::I32 || zeros.shape == scales.shape {
+        check_numbers(NAME, zeros)?;
+        return grid(NAME, model, shape, zeros, zeros.dtype);
+    }
+    let ([rows, groups], columns) = (scales.matrix(), shape[shape.len() - 1]);
+    if shape.len() > 2 || 32 % bits != 0 && !is_stream(model) {
+        let reason = format!("packed zero points of shape {} and {bits} bits", Shape(shape));
+        return Err(unsupported("compressed-tensors", reason).in_tensor(&zeros.name));
+    }
+    check_len(NAME, zeros, [(rows * bits).div_ceil(32), groups])?;
+    let codes = Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1));
+    let matrix = Matrix::new(zeros, codes, Lies::Down { word: 32 }, groups);
+    let size = if groups == 0 { columns } else { columns.div_ceil(groups) };
+    Ok(Grid::new(matrix, rows, rows, [1, size]))
+}
+
+/// Whether the library that wrote the model packs codes as one stream.
+fn is_stream(model: &Model<'_>) -> bool {
+    model.config.version().is_none_or(|version| version >= STREAMS)
+}
+
+/// The number of bits of a code, and how codes lie in words, by the number of words of a row.
+fn bits(
+    model: &Model<'_>,
+    tensor: &Stored,
+    columns: usize,
+    words: usize,
+) -> Result<(usize, Order)> {
+    let allowed = bits_by_settings(model);
+    let mut fitting = Vec::new();
+    for bits in 1..=8 {
+        if !allowed.is_empty() && !allowed.contains(&bits) {
+            continue;
+        }
+        if (columns * bits).div_ceil(32) == words {
+            fitting.push((bits, Order::LowFirst));
+        }
+        if 32 % bits != 0 && columns.div_ceil(32 / bits) == words {
+            fitting.push((bits, Order::WholeWords));
+        }
+    }
+    // Both orders of the same bits may need as many words.
+    if let [(one, _), (other, _)] = fitting[..]
+        && one == other
+        && let Some(version) = model.config.version()
+    {
+        fitting.remove(usize::from(version >= STREAMS));
+    }
+    match fitting[..] {
+        [found] => Ok(found),
+        _ => {
+            let bits = if allowed.is_empty() { "1 to 8".into() } else { format!("{allowed:?}") };
+            let expected = format!(
+                "as many words in a row as {columns} codes of one number of bits ({bits}) need"
+            );
+            Err(mismatch(NAME, tensor, expected, format_args!("{words} words")))
         }
     }
 }
 
-impl Packed {
-    /// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
-    /// `W_g_idx`, where W may be `X.weight`.
-    fn compressed(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        scales: &Stored,
-        name: &str,
-    ) -> Result<Weight> {
-        let of_shape = self.of_shape(model, tensor, name)?;
-        let shape = self.shape(model, tensor, of_shape)?;
-        let [_, words] = tensor.matrix();
-        let columns = shape[shape.len() - 1];
-        let (bits, order) = self.bits(model, tensor, columns, words)?;
-        let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
-        let mut tensors = vec![tensor, scales];
-        tensors.extend(of_shape);
-        check_numbers(self, scales)?;
-        let sizes = model.config.sizes_of_groups(columns);
-        check_group_size(self, scales, sizes, [columns, scales.matrix()[1]])?;
-        let mut factors = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
-        let mut zeros = match zero_points(self, model, tensor, name)? {
-            None => None,
-            Some(zeros) => {
-                tensors.push(zeros);
-                Some(self.zeros(model, &shape, scales, zeros, bits)?)
-            }
-        };
-        if let Some(groups) = model.get(&format!("{name}_g_idx")) {
-            let count = scales.matrix()[1];
-            check_groups(self, groups, columns, count)?;
-            factors = factors.indexed_or_not(groups, count);
-            zeros = zeros.map(|zeros| zeros.indexed_or_not(groups, count));
-            tensors.push(groups);
-        }
-        let matrix = Matrix::rows(tensor, codes, columns);
-        let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
-        Ok(weight(self, name, &shape, &tensors, numbers))
+/// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
+fn modelopt(model: &Model<'_>, tensor: &Stored, module: &str, scales: &Stored) -> Result<Weight> {
+    let [rows, columns] = tensor.matrix();
+    let shape = [rows * 2, columns];
+    if tensor.shape.len() != 2 {
+        let found = format!("shape {}", Shape(&tensor.shape));
+        return Err(mismatch(NAME, tensor, "two dimensions", found));
     }
-
-    /// The tensor with the shape of a weight. Only stacked ones have none.
-    fn of_shape<'m>(
-        &self,
-        model: &'m Model<'_>,
-        tensor: &Stored,
-        name: &str,
-    ) -> Result<Option<&'m Stored>> {
-        let shape = format!("{name}_shape");
-        match tensor.shape.len() {
-            2 => model.need(self, tensor, &shape).map(Some),
-            _ => Ok(model.get(&shape)),
-        }
+    // Codes of other schemes have one scale, such as BitNet's.
+    if scales.shape.len() != 2 || scales.shape[0] != shape[0] {
+        let expected = format!("shape [{}, groups]", shape[0]);
+        let found = format!("shape {}", Shape(&scales.shape));
+        return Err(mismatch(NAME, scales, expected, found));
     }
-
-    /// The shape of a weight. Of stacked matrices, there may be the shape of each, or none: then the
-    /// words of a row are full.
-    fn shape(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        of_shape: Option<&Stored>,
-    ) -> Result<Vec<usize>> {
-        let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
-        let Some(of_shape) = of_shape else {
-            let bits = bits_by_settings(model);
-            return match bits[..] {
-                [bits @ (1 | 2 | 4 | 8)] => Ok([lead, &[last[0] * (32 / bits)]].concat()),
-                _ => {
-                    let problem = "the settings have no number of bits that tells a weight's shape";
-                    Err(bad_config(problem.into()).in_tensor(&tensor.name))
-                }
-            };
-        };
-        let dims = model.dims(&of_shape.name);
-        let of_each = [&lead[..lead.len() - 1], &[]].concat();
-        let one = dims.get(dims.len().saturating_sub(2)..).unwrap_or_default();
-        let is_of_each = of_shape.shape.len() == 2 && dims.chunks(2).all(|other| other == one);
-        let shape = if is_of_each { [&of_each, one].concat() } else { dims };
-        if shape.len() == tensor.shape.len() && shape[..lead.len()] == *lead {
-            return Ok(shape);
-        }
-        let found = format!("the shape {}", Shape(&shape));
-        let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
-        Err(mismatch(self, of_shape, expected, found))
-    }
-
-    /// The zero points, one for each scale: I8, or packed down the rows like the weight.
-    fn zeros(
-        &self,
-        model: &Model<'_>,
-        shape: &[usize],
-        scales: &Stored,
-        zeros: &Stored,
-        bits: usize,
-    ) -> Result<Grid> {
-        if zeros.dtype != Dtype::I32 || zeros.shape == scales.shape {
-            check_numbers(self, zeros)?;
-            return grid(self, model, shape, zeros, plain_numbers(zeros.dtype));
-        }
-        let ([rows, groups], columns) = (scales.matrix(), shape[shape.len() - 1]);
-        if shape.len() > 2 || 32 % bits != 0 && !self.is_stream(model) {
-            let reason = format!("packed zero points of shape {} and {bits} bits", Shape(shape));
-            return Err(unsupported("compressed-tensors", reason).in_tensor(&zeros.name));
-        }
-        check_len(self, zeros, [(rows * bits).div_ceil(32), groups])?;
-        let codes = Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1));
-        let matrix = Matrix::new(zeros, codes, Lies::Down { word: 32 }, groups);
-        let size = if groups == 0 { columns } else { columns.div_ceil(groups) };
-        Ok(Grid::new(matrix, rows, rows, [1, size]))
-    }
-
-    /// Whether the library that wrote the model packs codes as one stream.
-    fn is_stream(&self, model: &Model<'_>) -> bool {
-        model.config.version().is_none_or(|version| version >= STREAMS)
-    }
-
-    /// The number of bits of a code, and how codes lie in words, by the number of words of a row.
-    fn bits(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        columns: usize,
-        words: usize,
-    ) -> Result<(usize, Order)> {
-        let allowed = bits_by_settings(model);
-        let mut fitting = Vec::new();
-        for bits in 1..=8 {
-            if !allowed.is_empty() && !allowed.contains(&bits) {
-                continue;
-            }
-            if (columns * bits).div_ceil(32) == words {
-                fitting.push((bits, Order::LowFirst));
-            }
-            if 32 % bits != 0 && columns.div_ceil(32 / bits) == words {
-                fitting.push((bits, Order::WholeWords));
-            }
-        }
-        // Both orders of the same bits may need as many words.
-        if let [(one, _), (other, _)] = fitting[..]
-            && one == other
-            && let Some(version) = model.config.version()
-        {
-            fitting.remove(usize::from(version >= STREAMS));
-        }
-        match fitting[..] {
-            [found] => Ok(found),
-            _ => {
-                let bits =
-                    if allowed.is_empty() { "1 to 8".into() } else { format!("{allowed:?}") };
-                let expected = format!(
-                    "as many words in a row as {columns} codes of one number of bits ({bits}) need"
-                );
-                Err(mismatch(self, tensor, expected, format_args!("{words} words")))
-            }
-        }
-    }
-
-    /// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
-    fn modelopt(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        module: &str,
-        scales: &Stored,
-    ) -> Result<Weight> {
-        let [rows, columns] = tensor.matrix();
-        let shape = [rows * 2, columns];
-        if tensor.shape.len() != 2 {
-            let found = format!("shape {}", Shape(&tensor.shape));
-            return Err(mismatch(self, tensor, "two dimensions", found));
-        }
-        // Codes of other schemes have one scale, such as BitNet's.
-        if scales.shape.len() != 2 || scales.shape[0] != shape[0] {
-            let expected = format!("shape [{}, groups]", shape[0]);
-            let found = format!("shape {}", Shape(&scales.shape));
-            return Err(mismatch(self, scales, expected, found));
-        }
-        let codes = Codes::signed(4, Order::LowFirst);
-        let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
-        let numbers = grid(self, model, &shape, scales, plain_numbers(scales.dtype))?;
-        let mut numbers = Grouped::new(matrix, columns).scaled(numbers);
-        let mut tensors = vec![tensor, scales];
-        if let Some(factors) = model.get(&format!("{module}.pre_quant_scale")) {
-            numbers.of_columns = Some(factors_of_columns(self, &shape, factors)?);
-            tensors.push(factors);
-        }
-        Ok(weight(self, &tensor.name, &shape, &tensors, numbers))
-    }
+    let codes = Codes::signed(4, Order::LowFirst);
+    let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
+    let numbers = grid(NAME, model, &shape, scales, scales.dtype)?;
+    let numbers = Grouped::new(matrix, columns).scaled(numbers);
+    let found = weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers);
+    times_columns(found, model.get(&format!("{module}.pre_quant_scale")))
 }
 
 /// The scales of `W_packed`, which `X.weight_packed` cannot do without.
 pub(super) fn scales_of_packed<'m>(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &'m Model<'_>,
     tensor: &Stored,
     name: &str,

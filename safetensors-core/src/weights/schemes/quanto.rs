@@ -9,141 +9,116 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{
-    Model, Scheme, Weight, check_dtype, check_len, check_numbers, mismatch, weight,
-};
+use super::super::model::{Model, Weight, check_dtype, check_len, check_numbers, mismatch, weight};
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{grid, plain_numbers, scales_of};
+use super::scales::{plain, scales_of};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 use crate::tensor::shape::memory_count;
 
-pub(super) struct Quanto;
+const NAME: &str = "Quanto";
 
 /// The sizes of groups, which rows of more than 128 columns have.
 const GROUPS: [usize; 4] = [32, 64, 96, 128];
 
-impl Scheme for Quanto {
-    fn name(&self) -> &'static str {
-        "Quanto"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(name) = tensor.name.strip_suffix("._data") else { return Ok(None) };
+    if let Some(name) = name.strip_suffix("._data") {
+        let scales = scales_of(NAME, model, tensor, &format!("{name}._scale"))?;
+        return scales.map(|scales| of_few_bits(model, tensor, scales, name)).transpose();
     }
+    let scales = scales_of(NAME, model, tensor, &format!("{name}._scale"))?;
+    let Some(scales) = scales else { return Ok(None) };
+    check_numbers(NAME, scales)?;
+    check_dtype(NAME, tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
+    plain(NAME, model, name, tensor, (scales, scales.dtype), None, None).map(Some)
+}
 
-    fn methods(&self) -> &'static [&'static str] {
-        &["quanto"]
+/// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
+    let shifts = model.need(NAME, tensor, &format!("{name}._shift"))?;
+    check_dtype(NAME, tensor, &[Dtype::U8])?;
+    check_dtype(NAME, scales, &[Dtype::F32, Dtype::F16, Dtype::BF16])?;
+    let floats = [Dtype::F32, Dtype::F16, Dtype::BF16];
+    check_dtype(NAME, shifts, &[&floats[..], &[Dtype::I8, Dtype::U8]].concat())?;
+    let groups = scales.len();
+    check_len(NAME, shifts, [groups, 1])?;
+    let [packed, rest @ ..] = &tensor.shape[..] else {
+        return Err(mismatch(NAME, tensor, "a matrix", Shape(&tensor.shape)));
+    };
+    let bits = bits(model, tensor, name, groups)?;
+    let columns = memory_count(rest)?;
+    let shape = match rest {
+        // Codes of so many columns may be groups of a row.
+        [columns] if GROUPS.contains(columns) => shape(model, tensor, name, [groups, *columns])?,
+        _ => [&[groups], rest].concat(),
+    };
+    let codes = Codes::unsigned(bits, Order::LowFirst, 0);
+    let lies = Lies::Planes { word: 1, apart: (*packed).max(1), high_first: false };
+    let [factors, zeros] = [scales, shifts].map(|tensor| {
+        let matrix = Matrix::rows(tensor, tensor.dtype, 1);
+        Grid::new(matrix, groups, groups, [1, columns])
+    });
+    let codes = Matrix::new(tensor, codes, lies, columns);
+    let mut numbers = Grouped::new(codes, columns).scaled(factors).zeroed(Some(zeros));
+    if floats.contains(&shifts.dtype) {
+        numbers.formula = Formula::Shift;
     }
+    Ok(weight(NAME, name, &shape, &[tensor, scales, shifts], numbers))
+}
 
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(name) = tensor.name.strip_suffix("._data") else { return Ok(None) };
-        if let Some(name) = name.strip_suffix("._data") {
-            let scales = scales_of(self, model, tensor, &format!("{name}._scale"))?;
-            return scales.map(|scales| self.of_few_bits(model, tensor, scales, name)).transpose();
+/// The number of bits, which the number of packed rows tells. The settings must agree.
+fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result<usize> {
+    let module = name.strip_suffix(".weight").unwrap_or(name);
+    let kind = model.config.text_for(module, "weights");
+    let rows = tensor.shape.first().copied().unwrap_or(0);
+    let is_named = |bits: &usize| kind.is_none_or(|kind| kind.ends_with(&format!("int{bits}")));
+    let fits = |bits: &usize| groups.div_ceil(8 / bits) == rows;
+    let found: Vec<_> = [2, 4].into_iter().filter(is_named).filter(fits).collect();
+    match found[..] {
+        [bits] => Ok(bits),
+        _ => {
+            let kind = kind.unwrap_or("codes of 2 or 4 bits");
+            let expected = format!("the rows that {groups} groups of {kind} need");
+            Err(mismatch(NAME, tensor, expected, format_args!("{rows} rows")))
         }
-        let scales = scales_of(self, model, tensor, &format!("{name}._scale"))?;
-        let Some(scales) = scales else { return Ok(None) };
-        check_numbers(self, scales)?;
-        check_dtype(self, tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
-        let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-        let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(factors);
-        Ok(Some(weight(self, name, &tensor.shape, &[tensor, scales], numbers)))
     }
 }
 
-impl Quanto {
-    /// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
-    fn of_few_bits(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        scales: &Stored,
-        name: &str,
-    ) -> Result<Weight> {
-        let shifts = model.need(self, tensor, &format!("{name}._shift"))?;
-        check_dtype(self, tensor, &[Dtype::U8])?;
-        check_dtype(self, scales, &[Dtype::F32, Dtype::F16, Dtype::BF16])?;
-        let floats = [Dtype::F32, Dtype::F16, Dtype::BF16];
-        check_dtype(self, shifts, &[&floats[..], &[Dtype::I8, Dtype::U8]].concat())?;
-        let groups = scales.len();
-        check_len(self, shifts, [groups, 1])?;
-        let [packed, rest @ ..] = &tensor.shape[..] else {
-            return Err(mismatch(self, tensor, "a matrix", Shape(&tensor.shape)));
-        };
-        let bits = self.bits(model, tensor, name, groups)?;
-        let columns = memory_count(rest)?;
-        let shape = match rest {
-            // Codes of so many columns may be groups of a row.
-            [columns] if GROUPS.contains(columns) => {
-                self.shape(model, tensor, name, [groups, *columns])?
-            }
-            _ => [&[groups], rest].concat(),
-        };
-        let codes = Codes::unsigned(bits, Order::LowFirst, 0);
-        let lies = Lies::Planes { word: 1, apart: (*packed).max(1), high_first: false };
-        let [factors, zeros] = [scales, shifts].map(|tensor| {
-            let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), 1);
-            Grid::new(matrix, groups, groups, [1, columns])
-        });
-        let codes = Matrix::new(tensor, codes, lies, columns);
-        let mut numbers = Grouped::new(codes, columns).scaled(factors).zeroed(Some(zeros));
-        if floats.contains(&shifts.dtype) {
-            numbers.formula = Formula::Shift;
+/// The shape of a weight of these groups of columns.
+fn shape(
+    model: &Model<'_>,
+    tensor: &Stored,
+    name: &str,
+    [groups, size]: [usize; 2],
+) -> Result<Vec<usize>> {
+    let module = name.strip_suffix(".weight").unwrap_or(name);
+    let bias = model.get(&format!("{module}.bias")).map(Stored::len).filter(|len| *len > 0);
+    let inputs = model.config.inputs_of(module);
+    let in_row = match (inputs, bias) {
+        (Some(inputs), _) if inputs.is_multiple_of(size) => Some(inputs / size),
+        (None, Some(rows)) if groups.is_multiple_of(rows) => Some(groups / rows),
+        (None, None) => {
+            let problem = format!(
+                "the file does not tell the shape of this weight of Quanto, whose number of \
+                 columns is {size} or a multiple; a bias or the dimensions in config.json would"
+            );
+            return Err(bad_config(problem).in_tensor(name));
         }
-        Ok(weight(self, name, &shape, &[tensor, scales, shifts], numbers))
-    }
-
-    /// The number of bits, which the number of packed rows tells. The settings must agree.
-    fn bits(&self, model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result<usize> {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let kind = model.config.text_for(module, "weights");
-        let rows = tensor.shape.first().copied().unwrap_or(0);
-        let is_named = |bits: &usize| kind.is_none_or(|kind| kind.ends_with(&format!("int{bits}")));
-        let fits = |bits: &usize| groups.div_ceil(8 / bits) == rows;
-        let found: Vec<_> = [2, 4].into_iter().filter(is_named).filter(fits).collect();
-        match found[..] {
-            [bits] => Ok(bits),
-            _ => {
-                let kind = kind.unwrap_or("codes of 2 or 4 bits");
-                let expected = format!("the rows that {groups} groups of {kind} need");
-                Err(mismatch(self, tensor, expected, format_args!("{rows} rows")))
-            }
-        }
-    }
-
-    /// The shape of a weight of these groups of columns.
-    fn shape(
-        &self,
-        model: &Model<'_>,
-        tensor: &Stored,
-        name: &str,
-        [groups, size]: [usize; 2],
-    ) -> Result<Vec<usize>> {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let bias = model.get(&format!("{module}.bias")).map(Stored::len).filter(|len| *len > 0);
-        let inputs = model.config.inputs_of(module);
-        let in_row = match (inputs, bias) {
-            (Some(inputs), _) if inputs.is_multiple_of(size) => Some(inputs / size),
-            (None, Some(rows)) if groups.is_multiple_of(rows) => Some(groups / rows),
-            (None, None) => {
-                let problem = format!(
-                    "the file does not tell the shape of this weight of Quanto, whose number of \
-                     columns is {size} or a multiple; a bias or the dimensions in config.json would"
-                );
-                return Err(bad_config(problem).in_tensor(name));
-            }
-            _ => None,
-        };
-        let rows = in_row.filter(|&in_row| in_row > 0 && groups.is_multiple_of(in_row));
-        let rows = rows.map(|in_row| groups / in_row).filter(|&n| bias.is_none_or(|len| len == n));
-        match (rows, in_row) {
-            (Some(rows), Some(in_row)) => Ok(vec![rows, in_row * size]),
-            _ => {
-                let number = |n: Option<usize>| n.map_or("unknown".into(), |n| n.to_string());
-                let expected = format!(
-                    "a weight of {} columns as config.json says and {} rows as the bias says",
-                    number(inputs),
-                    number(bias)
-                );
-                Err(mismatch(self, tensor, expected, format_args!("{groups} groups of {size}")))
-            }
+        _ => None,
+    };
+    let rows = in_row.filter(|&in_row| in_row > 0 && groups.is_multiple_of(in_row));
+    let rows = rows.map(|in_row| groups / in_row).filter(|&n| bias.is_none_or(|len| len == n));
+    match (rows, in_row) {
+        (Some(rows), Some(in_row)) => Ok(vec![rows, in_row * size]),
+        _ => {
+            let number = |n: Option<usize>| n.map_or("unknown".into(), |n| n.to_string());
+            let expected = format!(
+                "a weight of {} columns as config.json says and {} rows as the bias says",
+                number(inputs),
+                number(bias)
+            );
+            Err(mismatch(NAME, tensor, expected, format_args!("{groups} groups of {size}")))
         }
     }
 }

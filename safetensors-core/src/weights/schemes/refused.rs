@@ -1,12 +1,10 @@
 //! Schemes that are recognised and refused, because their codes are no numbers by themselves.
 
 use super::super::matrix::Stored;
-use super::super::model::{Model, Scheme, Weight, unsupported};
+use super::super::model::{Model, Weight, unsupported};
 use crate::dtype::Dtype;
 use crate::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::error::Result;
-
-pub(super) struct Refused;
 
 /// A scheme: its name, how the name of its codes ends, their dtypes, and the ends of other tensors
 /// of the module, of which one exists.
@@ -35,24 +33,14 @@ const ROWS: &[Row] = &[
     ("msmodelslim", ".weight", &[I8], &[".weight_scale_second", ".weight_offset", ".deq_scale"]),
 ];
 
-impl Scheme for Refused {
-    fn name(&self) -> &'static str {
-        "a scheme that is not supported"
-    }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        for (scheme, end, dtypes, others) in ROWS {
-            let Some(module) = tensor.name.strip_suffix(end) else { continue };
-            let mut others = others.iter().map(|other| format!("{module}{other}"));
-            if dtypes.contains(&tensor.dtype) && others.any(|other| model.get(&other).is_some()) {
-                let reason = "its weights cannot be read as numbers";
-                return Err(unsupported(*scheme, reason).in_tensor(&tensor.name));
-            }
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    for (scheme, end, dtypes, others) in ROWS {
+        let Some(module) = tensor.name.strip_suffix(end) else { continue };
+        let mut others = others.iter().map(|other| format!("{module}{other}"));
+        if dtypes.contains(&tensor.dtype) && others.any(|other| model.get(&other).is_some()) {
+            let reason = "its weights cannot be read as numbers";
+            return Err(unsupported(*scheme, reason).in_tensor(&tensor.name));
         }
-        Ok(None)
     }
+    Ok(None)
 }

@@ -5,16 +5,15 @@
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
 
-use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, Weight, check_numbers, weight};
-use super::super::weight::Grouped;
+use super::super::matrix::Stored;
+use super::super::model::{Model, Weight};
 use super::companions::comfy_mark;
 use super::fp4::{check_no_tiles, is_exponents, second_scale};
-use super::scales::{factors_of_columns, grid, numbers_of, plain_numbers, zero_points};
+use super::scales::{numbers_of, plain, zero_points};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-pub(super) struct Scaled;
+const NAME: &str = "8-bit with scales";
 
 /// The dtypes of the weights.
 const FLOATS: &[Dtype] = &[
@@ -27,73 +26,38 @@ const FLOATS: &[Dtype] = &[
     Dtype::F6_E3M2,
 ];
 
-impl Scheme for Scaled {
-    fn name(&self) -> &'static str {
-        "8-bit with scales"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let is_float = FLOATS.contains(&tensor.dtype);
+    if !is_float && tensor.dtype != Dtype::I8 {
+        return Ok(None);
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &[
-            "fp8",
-            "mxfp8",
-            "fbgemm_fp8",
-            "compressed-tensors",
-            "modelopt",
-            "quark",
-            "auto-round",
-            "intel/auto-round",
-        ]
+    let name = &tensor.name;
+    let module = name.strip_suffix(".weight");
+    // F4 with two scales is NVFP4.
+    let is_of_two = tensor.dtype == Dtype::F4 && second_scale(model, name).is_some();
+    if is_of_two || module.is_some_and(|module| comfy_mark(model, module).is_some()) {
+        return Ok(None);
     }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let is_float = FLOATS.contains(&tensor.dtype);
-        if !is_float && tensor.dtype != Dtype::I8 {
-            return Ok(None);
-        }
-        let name = &tensor.name;
-        let module = name.strip_suffix(".weight");
-        // F4 with two scales is NVFP4.
-        let is_of_two = tensor.dtype == Dtype::F4 && second_scale(model, name).is_some();
-        if is_of_two || module.is_some_and(|module| comfy_mark(model, module).is_some()) {
-            return Ok(None);
-        }
-        let mut names = vec![format!("{name}_scale_inv"), format!("{name}_scale")];
-        if module.is_none() {
-            names.push(format!("{name}_weight_scale"));
-        }
-        if is_float && let Some(module) = name.strip_suffix("weight") {
-            names
-                .extend(["scale_weight", "scale", "qscale_weight"].map(|n| format!("{module}{n}")));
-        }
-        let Some(scales) = model.first(&names) else {
-            // A model whose weights all have scales has none without.
-            let is_expected = is_float && module.is_some() && model.config.method.is_some();
-            return match is_expected {
-                true => model.need(self, tensor, &names[1]).map(|_| None),
-                false => Ok(None),
-            };
+    let mut names = vec![format!("{name}_scale_inv"), format!("{name}_scale")];
+    if module.is_none() {
+        names.push(format!("{name}_weight_scale"));
+    }
+    if is_float && let Some(module) = name.strip_suffix("weight") {
+        names.extend(["scale_weight", "scale", "qscale_weight"].map(|n| format!("{module}{n}")));
+    }
+    let Some(scales) = model.first(&names) else {
+        // A model whose weights all have scales has none without.
+        let is_expected = is_float && module.is_some() && model.config.method.is_some();
+        return match is_expected {
+            true => model.need(NAME, tensor, &names[1]).map(|_| None),
+            false => Ok(None),
         };
-        if is_exponents(scales) && module.is_some() && scales.name == names[1] {
-            check_no_tiles(self, model, tensor, scales)?;
-        }
-        let numbers = grid(self, model, &tensor.shape, scales, numbers_of(self, scales)?)?;
-        let mut tensors = vec![tensor, scales];
-        let zeros = zero_points(self, model, tensor, name)?;
-        let zeros = match zeros {
-            None => None,
-            Some(zeros) => {
-                check_numbers(self, zeros)?;
-                tensors.push(zeros);
-                Some(grid(self, model, &tensor.shape, zeros, plain_numbers(zeros.dtype))?)
-            }
-        };
-        let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
-        let mut codes =
-            Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]).scaled(numbers).zeroed(zeros);
-        if let Some(factors) = factors {
-            codes.of_columns = Some(factors_of_columns(self, &tensor.shape, factors)?);
-            tensors.push(factors);
-        }
-        Ok(Some(weight(self, name, &tensor.shape, &tensors, codes)))
+    };
+    if is_exponents(scales) && module.is_some() && scales.name == names[1] {
+        check_no_tiles(NAME, model, tensor, scales)?;
     }
+    let numbers = numbers_of(NAME, scales)?;
+    let zeros = zero_points(NAME, model, tensor, name)?;
+    let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
+    plain(NAME, model, name, tensor, (scales, numbers), zeros, factors).map(Some)
 }

@@ -1,30 +1,28 @@
 //! Shared by the schemes: which elements a tensor of scales belongs to, by its shape.
 
-use super::super::codes::{Codes, Order};
 use super::super::matrix::{Matrix, Numbers, Stored};
-use super::super::model::{Model, Scheme, check_len, check_numbers, mismatch};
-use super::super::weight::Grid;
+use super::super::model::{Model, Weight, check_len, check_numbers, mismatch, weight};
+use super::super::weight::{Grid, Grouped};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
 
 /// The scales that codes of these names cannot do without. Without them the tensor is a plain one, or
 /// the error is that they are missing if the settings name this scheme.
 pub(super) fn scales_of<'m>(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &'m Model<'_>,
     codes: &Stored,
     name: &str,
 ) -> Result<Option<&'m Stored>> {
-    let is_named = model.config.method.as_deref().is_some_and(|m| scheme.methods().contains(&m));
     match model.get(name) {
-        None if is_named => model.need(scheme, codes, name).map(Some),
+        None if model.config.method.is_some() => model.need(scheme, codes, name).map(Some),
         found => Ok(found),
     }
 }
 
 /// `W_zero_point` of compressed-tensors, which the settings may say that there is.
 pub(super) fn zero_points<'m>(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &'m Model<'_>,
     codes: &Stored,
     name: &str,
@@ -37,15 +35,9 @@ pub(super) fn zero_points<'m>(
 }
 
 /// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
-pub(super) fn numbers_of(scheme: &dyn Scheme, tensor: &Stored) -> Result<Numbers> {
+pub(super) fn numbers_of(scheme: &'static str, tensor: &Stored) -> Result<Numbers> {
     check_numbers(scheme, tensor)?;
-    let dtype = if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype };
-    Ok(plain_numbers(dtype))
-}
-
-/// The numbers of a dtype.
-pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
-    Codes::of_dtype(dtype, Order::LowFirst).map_or(Numbers::Of(dtype), Numbers::Codes)
+    Ok(if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype }.into())
 }
 
 /// The numbers in `tensor` that belong to the elements of a weight of shape `[.., rows, columns]`.
@@ -59,12 +51,13 @@ pub(super) fn plain_numbers(dtype: Dtype) -> Numbers {
 /// | `[.., rows, groups]` | a group of columns of a row |
 /// | `[.., rows / b, columns / c]`, rounded up | a block of `b` × `c`, also `[rows / b, 1, columns / c, 1]` |
 pub(super) fn grid(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     model: &Model<'_>,
     weight: &[usize],
     tensor: &Stored,
-    numbers: Numbers,
+    numbers: impl Into<Numbers>,
 ) -> Result<Grid> {
+    let numbers = numbers.into();
     let (lead, rows, columns) = match *weight {
         [ref lead @ .., rows, columns] => (lead, rows, columns),
         [columns] => (&[][..], 1, columns),
@@ -117,7 +110,7 @@ pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
 /// Checks that the scales are as many as the groups of columns of one of these sizes, which the
 /// settings name, if they name any.
 pub(super) fn check_group_size(
-    scheme: &dyn Scheme,
+    scheme: &'static str,
     scales: &Stored,
     sizes: impl IntoIterator<Item = usize>,
     [columns, groups]: [usize; 2],
@@ -131,16 +124,37 @@ pub(super) fn check_group_size(
     Err(mismatch(scheme, scales, expected, format_args!("{groups} groups")))
 }
 
-/// `X.pre_quant_scale`: factors of the input of a module, and so of the columns of its weight.
-pub(super) fn factors_of_columns(
-    scheme: &dyn Scheme,
-    weight: &[usize],
+/// The weight with factors of the input of its module, such as `X.pre_quant_scale`, and so of its
+/// columns.
+pub(super) fn times_columns(mut weight: Weight, factors: Option<&Stored>) -> Result<Weight> {
+    let Some(tensor) = factors else { return Ok(weight) };
+    check_numbers(weight.scheme, tensor)?;
+    let columns = weight.shape.last().copied().unwrap_or(1);
+    check_len(weight.scheme, tensor, [columns, 1])?;
+    let rows = weight.shape.iter().product::<usize>() / columns.max(1);
+    let matrix = Matrix::rows(tensor, tensor.dtype, columns);
+    weight.numbers.of_columns = Some(Grid::new(matrix, rows, 1, [rows, 1]));
+    weight.tensors.push(tensor.clone());
+    Ok(weight)
+}
+
+/// A weight whose codes are numbers of a dtype: (code − zero point) · scale, times the factors.
+pub(super) fn plain(
+    scheme: &'static str,
+    model: &Model<'_>,
+    name: impl Into<String>,
     tensor: &Stored,
-) -> Result<Grid> {
-    check_numbers(scheme, tensor)?;
-    let columns = weight.last().copied().unwrap_or(1);
-    check_len(scheme, tensor, [columns, 1])?;
-    let rows = weight.iter().product::<usize>() / columns.max(1);
-    let matrix = Matrix::rows(tensor, plain_numbers(tensor.dtype), columns);
-    Ok(Grid::new(matrix, rows, 1, [rows, 1]))
+    (scales, numbers): (&Stored, impl Into<Numbers>),
+    zeros: Option<&Stored>,
+    factors: Option<&Stored>,
+) -> Result<Weight> {
+    let shape = &tensor.shape;
+    let of_scales = grid(scheme, model, shape, scales, numbers)?;
+    let of_zeros = zeros.map(|zeros| {
+        check_numbers(scheme, zeros)?;
+        grid(scheme, model, shape, zeros, zeros.dtype)
+    });
+    let numbers = Grouped::plain(tensor).scaled(of_scales).zeroed(of_zeros.transpose()?);
+    let tensors: Vec<_> = [tensor, scales].into_iter().chain(zeros).collect();
+    times_columns(weight(scheme, name, shape, &tensors, numbers), factors)
 }

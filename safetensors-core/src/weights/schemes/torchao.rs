@@ -4,66 +4,41 @@
 
 use serde_json::Value;
 
-use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Scheme, Weight, check_dtype, check_numbers, unsupported, weight};
-use super::super::weight::Grouped;
-use super::scales::{factors_of_columns, grid, plain_numbers, scales_of};
+use super::super::matrix::Stored;
+use super::super::model::{Model, Weight, check_dtype, check_numbers, unsupported};
+use super::scales::{plain, scales_of};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-pub(super) struct Torchao;
+const NAME: &str = "torchao";
 
 /// The types whose elements lie in C order.
 const PLAIN: &[&str] = &["Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor"];
 
-impl Scheme for Torchao {
-    fn name(&self) -> &'static str {
-        "torchao"
+pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+    let Some(base) = tensor.name.strip_suffix("_qdata") else { return Ok(None) };
+    let Some((module, name)) = base.rsplit_once("._") else { return Ok(None) };
+    let name = format!("{module}.{}", name.trim_end_matches('_'));
+    let json = model.metadata.get(&name);
+    let json = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
+    let json = json.unwrap_or_default();
+    let kind = json.get("_type").and_then(Value::as_str);
+    if let Some(kind) = kind.filter(|kind| !PLAIN.contains(kind)) {
+        return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
     }
-
-    fn methods(&self) -> &'static [&'static str] {
-        &["torchao"]
+    check_dtype(NAME, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
+    let scales = match kind.is_some() || base.ends_with("._weight") {
+        true => Some(model.need(NAME, tensor, &format!("{base}_scale"))?),
+        false => scales_of(NAME, model, tensor, &format!("{base}_scale"))?,
+    };
+    let Some(scales) = scales else { return Ok(None) };
+    let parts = json.get("_tensor_data_names").and_then(Value::as_array);
+    for part in parts.into_iter().flatten().filter_map(Value::as_str) {
+        model.need(NAME, tensor, &format!("{base}_{part}"))?;
     }
-
-    fn weight(&self, model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-        let Some(base) = tensor.name.strip_suffix("_qdata") else { return Ok(None) };
-        let Some((module, name)) = base.rsplit_once("._") else { return Ok(None) };
-        let name = format!("{module}.{}", name.trim_end_matches('_'));
-        let json = model.metadata.get(&name);
-        let json = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
-        let json = json.unwrap_or_default();
-        let kind = json.get("_type").and_then(Value::as_str);
-        if let Some(kind) = kind.filter(|kind| !PLAIN.contains(kind)) {
-            return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
-        }
-        check_dtype(self, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
-        let scales = match kind.is_some() || base.ends_with("._weight") {
-            true => Some(model.need(self, tensor, &format!("{base}_scale"))?),
-            false => scales_of(self, model, tensor, &format!("{base}_scale"))?,
-        };
-        let Some(scales) = scales else { return Ok(None) };
-        let parts = json.get("_tensor_data_names").and_then(Value::as_array);
-        for part in parts.into_iter().flatten().filter_map(Value::as_str) {
-            model.need(self, tensor, &format!("{base}_{part}"))?;
-        }
-        check_numbers(self, scales)?;
-        let factors = grid(self, model, &tensor.shape, scales, plain_numbers(scales.dtype))?;
-        let mut tensors = vec![tensor, scales];
-        let zeros = match model.get(&format!("{base}_zero_point")) {
-            None => None,
-            Some(zeros) => {
-                check_numbers(self, zeros)?;
-                tensors.push(zeros);
-                Some(grid(self, model, &tensor.shape, zeros, plain_numbers(zeros.dtype))?)
-            }
-        };
-        let numbers = Grouped::new(Matrix::plain(tensor), tensor.matrix()[1]);
-        let mut numbers = numbers.scaled(factors).zeroed(zeros);
-        // SmoothQuant and AWQ multiply the input of the module by it.
-        if let Some(before) = model.get(&format!("{base}_act_pre_scale")) {
-            numbers.of_columns = Some(factors_of_columns(self, &tensor.shape, before)?);
-            tensors.push(before);
-        }
-        Ok(Some(weight(self, name, &tensor.shape, &tensors, numbers)))
-    }
+    check_numbers(NAME, scales)?;
+    let zeros = model.get(&format!("{base}_zero_point"));
+    // SmoothQuant and AWQ multiply the input of the module by it.
+    let factors = model.get(&format!("{base}_act_pre_scale"));
+    plain(NAME, model, name, tensor, (scales, scales.dtype), zeros, factors).map(Some)
 }
