@@ -238,7 +238,10 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     let other = Quantized::named("gptq-v1-4bits");
     let quantised = text(&other.model());
     let missing = dir.path().join("missing");
-    let cases: [(&[&str], &str); 6] = [
+    let codes = text(&dir.path().join("codes"));
+    convert(dir.path(), &[&*model, &*codes, "--quantize", "int8-channel"]).success();
+    let cases: [(&[&str], &str); 7] = [
+        (&[&*codes, "out.safetensors"], " as 8-bit with scales; --dequantize f32 does that\n"),
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, &*model, "out.safetensors"], "--lora is for one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),

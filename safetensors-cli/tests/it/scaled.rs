@@ -233,7 +233,124 @@ fn scales_in_another_input_are_not_lost() {
         .failure()
         .stderr(predicate::str::contains("put their files into one directory"));
     assert!(!dir.path().join("out.safetensors").exists());
-    convert(dir.path(), &both).success();
+    convert(dir.path(), &[&both[..], &["--dtype", "bf16", "--keep-quantized"]].concat())
+        .success()
+        .stderr(predicate::str::contains("all floats stay as they are"));
+    let kept = content(dir.path().join("out.safetensors"));
+    assert_eq!(kept.iter().map(|(_, it)| *it).collect::<Vec<_>>(), [Dtype::F8_E4M3, Dtype::F32]);
+    convert(dir.path(), &[&both[..], &["--force"]].concat()).success();
     convert(dir.path(), &["out.safetensors", "numbers.safetensors", "--dtype", "bf16"]).success();
     assert_eq!(values(&dir.path().join("numbers.safetensors")), [0.5, 0.5, 1.0, 1.0]);
+}
+
+const KEEP: &str = "; --keep-quantized copies the tensors as they are stored\n";
+
+/// One tensor of FP8 has no scales, so nothing tells which weights have which.
+#[test]
+fn codes_that_cannot_be_told_are_copied_or_left_out() {
+    let dir = temp_dir();
+    let out = dir.path().join("out.safetensors");
+    let codes = |shape| TensorView::new(Dtype::F8_E4M3, shape, &[0x38, 0x38, 0x40, 0x40]).unwrap();
+    let floats = TensorView::from_slice(&[1], &[0.5_f32]).unwrap();
+    let tensors = [
+        ("embed", codes(&[2, 2])),
+        ("embed_mean", floats),
+        ("l.weight", codes(&[2, 2])),
+        ("l.weight_scale", floats),
+        ("norm", floats),
+    ];
+    save(dir.path().join("in.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    let settings = |text: &str| std::fs::write(dir.path().join("config.json"), text).unwrap();
+    let keep = &["--dtype", "bf16", "--keep-quantized"][..];
+    let stored = "embed=F8_E4M3 embed_mean=F32 l.weight=F8_E4M3 l.weight_scale=F32 norm=F32";
+    let floats_stay = "all floats stay as they are: scales may be among them\n";
+    let fp8 = r#"{"quantization_config": {"quant_method": "fp8"}}"#;
+    let cases: [(&[&str], &str, &str); 11] = [
+        (&["--dtype", "bf16"], KEEP, ""),
+        (&["--dequantize", "f32"], KEEP, ""),
+        (&["--cast", "embed=bf16"], KEEP, ""),
+        (&["--quantize", "int8-channel"], "; --drop leaves a tensor out\n", ""),
+        (keep, floats_stay, stored),
+        (&[], "", stored),
+        (&["--dtype", "bf16", "--drop", "embed"], "", "embed_mean=F32 l.weight=BF16 norm=BF16"),
+        (&["--dtype", "bf16", "-f", "l.*"], "", "l.weight=BF16"),
+        (
+            &["--dtype", "bf16", "--cast", "embed=keep"],
+            "some weights stay quantised\n",
+            "embed=F8_E4M3 embed_mean=F32 l.weight=BF16 norm=BF16",
+        ),
+        (
+            &["--cast", "*.weight=bf16"],
+            "some weights stay quantised\n",
+            "embed=F8_E4M3 embed_mean=F32 l.weight=BF16 norm=F32",
+        ),
+        (
+            &[keep, &["--drop", "embed*"]].concat(),
+            "",
+            "l.weight=F8_E4M3 l.weight_scale=F32 norm=BF16",
+        ),
+    ];
+    settings(fp8);
+    for (args, told, expected) in cases {
+        let done = convert(dir.path(), &[&["in.safetensors", "out.safetensors"], args].concat());
+        let done = done.stderr(predicate::str::ends_with(told));
+        if expected.is_empty() {
+            done.failure();
+            continue;
+        }
+        done.success();
+        let found = content(out.clone());
+        let found: Vec<_> = found.iter().map(|(name, it)| format!("{name}={it}")).collect();
+        assert_eq!(found.join(" "), expected, "{args:?}");
+        std::fs::remove_file(&out).unwrap();
+    }
+    // Nothing tells that these settings are of other weights.
+    settings(&fp8.replace("fp8", "aqlm"));
+    let all = [&["in.safetensors", "out.safetensors"], keep].concat();
+    convert(dir.path(), &all).success().stderr(predicate::str::ends_with(floats_stay));
+    assert_eq!(content(out).len(), 5);
+}
+
+#[test]
+fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
+    let dir = temp_dir();
+    let fixture = Quantized::named("gptq-v1-4bits");
+    let model = fixture.model();
+    let model = model.to_str().unwrap();
+    let advice = "; --dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they \
+                  are stored\n";
+    for out in ["out.npz", "out.bpk", "out.npy"] {
+        convert(dir.path(), &[model, out])
+            .failure()
+            .stderr(predicate::str::contains("cannot say that weights are quantised: "))
+            .stderr(predicate::str::contains(
+                "it has codes of the weight \"layer.weight\", stored as GPTQ; --",
+            ))
+            .stderr(predicate::str::ends_with(advice));
+    }
+    for out in ["out.npz", "out.bpk"] {
+        let kept = [model, out, "--keep-quantized", "--dtype", "f32"];
+        convert(dir.path(), &kept).success();
+        convert(dir.path(), &[model, &format!("n-{out}"), "--dtype", "f32"]).success();
+    }
+    // Codes that are cast by their own name, and a weight that is kept by its name.
+    let cast = [model, "out.safetensors", "--cast", "*.qweight=f32"];
+    convert(dir.path(), &cast).failure().stderr(predicate::str::ends_with(advice));
+    let weight = &fixture.open().quantized_weights().unwrap()[0].name;
+    let keep = ["--dtype", "bf16", "--cast", &format!("{weight}=keep")];
+    convert(dir.path(), &[&[model, "out.safetensors"], &keep[..]].concat()).success().stderr("");
+    // A file of another format is read with the settings beside it.
+    let read = ["out.bpk", "numbers.safetensors", "--dtype", "f32"];
+    convert(dir.path(), &read)
+        .failure()
+        .stderr(predicate::str::contains("GPTQ needs").and(predicate::str::ends_with(KEEP)));
+    let settings = fixture.directory.join("config.json");
+    std::fs::copy(settings, dir.path().join("config.json")).unwrap();
+    convert(dir.path(), &read).success();
+    let numbers = Checkpoint::open(dir.path().join("numbers.safetensors")).unwrap();
+    for tensor in fixture.expected().tensors() {
+        let found = numbers.tensor(tensor.name()).unwrap();
+        let found = (found.shape(), found.read().unwrap().into_vec::<f32>().unwrap());
+        fixture.compare(tensor.name(), found.0, &found.1);
+    }
 }

@@ -44,6 +44,7 @@ use lora::{Adapters, Loras};
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
+use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source, layers_of};
@@ -324,14 +325,20 @@ fn out_is_missing() -> anyhow::Error {
 /// something else, and of quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     use ErrorKind::{Adapter, Quantization, Tie};
+    let mut told = format!("{error:#}");
     let advice = match error.downcast_ref::<Error>().map(Error::kind) {
         Some(Tie { problem: TieProblem::NotRecorded { .. } }) => {
             "leave it out with --drop, or give it another name with --rename"
         }
-        Some(Quantization { problem: QuantizationProblem::Codes { .. } }) => {
+        Some(kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } }) => {
+            // Core's own remedy is for programs.
+            let cause =
+                format!("it has codes of the weight {}, stored as {scheme}", Quoted(weight));
+            told = told.replace(&kind.to_string(), &cause);
             "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
              stored"
         }
+        Some(Quantization { problem: QuantizationProblem::Config { .. } }) => return error,
         Some(Quantization { .. }) if changes.quantize.is_some() => "--drop leaves a tensor out",
         Some(Quantization { .. }) => "--keep-quantized copies the tensors as they are stored",
         // An adapter for a weight that is not one of numbers.
@@ -340,9 +347,6 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         }
         _ => return error,
     };
-    let told = format!("{error:#}");
-    // Core's own remedy is for programs.
-    let told = told.split_once(": QuantizedWeights::").map_or(&*told, |(told, _)| told);
     anyhow::anyhow!("{told}; {advice}")
 }
 
