@@ -325,24 +325,25 @@ fn out_is_missing() -> anyhow::Error {
 /// something else, and of quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     use ErrorKind::{Adapter, Quantization, Tie};
+    let Some(cause) = error.downcast_ref::<Error>() else { return error };
     let mut told = format!("{error:#}");
-    let advice = match error.downcast_ref::<Error>().map(Error::kind) {
-        Some(Tie { problem: TieProblem::NotRecorded { .. } }) => {
+    let advice = match cause.kind() {
+        Tie { problem: TieProblem::NotRecorded { .. } } => {
             "leave it out with --drop, or give it another name with --rename"
         }
-        Some(kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } }) => {
+        kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } } => {
             // Core's own remedy is for programs.
-            let cause =
-                format!("it has codes of the weight {}, stored as {scheme}", Quoted(weight));
-            told = told.replace(&kind.to_string(), &cause);
+            let same = format!("it has codes of the weight {}, stored as {scheme}", Quoted(weight));
+            told = told.replace(&kind.to_string(), &same);
             "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
              stored"
         }
-        Some(Quantization { problem: QuantizationProblem::Config { .. } }) => return error,
-        Some(Quantization { .. }) if changes.quantize.is_some() => "--drop leaves a tensor out",
-        Some(Quantization { .. }) => "--keep-quantized copies the tensors as they are stored",
+        // Of settings that cannot be read.
+        Quantization { .. } if cause.tensor().is_none() => return error,
+        Quantization { .. } if changes.quantize.is_some() => "--drop leaves a tensor out",
+        Quantization { .. } => "--keep-quantized copies the tensors as they are stored",
         // An adapter for a weight that is not one of numbers.
-        Some(Adapter { problem }) if problem.to_string().contains("dequantise") => {
+        Adapter { problem } if problem.to_string().contains("dequantise") => {
             "--dequantize f32 does that"
         }
         _ => return error,
