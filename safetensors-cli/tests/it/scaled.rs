@@ -304,11 +304,16 @@ fn codes_that_cannot_be_told_are_copied_or_left_out() {
         assert_eq!(found.join(" "), expected, "{args:?}");
         std::fs::remove_file(&out).unwrap();
     }
-    // Nothing tells that these settings are of other weights.
-    settings(&fp8.replace("fp8", "aqlm"));
-    let all = [&["in.safetensors", "out.safetensors"], keep].concat();
+    // The metadata of ComfyUI names a weight that is not there.
+    settings("{}");
+    let layers = r#"{"layers": {"other": {"format": "float8_e4m3fn"}}}"#;
+    let options = SaveOptions::new().metadata([("_quantization_metadata", layers)]);
+    save(dir.path().join("in.safetensors"), [("norm", floats)], &options).unwrap();
+    let mut all = vec!["in.safetensors", "out.safetensors", "--dtype", "bf16"];
+    convert(dir.path(), &all).failure().stderr(predicate::str::ends_with(KEEP));
+    all.push("--keep-quantized");
     convert(dir.path(), &all).success().stderr(predicate::str::ends_with(floats_stay));
-    assert_eq!(content(out).len(), 5);
+    assert_eq!(content(out), [("norm".to_owned(), Dtype::F32)]);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use super::Checkpoint;
 use crate::checkpoint::CheckpointFile;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::load::catalog::{Catalog, CatalogPlace};
+use crate::quantized::Leaves;
 use crate::weights::Weight;
 
 impl<S: ReadAt> Checkpoint<S> {
@@ -41,16 +42,13 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// The quantised weights, in the order of the tensors that hold their codes, without those whose
     /// errors `leaves` accepts.
-    pub(crate) fn stored_weights<F>(&self, mut leaves: F) -> Result<Vec<Weight>>
-    where
-        F: FnMut(&Error) -> bool,
-    {
+    pub(crate) fn stored_weights(&self, leaves: Leaves<'_>) -> Result<Vec<Weight>> {
         let weights = self.catalog.weights();
         let Err(failed) = weights else { return weights };
         let mut failed = Some(failed);
         let weights = self.tensors().filter_map(|tensor| {
             let found = tensor.weight().map_err(|error| tensor.locate(error)).transpose()?;
-            let is_left = found.as_ref().is_err_and(&mut leaves);
+            let is_left = found.as_ref().is_err_and(&mut *leaves);
             failed = failed.take().filter(|_| !is_left);
             (!is_left).then_some(found)
         });

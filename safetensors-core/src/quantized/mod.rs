@@ -35,6 +35,10 @@ use crate::error::{Error, Result};
 use crate::io::ReadAt;
 use crate::weights::Weight;
 
+/// Accepts the error of a weight whose tensors then stay as they are stored.
+#[doc(hidden)]
+pub type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
+
 /// A quantised weight of a checkpoint, and the tensors that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -76,16 +80,13 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
-        self.quantized_weights_but(|_| false)
+        self.quantized_weights_but(&mut |_| false)
     }
 
     /// The same without the weights whose errors `leaves` accepts.
     /// [`dequantized_but`](Self::dequantized_but) leaves their tensors as they are stored.
     #[doc(hidden)]
-    pub fn quantized_weights_but(
-        &self,
-        leaves: impl FnMut(&Error) -> bool,
-    ) -> Result<Vec<QuantizedWeight>> {
+    pub fn quantized_weights_but(&self, leaves: Leaves<'_>) -> Result<Vec<QuantizedWeight>> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
 
@@ -114,7 +115,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading.
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
-        let weights = self.find_weights(|_| false)?;
+        let weights = self.find_weights(&mut |_| false)?;
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
@@ -128,7 +129,7 @@ impl<S: ReadAt> Checkpoint<S> {
         self,
         wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Computed<S>>> {
-        self.dequantized_but(|_| false, wanted)
+        self.dequantized_but(&mut |_| false, wanted)
     }
 
     /// The same of a checkpoint with the weights of
@@ -136,7 +137,7 @@ impl<S: ReadAt> Checkpoint<S> {
     #[doc(hidden)]
     pub fn dequantized_but(
         self,
-        leaves: impl FnMut(&Error) -> bool,
+        leaves: Leaves<'_>,
         mut wanted: impl FnMut(&QuantizedWeight) -> bool,
     ) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(leaves)?.into_iter();
@@ -159,17 +160,14 @@ impl<S: ReadAt> Checkpoint<S> {
     /// no quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
-        let weights = self.find_weights(|_| false)?;
+        let weights = self.find_weights(&mut |_| false)?;
         if weights.is_empty() {
             return Ok(None);
         }
         Ok(Some(source::dequantized(self.by_ref(), weights)?.without_codes()))
     }
 
-    fn find_weights(
-        &self,
-        leaves: impl FnMut(&Error) -> bool,
-    ) -> Result<Vec<(QuantizedWeight, Weight)>> {
+    fn find_weights(&self, leaves: Leaves<'_>) -> Result<Vec<(QuantizedWeight, Weight)>> {
         let weights = self.stored_weights(leaves).map_err(|error| self.in_first_path(error))?;
         let describe = |weight: Weight| {
             let about = QuantizedWeight {

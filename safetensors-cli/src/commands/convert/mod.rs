@@ -294,11 +294,8 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     change.warn_of_no_effect(&names, !quantised.is_empty());
     let merged =
         sources.iter().flat_map(|it| &it.merged).map(|(name, it)| (&**name, *it)).collect();
-    let mut layers = LinearLayers::new();
-    if change.quantization().is_some() {
-        layers =
-            sources.iter().try_fold(layers, |layers, it| layers_of(it.checkpoint(), layers))?;
-    }
+    let layers_of = |layers, it: &Source| layers_of(change, it.checkpoint(), layers);
+    let layers = sources.iter().try_fold(LinearLayers::new(), layers_of)?;
     let left_by = |error| change.left_by(error);
     let apply = |kept: &_| change.apply(taken()?, &quantised, kept, &merged, &layers);
     let rewrite = match apply(&kept) {
@@ -339,7 +336,11 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
              stored"
         }
         // Of settings that cannot be read.
-        Quantization { .. } if cause.tensor().is_none() => return error,
+        Quantization { problem: QuantizationProblem::Config { .. } }
+            if cause.tensor().is_none() =>
+        {
+            return error;
+        }
         Quantization { .. } if changes.quantize.is_some() => "--drop leaves a tensor out",
         Quantization { .. } => "--keep-quantized copies the tensors as they are stored",
         // An adapter for a weight that is not one of numbers.

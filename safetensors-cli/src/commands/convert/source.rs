@@ -77,10 +77,7 @@ impl Source {
                 let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
                 let mut checkpoint = input::open_with(path, opening)?;
                 if change.may_make_numbers() {
-                    let layers = match change.quantization() {
-                        Some(_) => layers_of(Some(&checkpoint), LinearLayers::new())?,
-                        None => LinearLayers::new(),
-                    };
+                    let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
                     let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
                     let mut left = BTreeSet::new();
                     let mut leaves = |error: &Error| {
@@ -94,7 +91,7 @@ impl Source {
                     let (made, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
                     refuse_two_schemes(path, change, &others)?;
                     if !made.is_empty() {
-                        checkpoint = checkpoint.dequantized_but(leaves, makes)?.into_boxed();
+                        checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
                     }
                     numbers.extend(made.into_iter().map(|weight| weight.name));
                     kept.extend(
@@ -244,11 +241,14 @@ pub(super) fn config_of(
     Ok(Some((path, text)))
 }
 
-/// Adds what `config.json` beside a checkpoint says of the layers of the model.
+/// Adds what `config.json` beside a checkpoint says of the layers of the model, if weights are
+/// quantised.
 pub(super) fn layers_of(
+    change: &Change<'_>,
     checkpoint: Option<&Checkpoint>,
     layers: LinearLayers,
 ) -> anyhow::Result<LinearLayers> {
+    let checkpoint = checkpoint.filter(|_| change.quantization().is_some());
     let Some((path, text)) = config_of(checkpoint)? else { return Ok(layers) };
     Ok(layers.config(&text).map_err(|error| error.in_path(&path))?)
 }
