@@ -54,6 +54,9 @@ pub(super) struct Changes {
     )]
     dequantize: Option<Dtype>,
     /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
+    ///
+    /// Where it cannot be told which floats are scales, all floats stay as they are, and a warning
+    /// says so. NumPy's files and burnpack need this option to hold codes
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     pub(super) keep_quantized: bool,
     /// Also take the optimizer's state from a checkpoint of DeepSpeed
