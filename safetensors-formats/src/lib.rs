@@ -96,6 +96,8 @@ mod zipped;
 pub use error::{Error, ErrorKind, Result};
 pub use format::Format;
 pub use limits::Limits;
+#[doc(hidden)]
+pub use open::join;
 pub use open::{open, open_files};
 pub use options::Options;
 pub use polyglot::check_polyglot;

@@ -52,8 +52,21 @@ const START: usize = 16;
 /// The errors of [`open_files`], and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let files = open_files(LocalStore, path, options)?;
-    let is_directory = files.iter().any(|(_, file)| file.format().is_of_directories());
-    Ok(Checkpoint::from_sources(files)?.in_store(LocalStore, is_directory))
+    let format = files.first().map(|(_, file)| file.format());
+    join(LocalStore, format, files)
+}
+
+/// Makes one checkpoint of files of this format, which are of this store.
+#[doc(hidden)]
+pub fn join<S: ReadAt>(
+    store: impl Store + 'static,
+    format: Option<Format>,
+    files: impl IntoIterator<Item = (PathBuf, S)>,
+) -> Result<Checkpoint<S>> {
+    let is_directory = format.is_some_and(Format::is_of_directories);
+    let checkpoint = Checkpoint::from_sources(files)?.in_store(store, is_directory);
+    // The config.json beside a GGUF file may be of the model that the file was made of.
+    Ok(if format == Some(Format::Gguf) { checkpoint.without_codes() } else { checkpoint })
 }
 
 /// Opens the files that a path of a store leads to, of which

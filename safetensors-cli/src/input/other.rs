@@ -106,10 +106,9 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     for (of_several, file) in files.iter().filter(|(file, _)| is_directory || file != path) {
         opening.judge.judge(of_several, Some(file.format()))?;
     }
-    let is_directory = files.iter().any(|(_, file)| file.format().is_of_directories());
+    let format = files.first().map(|(_, file)| file.format());
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
-    let checkpoint = safetensors_core::Checkpoint::from_sources(sources)?;
-    Ok(checkpoint.in_store(store, is_directory).into_boxed())
+    Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
 }
 
 /// Whether an error says that a directory is of no format that is read.

@@ -59,7 +59,8 @@ impl<S: ReadAt> Checkpoint<S> {
 
 impl<S> Checkpoint<S> {
     /// The same checkpoint, of which no tensor is codes of a quantised weight.
-    pub(crate) fn without_codes(mut self) -> Self {
+    #[doc(hidden)]
+    pub fn without_codes(mut self) -> Self {
         self.catalog.is_plain = true;
         self
     }

@@ -290,3 +290,15 @@ fn each_wrong_field_is_named() {
     overlap.tensor[name] = b'v';
     assert!(refused(&overlap.bytes(), &Options::new()).contains("its data overlaps that of \"w\""));
 }
+
+/// The settings beside it may be of the model that it was made of.
+#[test]
+fn no_settings_make_codes_of_integers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    std::fs::copy(fixture("gguf/plain.gguf"), &path).unwrap();
+    let config = r#"{"quantization_config": {"quant_method": "fp8"}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let checkpoint = safetensors_formats::open(&path, &Options::new()).unwrap();
+    assert_eq!(checkpoint.quantized_weights().unwrap(), []);
+}
