@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::error::QuantizationProblem;
 use safetensors_core::save::write_to;
-use safetensors_core::{SaveOptions, TensorSource};
+use safetensors_core::{ErrorKind, LazyTensor, ReadAt, SaveOptions, TensorSource};
 
 use super::Run;
 use crate::input::Input;
@@ -77,6 +78,9 @@ impl Run for Args {
             checkpoint = find::with_numbers_of(checkpoint, &self.name)?;
         }
         let tensor = find::tensor(&checkpoint, &self.name)?;
+        if !self.raw {
+            refuse_unknown_codes(&tensor)?;
+        }
         let selection = match &self.slice {
             Some(slice) => slice.select(&tensor)?,
             None => Selection::whole(tensor.shape()),
@@ -116,6 +120,18 @@ impl Run for Args {
         destination.tell(out, format_args!("{dtype} {shape}, {}", text::size(bytes)))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Fails for codes of a weight that cannot be read. Those of a weight that can be have names of their
+/// own, and are written if they are asked for.
+fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result<()> {
+    let Err(error) = tensor.refuse_codes() else { return Ok(()) };
+    let is_known = matches!(
+        error.kind(),
+        ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } }
+    );
+    anyhow::ensure!(is_known, "{error}; --raw writes the bytes as they are stored");
+    Ok(())
 }
 
 fn write(

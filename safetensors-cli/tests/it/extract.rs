@@ -3,7 +3,7 @@
 use std::fs;
 
 use predicates::prelude::*;
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{Dtype, SaveOptions, TensorView, save};
 
 use crate::fixtures::*;
 
@@ -250,4 +250,24 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
             assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         }
     }
+}
+
+#[test]
+fn codes_that_cannot_be_read_are_written_only_if_asked_for() {
+    let dir = temp_dir();
+    let codes = TensorView::new(Dtype::I8, &[2, 2], &[1, 2, 3, 4]).unwrap();
+    let scales = TensorView::from_slice(&[2, 1], &[0.5_f32, 1.0]).unwrap();
+    let norm = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let tensors = [("w", codes), ("w_zero", scales), ("norm", norm)];
+    save(dir.path().join("in.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    let extract = |name: &str, more: &[&str]| {
+        let args = ["extract", "in.safetensors", name, "-o", "out.npy"];
+        run_in(dir.path(), &[&args, more].concat())
+    };
+    let refused = predicate::str::contains("\"w_zero\"").and(predicate::str::contains("--raw"));
+    extract("w", &[]).failure().stderr(refused);
+    assert!(!dir.path().join("out.npy").exists());
+    extract("norm", &[]).success();
+    extract("w", &["--raw", "--force"]).success();
+    assert_eq!(fs::read(dir.path().join("out.npy")).unwrap(), [1, 2, 3, 4]);
 }

@@ -51,10 +51,6 @@ impl<S: ReadAt> Tensors for Together<'_, '_, S> {
         self.rewrite.tensors.len()
     }
 
-    fn is_part(&self) -> bool {
-        true
-    }
-
     fn position(&self, name: &str) -> Option<usize> {
         self.positions.get(name).copied()
     }

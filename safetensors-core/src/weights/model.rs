@@ -15,6 +15,7 @@ use crate::convert::{ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
 use crate::header::Metadata;
+use crate::tensor::shape::memory_count;
 use crate::tensor::{Element, TensorBuf};
 
 /// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
@@ -88,7 +89,8 @@ impl<'a> Model<'a> {
         let all = (0..self.tensors.count()).filter_map(|position| {
             let stored = self.tensors.at(position)?;
             let is_note = stored.byte_len <= MOST && is_note(&stored.name);
-            is_note.then_some(position)
+            let known = self.known.get(self.tensors, position).filter(|_| is_note)?;
+            known.note.get().is_none().then_some(position)
         });
         let positions: Vec<_> = all.collect();
         for (&position, note) in positions.iter().zip(self.tensors.read(&positions)?) {
@@ -245,6 +247,11 @@ pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]
         format_args!("shape {}", Shape(shape)),
         format_args!("shape {}", Shape(&tensor.shape)),
     ))
+}
+
+/// The number of elements of a shape that describes a tensor.
+pub(super) fn count(tensor: &Stored, shape: &[usize]) -> Result<usize> {
+    memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&tensor.name))
 }
 
 /// Checks that a tensor has as many elements as a matrix of this shape.

@@ -3,7 +3,7 @@
 use safetensors_core::Dtype;
 
 use super::cases::{Case, ONE, Tensors, floats, raw, words};
-use Dtype::{F8_E4M3, I8, U8, U32};
+use Dtype::{F8_E4M3, I8, I16, U8, U32};
 
 type Row = (&'static str, &'static str, Tensors, &'static [&'static str]);
 
@@ -99,6 +99,30 @@ pub(super) fn cases() -> Vec<Case> {
             r#"{"quant_method": "w4afp8"}"#,
             vec![("a.weight", f8()), ("a.weight_scale", rows())],
             &["w4afp8", "a.weight", "not known"],
+        ),
+        (
+            "AQLM under its own method",
+            r#"{"quant_method": "aqlm"}"#,
+            vec![
+                ("a.codes", raw(I16, &[2, 2, 1], &[1])),
+                ("a.codebooks", floats(&[1, 2, 1, 2], &[0.0; 4])),
+            ],
+            &["AQLM", "a.codes"],
+        ),
+        (
+            "words of a method that is not known",
+            r#"{"quant_method": "bitdistiller"}"#,
+            vec![("a.blob", words(&[2, 2], &[0; 4])), ("a.scales", rows())],
+            &["bitdistiller", "a.blob", "not known"],
+        ),
+        (
+            "blocks of FP8 that may be of 96 or of 128 columns",
+            "",
+            vec![
+                ("a.weight", raw(F8_E4M3, &[128, 192], &[ONE])),
+                ("a.weight_scale_inv", floats(&[1, 2], &[0.5, 0.25])),
+            ],
+            &["a.weight_scale_inv", "weight_block_size", "96"],
         ),
         // GPTQ whose order of inputs is missing, and zero points that the settings have.
         (

@@ -9,13 +9,12 @@ use super::super::codes::{Codes, Order};
 use super::super::config::whole;
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Weight, check_bytes, check_dtype, check_len, mismatch, unsupported, weight,
+    Model, Weight, check_bytes, check_dtype, check_len, count, mismatch, unsupported, weight,
 };
 use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::plain;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::tensor::shape::memory_count;
 
 const NAME: &str = "bitsandbytes";
 
@@ -54,7 +53,7 @@ fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<We
     let shape = json.get("shape").and_then(Value::as_array);
     let shape = shape.and_then(|dims| dims.iter().map(whole).collect::<Option<Vec<_>>>());
     let shape = shape.ok_or_else(|| mismatch(NAME, state, "a shape", "none"))?;
-    let len = memory_count(&shape)?;
+    let len = count(tensor, &shape)?;
     check_bytes(NAME, tensor, [len.div_ceil(2), 1, 1])?;
     let size = number("blocksize")?;
     let absmax = model.need(NAME, tensor, &format!("{name}.absmax"))?;

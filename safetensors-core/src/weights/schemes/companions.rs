@@ -87,6 +87,9 @@ const ONLY_CODES: &[&str] =
 /// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
+/// What the errors call a scheme that neither the names nor the settings tell.
+const UNKNOWN: &str = "a scheme that is not known";
+
 /// At how many underscores, from the right, a companion's name may begin after its weight's.
 const MOST_CUTS: usize = 8;
 
@@ -311,17 +314,27 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     }
     let method = model.config.method.as_deref();
     let refused = |reason: String| {
-        let scheme = method.unwrap_or("this name");
+        let scheme = method.unwrap_or(UNKNOWN);
         let reason = if is_known { reason } else { "the quant_method is not known".into() };
         Err(unsupported(scheme, reason).in_tensor(name))
     };
-    // Scales of activations show that the weight had some, too.
+    // Scales of activations show that the weight had some, too. Plain data has offsets of its own,
+    // which are integers.
+    let may_be_scales = |dtype| match method {
+        Some(_) => dtype != Dtype::I64,
+        None => !is_integer(dtype) && dtype != Dtype::BOOL,
+    };
     let is_scale = |companion: &&str| {
         !OF_CACHES.contains(&split(companion).1)
-            && model.get(companion).is_some_and(|found| found.dtype != Dtype::I64)
+            && model.get(companion).is_some_and(|found| may_be_scales(found.dtype))
             && !is_of_another(model, companion, name)
     };
-    let companions = companions(model, &name_of_weight(name), name);
+    // A method that is not known may call its codes anything.
+    let weight = match is_known || module.is_empty() {
+        true => name_of_weight(name),
+        false => format!("{module}.weight"),
+    };
+    let companions = companions(model, &weight, name);
     if let Some(companion) = companions.into_iter().find(is_scale) {
         let (dtype, shape) = (tensor.dtype, Shape(&tensor.shape));
         return refused(format!(
@@ -329,8 +342,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
             Quoted(companion)
         ));
     }
-    let is_integer = matches!(tensor.dtype, Dtype::I16 | Dtype::U16 | Dtype::I32 | Dtype::U32);
-    if method.is_some() && (is_weight || !is_integer)
+    if method.is_some() && (is_weight || !is_integer(tensor.dtype))
         || ONLY_CODES.iter().any(|end| name.ends_with(end))
     {
         return refused(format!(
@@ -338,7 +350,17 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
             tensor.dtype
         ));
     }
+    if is_weight && model.is_part() {
+        let reason = "this file is one of several, and another may have its scales; open the \
+                      directory, or the index";
+        return Err(unsupported(UNKNOWN, reason).in_tensor(name));
+    }
     Ok(())
+}
+
+fn is_integer(dtype: Dtype) -> bool {
+    use Dtype::{I16, I32, I64, U16, U32, U64};
+    matches!(dtype, I16 | U16 | I32 | U32 | I64 | U64)
 }
 
 /// Whether a tensor is a companion of another that exists.

@@ -5,11 +5,10 @@
 use super::super::codes::{Codes, Order};
 use super::super::matrix::{Lies, Matrix, Stored};
 use super::super::model::{
-    Model, Weight, check_bytes, check_len, check_numbers, mismatch, unsupported, weight,
+    Model, Weight, check_bytes, check_len, check_numbers, count, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
 use crate::error::Result;
-use crate::tensor::shape::memory_count;
 
 const NAME: &str = "HQQ";
 
@@ -50,7 +49,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         number.ok_or_else(|| mismatch(NAME, tensor, "a whole number", "none"))
     };
     let shape = model.dims(&of_shape.name);
-    let len = memory_count(&shape)?;
+    let len = count(tensor, &shape)?;
     let groups = scales.len();
     check_len(NAME, zeros, [groups, 1])?;
     check_numbers(NAME, scales)?;

@@ -73,7 +73,7 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
     let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
     let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
     let (mut found, mut failed) = (None::<(&Stored, Weight)>, None);
-    for named in names.iter().filter(|_| is_known) {
+    for named in &names {
         match (by_schemes(model, named), &found) {
             (Ok(Some(weight)), None) => found = Some((named, weight)),
             (Ok(Some(weight)), Some((_, first))) => {
@@ -95,7 +95,8 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
         .map(|()| None);
     };
     if model.config.has_transforms() {
-        return Err(unsupported("compressed-tensors", "the weights are rotated"));
+        let error = unsupported("compressed-tensors", "the weights are rotated");
+        return Err(error.in_tensor(&tensor.name));
     }
     if named.name != tensor.name {
         weight.name = companions::name_of_weight(&tensor.name);

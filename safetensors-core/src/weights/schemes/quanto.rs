@@ -9,12 +9,13 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{Model, Weight, check_dtype, check_len, check_numbers, mismatch, weight};
+use super::super::model::{
+    Model, Weight, check_dtype, check_len, check_numbers, count, mismatch, weight,
+};
 use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{plain, scales_of};
 use crate::dtype::Dtype;
 use crate::error::{Result, Shape};
-use crate::tensor::shape::memory_count;
 
 const NAME: &str = "Quanto";
 
@@ -47,7 +48,7 @@ fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) 
         return Err(mismatch(NAME, tensor, "a matrix", Shape(&tensor.shape)));
     };
     let bits = bits(model, tensor, name, groups)?;
-    let columns = memory_count(rest)?;
+    let columns = count(tensor, rest)?;
     let shape = match rest {
         // Codes of so many columns may be groups of a row.
         [columns] if GROUPS.contains(columns) => shape(model, tensor, name, [groups, *columns])?,

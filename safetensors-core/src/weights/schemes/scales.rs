@@ -86,7 +86,18 @@ pub(super) fn grid(
         Some([] | [1] | [1, 1]) => Some(of(1, 1, [rows, columns])),
         Some(&[n]) | Some(&[n, 1]) if n == rows => Some(of(1, rows, [1, columns])),
         Some(&[1, n]) if n == columns && !lead.is_empty() => Some(of(n, 1, [rows, 1])),
-        Some(&[a, b]) if [a, b] == blocks => Some(of(b, a, model.block)),
+        Some(&[a, b]) if [a, b] == blocks => {
+            let other = [(rows, a, block_rows), (columns, b, block_columns)];
+            let other = other.into_iter().find_map(other_size);
+            if let Some(size) = other.filter(|_| model.config.method.is_none()) {
+                let expected = format!(
+                    "a weight_block_size in config.json, which tells blocks of {block_rows} from \
+                     blocks of {size}"
+                );
+                return Err(mismatch(scheme, tensor, expected, "none"));
+            }
+            Some(of(b, a, model.block))
+        }
         Some(&[n, groups]) if n == rows => {
             size_of_groups(groups).map(|size| of(groups, rows, [1, size]))
         }
@@ -100,6 +111,12 @@ pub(super) fn grid(
         );
         mismatch(scheme, tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     })
+}
+
+/// Another usual size of blocks that divides a length into as many as this size does.
+fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
+    let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
+    other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
 /// Whether a tensor is the number of a whole weight, and not that of the only one of several matrices.

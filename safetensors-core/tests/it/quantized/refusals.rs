@@ -136,8 +136,12 @@ fn schemes_that_are_not_read_are_named() {
             &[("l.weight", U8, &[4, 6]), ("l.weight_scale", F32, &[4, 1])],
         ),
         // Words without any settings.
-        ("this name", None, &[("l.weight", I32, &[4, 8]), ("l.scale", F16, &[4, 1])]),
-        ("this name", None, &[("l.embedding_quantized", U8, &[4, 8])]),
+        (
+            "a scheme that is not known",
+            None,
+            &[("l.weight", I32, &[4, 8]), ("l.scale", F16, &[4, 1])],
+        ),
+        ("a scheme that is not known", None, &[("l.embedding_quantized", U8, &[4, 8])]),
     ];
     for (scheme, config, tensors) in cases {
         let (problem, text) = refused(*config, tensors);

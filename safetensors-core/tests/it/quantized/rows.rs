@@ -76,6 +76,7 @@ fn a_plain_tensor_is_plain_whatever_it_is_called() {
         ("", "a.weight", F8_E4M3, &[2, 2]),
         ("", "a.weight", I8, &[2, 2]),
         ("", "a.weight_scale", F8_E8M0, &[2, 2]),
+        ("", "tokens.offsets", I32, &[2, 2]),
         ("fp8", "spiece_model", U8, &[100]),
         ("fp8", "position_ids", I32, &[1, 77]),
         ("gptq", "h.0.attn.bias", U8, &[1, 1, 8, 8]),
@@ -140,6 +141,34 @@ fn a_name_that_torchao_lists_is_there_unless_the_file_is_a_shard() {
         std::fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
         assert_eq!(Checkpoint::open(&shard).unwrap().quantized_weights().unwrap().len(), 1);
     }
+}
+
+/// Its scales may be in another shard.
+#[test]
+fn one_shard_alone_has_no_plain_weight_of_codes() {
+    let (directory, plain) = checkpoint(None, &[("a.weight", raw(F8_E4M3, &[2, 2], &[ONE]))]);
+    assert_eq!(plain.quantized_weights().unwrap(), []);
+    let shard = directory.path().join("model-00001-of-00002.safetensors");
+    std::fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
+    let read = |options: &LoadOptions| {
+        Checkpoint::open(&shard).unwrap().tensor("a.weight").unwrap().read_with(options)
+    };
+    let error = read(&LoadOptions::new().all_as(F32)).unwrap_err().to_string();
+    assert!(error.contains("a.weight") && error.contains("open the directory"), "{error}");
+    assert_eq!(read(&LoadOptions::new()).unwrap().bytes(), [ONE; 4]);
+}
+
+/// Plain data has offsets, too.
+#[test]
+fn integers_beside_integers_are_plain() {
+    let tensors = [
+        ("bag", raw(I32, &[2, 2], &[1])),
+        ("bag_offsets", raw(I32, &[2], &[1])),
+        ("a.weight", raw(I32, &[2, 2], &[1])),
+        ("a.perm", raw(I32, &[2], &[1])),
+    ];
+    let (_directory, checkpoint) = checkpoint(None, &tensors);
+    assert_eq!(checkpoint.quantized_weights().unwrap(), []);
 }
 
 /// Python writes words that JSON does not have.
