@@ -2,12 +2,14 @@
 
 use super::Checkpoint;
 use crate::checkpoint::CheckpointFile;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::header::Metadata;
 use crate::io::ReadAt;
 use crate::load::catalog::{Catalog, CatalogPlace};
-use crate::quantized::Leaves;
 use crate::weights::Weight;
+
+/// Accepts the error of a weight whose tensors then stay as they are stored.
+pub(crate) type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
 
 impl<S: ReadAt> Checkpoint<S> {
     /// The same checkpoint with sources of a type that does not tell where they come from. So a

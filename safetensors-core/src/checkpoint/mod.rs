@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use assembled::Assembled;
+pub(crate) use boxed::Leaves;
 pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
 pub(crate) use computed::Replacement;

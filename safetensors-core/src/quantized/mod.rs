@@ -27,17 +27,13 @@ use std::collections::HashSet;
 pub(crate) use quantize::{Fused, QuantizedPart, fused_with, with_dtype, with_settings};
 pub use quantize::{LinearLayers, Quantization, QuantizationError};
 
-use crate::checkpoint::{Checkpoint, Computed};
+use crate::checkpoint::{Checkpoint, Computed, Leaves};
 use crate::dtype::Dtype;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
 use crate::weights::Weight;
-
-/// Accepts the error of a weight whose tensors then stay as they are stored.
-#[doc(hidden)]
-pub type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
 
 /// A quantised weight of a checkpoint, and the tensors that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
